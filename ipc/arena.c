@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define PAGE 4096u
-#define COUNTERS_BYTES ((uint64_t)FERRY_MOST_COUNTERS * sizeof(struct ferry_counter)) /* of a bank: whole pages */
+#define COUNTERS_BYTES ((uint64_t)FERRY_MOST_COUNTERS * sizeof(struct ferry_counter)) /* of a parity: whole pages */
 /*
  * The windows of two ranks that send to each other are then 24 MiB, as in tuning.c. With 4 MiB there are runs in which
  * 32 MiB do not stay in the last-level cache, whatever its size (docs/lab/send-receive.md).
@@ -51,14 +51,15 @@ static uint32_t pair_slot_bytes_for(uint64_t staging, uint32_t nranks)
 	return slot < least ? least : slot > PAIR_SLOT_MOST ? PAIR_SLOT_MOST : (uint32_t)slot;
 }
 
-static uint64_t seal_pair_bytes(uint32_t nranks)
+static uint64_t agreement_pair_bytes(uint32_t nranks)
 {
-	return ferry_seal_bytes(2, ferry_seal_pair_cells(nranks));
+	return ferry_agreement_bytes(2, ferry_agreement_pair_cells(nranks));
 }
 
-static uint64_t seals_bytes(uint32_t nranks)
+static uint64_t agreements_bytes(uint32_t nranks)
 {
-	return ferry_seal_bytes(nranks, FERRY_SEAL_CALLS) + (uint64_t)nranks * nranks * seal_pair_bytes(nranks);
+	return ferry_agreement_bytes(nranks, FERRY_AGREEMENT_CALLS) +
+	       (uint64_t)nranks * nranks * agreement_pair_bytes(nranks);
 }
 
 static void header_for(const struct ferry_arena_shape *shape, struct ferry_arena_header *header)
@@ -70,24 +71,24 @@ static void header_for(const struct ferry_arena_shape *shape, struct ferry_arena
 	header->domain = shape->domain;
 	header->ndomains = shape->ndomains;
 	header->nranks = shape->nranks;
-	header->banks = FERRY_BANKS;
+	header->parities = FERRY_PARITIES;
 	header->counters = counters_for(shape->nranks);
-	header->staging = shape->staging / FERRY_BANKS / PAGE * PAGE;
-	header->pair_slot_bytes = pair_slot_bytes_for(FERRY_BANKS * header->staging, shape->nranks);
+	header->staging = shape->staging / FERRY_PARITIES / PAGE * PAGE;
+	header->pair_slot_bytes = pair_slot_bytes_for(FERRY_PARITIES * header->staging, shape->nranks);
 	header->rank_lines_at = up_to(sizeof *header, PAGE);
 	header->export_cells_at = up_to(header->rank_lines_at + shape->nranks * sizeof(struct ferry_rank_line), PAGE);
 	header->rings_at = up_to(header->export_cells_at + (uint64_t)shape->nranks * FERRY_MOST_EXPORTS *
 	                                                           sizeof(struct ferry_export_cell),
 	                         PAGE);
 	header->pair_lines_at = up_to(header->rings_at + (uint64_t)shape->nranks * sizeof(struct ferry_ring), PAGE);
-	header->seals_at = up_to(header->pair_lines_at + pairs * sizeof(struct ferry_pair_line), PAGE);
-	header->shares_at = up_to(header->seals_at + (shape->domain ? 0 : seals_bytes(shape->nranks)), PAGE);
+	header->agreements_at = up_to(header->pair_lines_at + pairs * sizeof(struct ferry_pair_line), PAGE);
+	header->shares_at = up_to(header->agreements_at + (shape->domain ? 0 : agreements_bytes(shape->nranks)), PAGE);
 	header->staging_at =
 	        up_to(header->shares_at + (shape->domain ? 0 : ferry_share_table_bytes(shape->nranks)), PAGE);
-	header->pair_windows_at = header->staging_at + FERRY_BANKS * header->staging;
+	header->pair_windows_at = header->staging_at + FERRY_PARITIES * header->staging;
 	header->counters_at =
 	        up_to(header->pair_windows_at + pairs * FERRY_PAIR_SLOTS * header->pair_slot_bytes, PAGE);
-	header->bytes = header->counters_at + FERRY_BANKS * COUNTERS_BYTES;
+	header->bytes = header->counters_at + FERRY_PARITIES * COUNTERS_BYTES;
 }
 
 uint64_t ferry_arena_window_bytes(const struct ferry_arena_shape *shape)
@@ -112,12 +113,12 @@ static void view(struct ferry_arena *arena, void *base, const struct ferry_arena
 	arena->rings = (struct ferry_ring *)(bytes + header->rings_at);
 	arena->export_cells = (struct ferry_export_cell *)(bytes + header->export_cells_at);
 	arena->pair_lines = (struct ferry_pair_line *)(bytes + header->pair_lines_at);
-	arena->seals = bytes + header->seals_at;
+	arena->agreements = bytes + header->agreements_at;
 	arena->shares = (struct ferry_share_table *)(bytes + header->shares_at);
-	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
-		arena->counters[bank] =
-		        (struct ferry_counter *)(bytes + header->counters_at + bank * COUNTERS_BYTES);
-		arena->staging[bank] = bytes + header->staging_at + bank * header->staging;
+	for (uint32_t parity = 0; parity < FERRY_PARITIES; parity++) {
+		arena->counters[parity] = (struct ferry_counter *)(bytes + header->counters_at +
+		                                                   parity * COUNTERS_BYTES);
+		arena->staging[parity] = bytes + header->staging_at + parity * header->staging;
 	}
 	arena->pair_windows = bytes + header->pair_windows_at;
 	arena->bytes = header->bytes;
@@ -148,8 +149,8 @@ static ferryResult_t back_counters(int descriptor, uint64_t counters_at, uint32_
 {
 	uint64_t bytes = up_to((uint64_t)counters * sizeof(struct ferry_counter), PAGE);
 	ferryResult_t result = ferrySuccess;
-	for (uint32_t bank = 0; bank < FERRY_BANKS && !result; bank++)
-		result = ferry_shared_allocate(descriptor, counters_at + bank * COUNTERS_BYTES, bytes, NULL);
+	for (uint32_t parity = 0; parity < FERRY_PARITIES && !result; parity++)
+		result = ferry_shared_allocate(descriptor, counters_at + parity * COUNTERS_BYTES, bytes, NULL);
 	return result ? ferry_fail_context(result, "%u counters", counters) : ferrySuccess;
 }
 
@@ -228,7 +229,7 @@ ferryResult_t ferry_arena_create(const struct ferry_arena_shape *shape, struct f
 
 static ferryResult_t lock_staging(const struct ferry_arena *arena, const _Atomic uint32_t *given_up)
 {
-	uint64_t bytes = FERRY_BANKS * arena->staging_bytes;
+	uint64_t bytes = FERRY_PARITIES * arena->staging_bytes;
 	for (uint64_t done = 0; done < bytes; done += LOCK_PIECE) {
 		struct rlimit limit = {0, 0};
 		if (given_up && atomic_load_explicit(given_up, memory_order_relaxed))
@@ -256,7 +257,7 @@ ferryResult_t ferry_arena_allocate(const struct ferry_arena *arena, bool lock, c
 	if (result)
 		return ferry_fail_context(result, "an arena of %llu bytes (staging %llu; FERRY_STAGING sets it)",
 		                          (unsigned long long)arena->bytes,
-		                          (unsigned long long)(FERRY_BANKS * arena->staging_bytes));
+		                          (unsigned long long)(FERRY_PARITIES * arena->staging_bytes));
 	return lock ? lock_staging(arena, given_up) : ferrySuccess;
 }
 
@@ -285,16 +286,16 @@ ferryResult_t ferry_arena_map(int descriptor, struct ferry_arena *arena)
 	struct ferry_arena_shape shape = {.domain = header.domain,
 	                                  .ndomains = header.ndomains,
 	                                  .nranks = header.nranks,
-	                                  .staging = FERRY_BANKS * header.staging,
+	                                  .staging = FERRY_PARITIES * header.staging,
 	                                  .node = -1};
 	if (header.nranks < 1 || header.nranks > FERRY_MAX_RANKS || header.staging > FERRY_STAGING_MOST ||
 	    !header.staging || header.staging % PAGE || (header_for(&shape, &expected), false) ||
-	    header.bytes != (uint64_t)status.st_size || header.banks != FERRY_BANKS ||
+	    header.bytes != (uint64_t)status.st_size || header.parities != FERRY_PARITIES ||
 	    header.ndomains > FERRY_MAX_DOMAINS || header.domain >= header.ndomains ||
 	    expected.counters != header.counters || expected.staging_at != header.staging_at ||
 	    expected.counters_at != header.counters_at || expected.pair_lines_at != header.pair_lines_at ||
 	    expected.rank_lines_at != header.rank_lines_at || expected.export_cells_at != header.export_cells_at ||
-	    expected.rings_at != header.rings_at || expected.seals_at != header.seals_at ||
+	    expected.rings_at != header.rings_at || expected.agreements_at != header.agreements_at ||
 	    expected.shares_at != header.shares_at || expected.pair_windows_at != header.pair_windows_at ||
 	    expected.pair_slot_bytes != header.pair_slot_bytes || expected.bytes != header.bytes) {
 		result = ferry_fail(
@@ -330,18 +331,18 @@ void ferry_arena_unmap(struct ferry_arena *arena)
 	arena->descriptor = -1;
 }
 
-void ferry_arena_seal(const struct ferry_arena *arena, uint32_t self, struct ferry_seal *seal)
+void ferry_arena_agreement(const struct ferry_arena *arena, uint32_t self, struct ferry_agreement *agreement)
 {
-	ferry_seal_open(seal, arena->seals, arena->nranks, FERRY_SEAL_CALLS, self);
+	ferry_agreement_open(agreement, arena->agreements, arena->nranks, FERRY_AGREEMENT_CALLS, self);
 }
 
-void ferry_arena_seal_pair(const struct ferry_arena *arena, uint32_t source, uint32_t destination, uint32_t self,
-                           struct ferry_seal *seal)
+void ferry_arena_agreement_pair(const struct ferry_arena *arena, uint32_t source, uint32_t destination, uint32_t self,
+                                struct ferry_agreement *agreement)
 {
 	uint64_t pair = (uint64_t)source * arena->nranks + destination;
-	char *memory = arena->seals + ferry_seal_bytes(arena->nranks, FERRY_SEAL_CALLS) +
-	               pair * seal_pair_bytes(arena->nranks);
-	ferry_seal_open(seal, memory, 2, ferry_seal_pair_cells(arena->nranks), self);
+	char *memory = arena->agreements + ferry_agreement_bytes(arena->nranks, FERRY_AGREEMENT_CALLS) +
+	               pair * agreement_pair_bytes(arena->nranks);
+	ferry_agreement_open(agreement, memory, 2, ferry_agreement_pair_cells(arena->nranks), self);
 }
 
 void ferry_failure_set(struct ferry_failure *failure, ferryResult_t code, const char *message)

@@ -4,37 +4,37 @@
  * of the job map it. Shared memory without a name (ipc/shared_memory.h), handed over as a file descriptor. A page of
  * its windows that nobody touches costs nothing, unless it is POSIX shared memory, locked, or registered with a GPU.
  *
- * Layout: header | rank lines | export cells | rings | pair lines | seals | shares | staging[bank] | pair
- * windows | counters[bank]. All offsets are in the header, which its readers copy once and check (ferry_arena_map);
- * nobody uses an offset out of shared memory afterwards. The seals are in the arena of domain 0 alone, those of calls
- * first, then those of messages by pair; so is the table of shares.
+ * Layout: header | rank lines | export cells | rings | pair lines | seals | shares | staging[parity] | pair windows |
+ * counters[parity]. All offsets are in the header, which its readers copy once and check (ferry_arena_map); nobody uses
+ * an offset out of shared memory afterwards. The seals are in the arena of domain 0 alone, those of calls first, then
+ * those of messages by pair; so is the table of shares.
  *
  * There is room for the counters of any program. Where a page may be missing when it is touched, there is memory behind
  * those of Ferry's own programs, and behind others once a plan needs them (ferry_arena_back_counters).
  *
  * Who writes what: the header's constants: the router, before it hands the arena out. header.attached, .present,
- * .rank_domain, .reach, .ready, .let_go, .left, .gone, .finished, .failure, .epoch: that router, and after its death
+ * .rank_domain, .reach, .ready, .released, .left, .gone, .finished, .failure, .epoch: that router, and after its death
  * the one that takes its place (router/adoption.h). .decisions, .fate: any rank. A rank line: its rank alone, in the
  * arena of its own domain, or, where the router moves the rank's data, that router's lanes in its place; a rank that
  * gives up before the job is ready fills in the failure of its line in every arena. An export cell: the rank `used`,
- * the router `mapped` (ipc/export.h). A counter: the one instruction that owns it in the plan that the bank runs. A
- * pair line: `up` and the slot heads its source, `down` and the post its destination. Seals: ipc/seal.h. Shares:
+ * the router `mapped` (ipc/export.h). A counter: the one instruction that owns it in the plan that the parity runs. A
+ * pair line: `up` and the slot heads its source, `down` and the post its destination. Seals: ipc/agreement.h. Shares:
  * ipc/shares.h. Doorbells: anybody. `failed`: anybody, 0 to 1 only.
  *
- * Calls and banks: call number n (from 1) of a communicator uses bank n mod FERRY_BANKS. A counter holds
- * (n mod 2^32) << 32 | slices published, so a counter left by an earlier call reads as "nothing yet" and nothing is
- * ever reset. Call n may touch its bank once every rank and every router with work have finished call n - FERRY_BANKS.
+ * Calls and parities: call number n (from 1) of a communicator uses parity n mod FERRY_PARITIES. A counter holds (n mod
+ * 2^32) << 32 | slices published, so a counter left by an earlier call reads as "nothing yet" and nothing is ever
+ * reset. Call n may touch its parity once every rank and every router with work have finished call n - FERRY_PARITIES.
  * A tag repeats after 2^32 calls; by then its counter has been rewritten by every plan that uses it, or reads as
  * finished to nobody.
  */
 #ifndef FERRY_IPC_ARENA_H
 #define FERRY_IPC_ARENA_H
 
+#include "ipc/agreement.h"
 #include "ipc/descriptor.h"
 #include "ipc/export.h"
 #include "ipc/ferry_types.h"
 #include "ipc/plan.h"
-#include "ipc/seal.h"
 #include "ipc/shared_memory.h"
 #include "ipc/shares.h"
 #include "ipc/submission.h"
@@ -44,7 +44,7 @@
 #define FERRY_ARENA_ABI 22u
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_MESSAGE_BYTES 384
-#define FERRY_STAGING_LEAST (FERRY_BANKS * 4096u) /* a page per bank */
+#define FERRY_STAGING_LEAST (FERRY_PARITIES * 4096u) /* a page per parity */
 #define FERRY_STAGING_MOST (1ull << 40)
 
 /* One cache line pair: no two counters share what a prefetcher moves together. */
@@ -119,30 +119,30 @@ struct ferry_traffic {
 	_Atomic uint64_t since;
 	/* when it last looked whether calls of the rank get on, some 50 ms apart while there are any (ferry_now_ns) */
 	_Atomic uint64_t looked;
-	/* 1: copies that it has begun for the rank may be under way, or about to begin (rank-lib/mover.h) */
+	/* 1: copies that it has begun for the rank may be under way, or about to begin (rank-lib/copy_quiesce.h) */
 	_Atomic uint32_t moves;
 	char pad[84];
 };
 
 /* Who moves a rank's data. */
-enum ferry_mover_kind {
-	FERRY_MOVER_UNKNOWN,
-	FERRY_MOVER_ROUTER,     /* its domain's router */
-	FERRY_MOVER_HOST_LANES  /* its own lanes, of a host device */
+enum ferry_copy_quiesce_kind {
+	FERRY_COPY_QUIESCE_UNKNOWN,
+	FERRY_COPY_QUIESCE_ROUTER,    /* its domain's router */
+	FERRY_COPY_QUIESCE_HOST_LANES /* its own lanes, of a host device */
 };
 
 struct ferry_rank_line {
 	struct ferry_doorbell d2h; /* this rank's D2H lane sleeps here */
 	struct ferry_doorbell h2d;
 	struct ferry_doorbell app; /* this rank's callers of blocking functions */
-	struct ferry_descriptor ring[FERRY_BANKS];
-	_Atomic uint64_t finished[FERRY_BANKS]; /* last call that this rank has finished in the bank; release */
+	struct ferry_descriptor ring[FERRY_PARITIES];
+	_Atomic uint64_t finished[FERRY_PARITIES]; /* last call that this rank has finished in the parity; release */
 	struct ferry_board board[2];
 	struct ferry_shrink_post shrink; /* the rank */
 	/* number of the last call of copy engines that the rank has made, or is making: routers wake up meanwhile */
 	_Atomic uint64_t announced;
-	/* enum ferry_mover_kind, once it is settled; the rank, in its own domain's arena; release */
-	_Atomic uint32_t mover;
+	/* enum ferry_copy_quiesce_kind, once it is settled; the rank, in its own domain's arena; release */
+	_Atomic uint32_t copy_quiesce;
 	/*
 	 * 1: its lanes put nothing into anybody's memory any more, nor will they: the job has failed, or they have let
 	 * go of it; who hosts them, 0 to 1, release
@@ -152,8 +152,8 @@ struct ferry_rank_line {
 	 */
 	_Atomic uint32_t ended;
 	/*
-	 * Host devices, where others' lanes put into the rank's memory (rank-lib/door.h). shut: 1 once nobody is to do
-	 * that any more: its lanes. putting: bit r: it puts into rank r's, or looks whether it may: its D2H lane.
+	 * Host devices, where others' lanes put into the rank's memory (rank-lib/put_gate.h). shut: 1 once nobody is to
+	 * do that any more: its lanes. putting: bit r: it puts into rank r's, or looks whether it may: its D2H lane.
 	 */
 	_Atomic uint32_t shut;
 	_Atomic uint64_t putting;
@@ -187,7 +187,7 @@ struct ferry_pair_slot {
  */
 struct ferry_pair_post {
 	_Atomic uint64_t message; /* number, from 1 */
-	_Atomic uint64_t bytes, generation, offset; /* as in a descriptor's landing */
+	_Atomic uint64_t bytes, generation, offset; /* as in a descriptor's put target */
 	_Atomic uint32_t type, index;
 };
 
@@ -207,8 +207,8 @@ struct ferry_pair_turn {
 };
 
 struct ferry_pair_line {
-	struct ferry_counter up;   /* value: slices published since the start; writer: source */
-	struct ferry_counter down; /* value: slices taken since the start; writer: destination */
+	struct ferry_counter d2h;                       /* value: slices published since the start; writer: source */
+	struct ferry_counter h2d;                       /* value: slices taken since the start; writer: destination */
 	struct ferry_pair_slot slots[FERRY_PAIR_SLOTS]; /* writer: source, before `up` covers the slice */
 	char pad[128 - FERRY_PAIR_SLOTS * 24 % 128];
 	struct ferry_pair_post post; /* writer: destination */
@@ -230,11 +230,11 @@ enum ferry_arena_fate { FERRY_ARENA_OPEN, FERRY_ARENA_KEPT, FERRY_ARENA_GIVEN_UP
 struct ferry_arena_header {
 	uint32_t magic, abi;
 	uint64_t bytes;
-	uint32_t domain, ndomains, nranks, banks;
-	uint64_t rank_lines_at, export_cells_at, rings_at, pair_lines_at, seals_at, shares_at, staging_at;
+	uint32_t domain, ndomains, nranks, parities;
+	uint64_t rank_lines_at, export_cells_at, rings_at, pair_lines_at, agreements_at, shares_at, staging_at;
 	uint64_t pair_windows_at, counters_at;
-	uint64_t staging;          /* bytes per bank */
-	uint32_t counters;         /* per bank, with memory from the start; there is room for FERRY_MOST_COUNTERS */
+	uint64_t staging;          /* bytes per parity */
+	uint32_t counters;         /* per parity, with memory from the start; there is room for FERRY_MOST_COUNTERS */
 	uint32_t pair_slot_bytes;  /* of a pair's window: the longest slice */
 	_Atomic uint32_t attached; /* ranks attached; futex word */
 	_Atomic uint64_t present;  /* bit r: rank r has attached; before `attached` counts it */
@@ -249,7 +249,7 @@ struct ferry_arena_header {
 	 * bit r: this router has moved rank r's data, or put into its memory for ranks of its own, and does so no more:
 	 * no copy is under way, nor will one be; 0 to 1, with release
 	 */
-	_Atomic uint64_t let_go;
+	_Atomic uint64_t released;
 	/*
 	 * bit r: rank r, of this domain, has left in order (ipc/publish.h); 0 to 1, with release, by fetch-or: the rank
 	 * itself says so where the router has ended
@@ -267,7 +267,8 @@ struct ferry_arena_header {
 	_Atomic uint32_t fate; /* enum ferry_arena_fate; from OPEN to one of the others, once, by compare and swap */
 	char pad0[28];
 	struct ferry_doorbell router;           /* this domain's router sleeps here on behalf of the job */
-	_Atomic uint64_t finished[FERRY_BANKS]; /* last call with work here that the router has finished in the bank */
+	_Atomic uint64_t
+	        finished[FERRY_PARITIES]; /* last call with work here that the router has finished in the parity */
 	struct ferry_failure failure;
 	struct ferry_decision decisions[FERRY_MOST_ROUNDS]; /* in domain 0's alone */
 };
@@ -282,10 +283,10 @@ struct ferry_arena {
 	struct ferry_export_cell *export_cells;
 	/* [source * nranks + destination], sources of any domain (their own is used) */
 	struct ferry_pair_line *pair_lines;
-	char *seals;
+	char *agreements;
 	struct ferry_share_table *shares; /* in domain 0's alone */
-	struct ferry_counter *counters[FERRY_BANKS];
-	char *staging[FERRY_BANKS];
+	struct ferry_counter *counters[FERRY_PARITIES];
+	char *staging[FERRY_PARITIES];
 	char *pair_windows;
 	uint64_t bytes, staging_bytes;
 	uint32_t ncounters, nranks, ndomains, domain, pair_slot_bytes;
@@ -325,9 +326,9 @@ uint64_t ferry_arena_window_bytes(const struct ferry_arena_shape *shape);
 uint64_t ferry_arena_bytes(const struct ferry_arena_shape *shape);
 
 /**
- * Puts memory behind the first `counters` of each bank; what has some stays as it is. By whoever is about to look at a
- * plan's counters, a rank or a router, in every arena: to touch a counter without memory is SIGBUS where there is none.
- * Errors: ferrySystemError with the bytes that are missing; ferryProgramError beyond FERRY_MOST_COUNTERS.
+ * Puts memory behind the first `counters` of each parity; what has some stays as it is. By whoever is about to look at
+ * a plan's counters, a rank or a router, in every arena: to touch a counter without memory is SIGBUS where there is
+ * none. Errors: ferrySystemError with the bytes that are missing; ferryProgramError beyond FERRY_MOST_COUNTERS.
  */
 ferryResult_t ferry_arena_back_counters(const struct ferry_arena *arena, uint32_t counters);
 
@@ -345,11 +346,11 @@ static inline char *ferry_pair_window(const struct ferry_arena *arena, uint32_t 
 }
 
 /** The seals of calls of all ranks, for rank self. In domain 0's arena. */
-void ferry_arena_seal(const struct ferry_arena *arena, uint32_t self, struct ferry_seal *seal);
+void ferry_arena_agreement(const struct ferry_arena *arena, uint32_t self, struct ferry_agreement *agreement);
 
 /** The seals of messages of an ordered pair, for that end of it which self says: 0 the source, 1 the destination. */
-void ferry_arena_seal_pair(const struct ferry_arena *arena, uint32_t source, uint32_t destination, uint32_t self,
-                           struct ferry_seal *seal);
+void ferry_arena_agreement_pair(const struct ferry_arena *arena, uint32_t source, uint32_t destination, uint32_t self,
+                                struct ferry_agreement *agreement);
 
 /** Fills a failure cell unless it is filled already; the caller is its one writer. */
 void ferry_failure_set(struct ferry_failure *failure, ferryResult_t code, const char *message);

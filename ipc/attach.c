@@ -204,19 +204,19 @@ static bool receive_reply(int connection, struct ferry_attach_reply *reply, int 
 	return true;
 }
 
-static ferryResult_t say_given_up(void)
+static ferryResult_t report_given_up(void)
 {
 	return ferry_fail(ferrySystemError, "nobody waits for the router's answer any more");
 }
 
 /* No reply came: why, and what becomes of the connection. */
-static ferryResult_t say_silent(int connection, const struct ferry_deadline *deadline)
+static ferryResult_t report_silent(int connection, const struct ferry_deadline *deadline)
 {
 	if (!deadline->over)
 		return ferry_fail(ferryRemoteError, "the router closed the connection");
 	/* Not shut down: who watches it would take that for the end of the router, which may still be at work. */
 	if (ferry_deadline_is_given_up(deadline))
-		return say_given_up();
+		return report_given_up();
 	shutdown(connection, SHUT_RDWR); /* the answer may come yet, and the next call would take it for its own */
 	return ferry_fail(ferrySystemError,
 	                  "the router has not answered for %u s (FERRY_ATTACH_TIMEOUT): it is stopped, busy, or hangs",
@@ -259,7 +259,7 @@ ferryResult_t ferry_attach_exchange_within(int connection, struct ferry_attach_m
 		return ferry_fail(ferryInvalidArgument, "%u descriptors for a router: at most %u at a time",
 		                  message->descriptors, FERRY_ATTACH_MOST_DESCRIPTORS);
 	if (ferry_deadline_is_given_up(deadline))
-		return say_given_up();
+		return report_given_up();
 	message->magic = FERRY_ATTACH_MAGIC;
 	message->abi = FERRY_ATTACH_ABI;
 	int refused = message->descriptors ? send_head(connection, message, sent, deadline)
@@ -276,7 +276,7 @@ ferryResult_t ferry_attach_exchange_within(int connection, struct ferry_attach_m
 	 */
 	if (deadline->over || !receive_reply(connection, reply, received, deadline)) {
 		close_all(received);
-		return say_silent(connection, deadline);
+		return report_silent(connection, deadline);
 	}
 	ferryResult_t result = check_reply(reply, wanted, received[0]);
 	for (uint32_t i = 0; !result && i < wanted && i < FERRY_ATTACH_ANSWERED; i++) {

@@ -18,9 +18,9 @@ void ferry_descriptor_write(struct ferry_descriptor *descriptor, uint64_t seq,
 	atomic_store_explicit(&descriptor->root, fields->root, memory_order_relaxed);
 	atomic_store_explicit(&descriptor->domains, fields->domains, memory_order_relaxed);
 	atomic_store_explicit(&descriptor->name, fields->name, memory_order_relaxed);
-	atomic_store_explicit(&descriptor->landing_index, fields->landing.index, memory_order_relaxed);
-	atomic_store_explicit(&descriptor->landing_generation, fields->landing.generation, memory_order_relaxed);
-	atomic_store_explicit(&descriptor->landing_offset, fields->landing.offset, memory_order_relaxed);
+	atomic_store_explicit(&descriptor->put_target_index, fields->put_target.index, memory_order_relaxed);
+	atomic_store_explicit(&descriptor->put_target_generation, fields->put_target.generation, memory_order_relaxed);
+	atomic_store_explicit(&descriptor->put_target_offset, fields->put_target.offset, memory_order_relaxed);
 	atomic_store_explicit(&descriptor->seq, seq, memory_order_release);
 }
 
@@ -33,10 +33,10 @@ void ferry_descriptor_read(const struct ferry_descriptor *descriptor, struct fer
 	fields->root = atomic_load_explicit(&descriptor->root, memory_order_relaxed);
 	fields->domains = atomic_load_explicit(&descriptor->domains, memory_order_relaxed);
 	fields->name = atomic_load_explicit(&descriptor->name, memory_order_relaxed);
-	fields->landing = (struct ferry_buffer_name){
-	        .index = atomic_load_explicit(&descriptor->landing_index, memory_order_relaxed),
-	        .generation = atomic_load_explicit(&descriptor->landing_generation, memory_order_relaxed),
-	        .offset = atomic_load_explicit(&descriptor->landing_offset, memory_order_relaxed)};
+	fields->put_target = (struct ferry_buffer_name){
+	        .index = atomic_load_explicit(&descriptor->put_target_index, memory_order_relaxed),
+	        .generation = atomic_load_explicit(&descriptor->put_target_generation, memory_order_relaxed),
+	        .offset = atomic_load_explicit(&descriptor->put_target_offset, memory_order_relaxed)};
 }
 
 static bool same_call(const struct ferry_descriptor_fields *one, const struct ferry_descriptor_fields *other)

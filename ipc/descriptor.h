@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The descriptor: what a rank tells everybody about its call number n, in slot n mod FERRY_BANKS of the ring in its
+ * The descriptor: what a rank tells everybody about its call number n, in slot n mod FERRY_PARITIES of the ring in its
  * line of the arena. The rank alone writes it. The other ranks and the routers with work in the call wait for its
  * number, copy the fields into memory of their own, and compare them with those of all ranks: a difference ends the
  * job, with one message wherever it is seen.
@@ -25,9 +25,9 @@ struct ferry_descriptor {
 	_Atomic uint32_t shape;    /* collective | type << 8 | redop << 16 | flags << 24 */
 	_Atomic uint32_t root;
 	_Atomic uint32_t domains;  /* bit d: the plan has work for router d; the others pass the call by */
-	_Atomic uint32_t landing_index; /* of `landing` below */
+	_Atomic uint32_t put_target_index; /* of `put_target` below */
 	_Atomic uint64_t name;     /* rank 0's, where it decides which call is number n: that one's (order.h); else 0 */
-	_Atomic uint64_t landing_generation, landing_offset;
+	_Atomic uint64_t put_target_generation, put_target_offset;
 	char pad[56];
 };
 
@@ -37,14 +37,14 @@ struct ferry_descriptor_fields {
 	uint32_t shape, root, domains;
 	/*
 	 * Where others put what this rank receives, in plans that have PUTs: its receive buffer, as its router knows
-	 * it; or, with index FERRY_LANDING_DIRECT, an address (offset) in the process of that number (generation).
+	 * it; or, with index FERRY_PUT_TARGET_DIRECT, an address (offset) in the process of that number (generation).
 	 */
-	struct ferry_buffer_name landing;
+	struct ferry_buffer_name put_target;
 };
 
-#define FERRY_LANDING_DIRECT UINT32_MAX
+#define FERRY_PUT_TARGET_DIRECT UINT32_MAX
 
-/** The rank's own thread; the slot's call before, seq - FERRY_BANKS, is over on all ranks. */
+/** The rank's own thread; the slot's call before, seq - FERRY_PARITIES, is over on all ranks. */
 void ferry_descriptor_write(struct ferry_descriptor *descriptor, uint64_t seq,
                             const struct ferry_descriptor_fields *fields);
 

@@ -214,7 +214,7 @@ static bool is_nobody(int error)
 	return error == ECONNREFUSED || error == ENOENT;
 }
 
-static ferryResult_t say_refused(const char *path, int error, const struct ferry_deadline *deadline)
+static ferryResult_t report_refused(const char *path, int error, const struct ferry_deadline *deadline)
 {
 	if (error == EAGAIN && !deadline->seconds)
 		return ferry_fail(ferryRemoteError, "the router on %s takes no connection now", path);
@@ -241,7 +241,7 @@ ferryResult_t ferry_endpoint_connect_within(const char *path, int *connection, s
 		return result;
 	int error = connect_patiently(made, &address, bytes, deadline);
 	if (error)
-		result = say_refused(path, error, deadline);
+		result = report_refused(path, error, deadline);
 	/* both ends look: an abstract name can be taken by anybody on the machine */
 	else
 		result = check_router(made, path);

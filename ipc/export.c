@@ -43,9 +43,9 @@ ferryResult_t ferry_exported_read(const void *bytes, size_t length, uint32_t nde
 		                  "export %u (at most %u), generation %llu (from 1), of %llu bytes", exported->index,
 		                  FERRY_MOST_EXPORTS - 1, (unsigned long long)exported->generation,
 		                  (unsigned long long)exported->bytes);
-	if (exported->landing > 1)
+	if (exported->put_target > 1)
 		return ferry_fail(ferryInvalidArgument, "export %u: landing is %u, not 0 or 1", exported->index,
-		                  exported->landing);
+		                  exported->put_target);
 	if (exported->kind == FERRY_EXPORTED_VMM)
 		return check_pieces(exported, ndescriptors);
 	if (exported->kind != FERRY_EXPORTED_IPC || exported->npieces || ndescriptors)

@@ -53,7 +53,7 @@ struct ferry_exported {
 	uint8_t gpu[16];    /* the UUID, which no CUDA_VISIBLE_DEVICES changes */
 	uint8_t handle[64]; /* IPC: a CUipcMemHandle */
 	uint32_t npieces;   /* VMM */
-	uint32_t landing;   /* 1: others put into it, too: it is mapped for their GPUs as well; else 0 */
+	uint32_t put_target; /* 1: others put into it, too: it is mapped for their GPUs as well; else 0 */
 	uint64_t lengths[FERRY_MOST_PIECES]; /* VMM: bytes of each, in the order of addresses; their sum is `bytes` */
 };
 

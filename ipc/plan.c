@@ -98,7 +98,10 @@ struct validator {
 	/* by instruction: the edges that have a lag and lead to it, from first_back[i] to first_back[i + 1] */
 	uint32_t *first_back, *back;
 	uint32_t *seen; /* by instruction and kind of lag: one more than who had an edge to it last */
-	struct ferry_window { uint64_t offset; uint32_t domain, instr; } *windows;
+	struct ferry_bounce_buffer {
+		uint64_t offset;
+		uint32_t domain, instr;
+	} * windows;
 	uint8_t *counter_used[FERRY_MAX_DOMAINS];
 	uint8_t *landed; /* by instruction: LANDs of this PUT */
 };
@@ -112,7 +115,7 @@ static bool window_inside(const struct validator *v, uint32_t domain, uint64_t o
 
 static bool is_between_ranks(const struct ferry_instr *instr)
 {
-	return instr->opcode == FERRY_PUT || instr->opcode == FERRY_LAND;
+	return instr->opcode == FERRY_PUT || instr->opcode == FERRY_WAIT_PUT;
 }
 
 /* Where an instruction is, and whom else it is about. */
@@ -170,7 +173,7 @@ static ferryResult_t check_reach(const struct validator *v, uint32_t i)
 
 static int by_offset(const void *left, const void *right)
 {
-	const struct ferry_window *a = left, *b = right;
+	const struct ferry_bounce_buffer *a = left, *b = right;
 	if (a->domain != b->domain)
 		return a->domain < b->domain ? -1 : 1;
 	return a->offset < b->offset ? -1 : a->offset > b->offset;
@@ -179,8 +182,8 @@ static int by_offset(const void *left, const void *right)
 /* The writer of exactly that window, or UINT32_MAX. windows is sorted. */
 static uint32_t window_writer(const struct validator *v, uint32_t nwindows, uint32_t domain, uint64_t offset)
 {
-	struct ferry_window key = {offset, domain, 0};
-	const struct ferry_window *found = bsearch(&key, v->windows, nwindows, sizeof key, by_offset);
+	struct ferry_bounce_buffer key = {offset, domain, 0};
+	const struct ferry_bounce_buffer *found = bsearch(&key, v->windows, nwindows, sizeof key, by_offset);
 	return found ? found->instr : UINT32_MAX;
 }
 
@@ -270,7 +273,7 @@ static ferryResult_t check_reads(const struct validator *v, uint32_t nwindows, u
 
 static bool wakes(const struct ferry_instr *producer, const struct ferry_instr *waiter)
 {
-	if (ferry_opcode_goes_up(waiter->opcode))
+	if (ferry_opcode_is_d2h(waiter->opcode))
 		return producer->wakes_d2h >> waiter->owner & 1;
 	if (ferry_opcode_is_work(waiter->opcode))
 		return producer->wakes_domains >> waiter->owner & 1;
@@ -317,35 +320,36 @@ static bool brings(const struct ferry_instr *instr, const struct ferry_instr *pu
 static ferryResult_t check_put(const struct validator *v, uint32_t i)
 {
 	const struct ferry_instr *put = &v->instrs[i];
-	bool brought = !(put->flags & FERRY_INSTR_FORWARDS);
+	bool imported_arena = !(put->flags & FERRY_INSTR_FORWARDS);
 	for (uint32_t e = 0; e < put->nedges; e++) {
 		const struct ferry_edge *edge = &v->edges[put->first_edge + e];
 		if (edge->lag)
 			return bad("instruction %u: a PUT, which has no window, waits for %u with lag %u", i,
 			           edge->instr, edge->lag);
-		brought |= brings(&v->instrs[edge->instr], put);
+		imported_arena |= brings(&v->instrs[edge->instr], put);
 	}
-	return brought ? ferrySuccess
-	               : bad("instruction %u: forwards %llu bytes at %llu and waits for nothing that brings them",
-	                     i, (unsigned long long)put->length, (unsigned long long)put->user_offset);
+	return imported_arena
+	               ? ferrySuccess
+	               : bad("instruction %u: forwards %llu bytes at %llu and waits for nothing that brings them", i,
+	                     (unsigned long long)put->length, (unsigned long long)put->user_offset);
 }
 
-/* A LAND is of one PUT, and waits for it alone. */
-static ferryResult_t check_land(const struct validator *v, uint32_t i)
+/* A WAIT_PUT is of one PUT, and waits for it alone. */
+static ferryResult_t check_wait_put(const struct validator *v, uint32_t i)
 {
 	const struct ferry_instr *land = &v->instrs[i];
 	const struct ferry_edge *edge = &v->edges[land->first_edge];
 	if (land->nedges != 1 || edge->lag)
-		return bad("instruction %u: a LAND with %u edges, or with a lag", i, land->nedges);
+		return bad("instruction %u: a WAIT_PUT with %u edges, or with a lag", i, land->nedges);
 	const struct ferry_instr *put = &v->instrs[edge->instr];
 	if (put->opcode != FERRY_PUT || put->peer != land->owner || put->owner != land->peer ||
 	    put->user_destination != land->user_offset || put->length != land->length)
-		return bad("instruction %u: rank %u's LAND of %llu bytes at %llu from rank %u is not what "
+		return bad("instruction %u: rank %u's WAIT_PUT of %llu bytes at %llu from rank %u is not what "
 		           "instruction %u does",
 		           i, land->owner, (unsigned long long)land->length, (unsigned long long)land->user_offset,
 		           land->peer, edge->instr);
 	if (v->landed[edge->instr]++)
-		return bad("instruction %u: another LAND of instruction %u", i, edge->instr);
+		return bad("instruction %u: another WAIT_PUT of instruction %u", i, edge->instr);
 	return ferrySuccess;
 }
 
@@ -358,8 +362,8 @@ static ferryResult_t check_puts(const struct validator *v)
 		any |= v->instrs[i].opcode == FERRY_PUT;
 		if (v->instrs[i].opcode == FERRY_PUT)
 			result = check_put(v, i);
-		else if (v->instrs[i].opcode == FERRY_LAND)
-			result = check_land(v, i);
+		else if (v->instrs[i].opcode == FERRY_WAIT_PUT)
+			result = check_wait_put(v, i);
 	}
 	for (uint32_t i = 0; i < n && !result; i++)
 		if (v->instrs[i].opcode == FERRY_PUT && !v->landed[i])
@@ -407,8 +411,8 @@ static ferryResult_t check_windows(const struct validator *v, uint32_t *nwindows
 	*nwindows = 0;
 	for (uint32_t i = 0; i < v->plan->ninstrs; i++)
 		if (ferry_opcode_writes_window(v->instrs[i].opcode))
-			v->windows[(*nwindows)++] = (struct ferry_window){v->instrs[i].window_offset,
-			                                                  v->instrs[i].window_domain, i};
+			v->windows[(*nwindows)++] = (struct ferry_bounce_buffer){v->instrs[i].window_offset,
+			                                                         v->instrs[i].window_domain, i};
 	qsort(v->windows, *nwindows, sizeof *v->windows, by_offset);
 	for (uint32_t i = 1; i < *nwindows; i++)
 		if (v->windows[i].domain == v->windows[i - 1].domain &&

@@ -24,8 +24,8 @@
 #include <stdint.h>
 
 enum ferry_opcode {
-	FERRY_D2H,    /* rank's send buffer -> staging window */
-	FERRY_H2D,    /* staging window -> rank's receive buffer */
+	FERRY_D2H, /* rank's send buffer -> staging window */
+	FERRY_H2D, /* staging window -> rank's receive buffer */
 	/* rank's send buffer -> its own receive buffer: the part of the output that is the rank's own input */
 	FERRY_COPY,
 	FERRY_REDUCE, /* N windows of one domain -> window of that domain, by that domain's router */
@@ -33,14 +33,14 @@ enum ferry_opcode {
 	/* rank's send or receive buffer -> another rank's receive buffer, by who moves the former's data */
 	FERRY_PUT,
 	/* nothing: what another rank puts into the receive buffer is there, so that the call may end */
-	FERRY_LAND,
+	FERRY_WAIT_PUT,
 	FERRY_NUM_OPCODES
 };
 
 /** As programs spell it. */
 static inline const char *ferry_opcode_name(uint8_t opcode)
 {
-	static const char *const names[FERRY_NUM_OPCODES] = {"D2H", "H2D", "COPY", "REDUCE", "H2H", "PUT", "LAND"};
+	static const char *const names[FERRY_NUM_OPCODES] = {"D2H", "H2D", "COPY", "REDUCE", "H2H", "PUT", "WAIT_PUT"};
 	return opcode < FERRY_NUM_OPCODES ? names[opcode] : "no opcode";
 }
 
@@ -51,15 +51,15 @@ static inline bool ferry_opcode_is_work(uint8_t opcode)
 }
 
 /** Executed by a rank's D2H lane. */
-static inline bool ferry_opcode_goes_up(uint8_t opcode)
+static inline bool ferry_opcode_is_d2h(uint8_t opcode)
 {
 	return opcode == FERRY_D2H || opcode == FERRY_PUT;
 }
 
 /** Executed by a rank's H2D lane. */
-static inline bool ferry_opcode_goes_down(uint8_t opcode)
+static inline bool ferry_opcode_is_h2d(uint8_t opcode)
 {
-	return opcode == FERRY_H2D || opcode == FERRY_COPY || opcode == FERRY_LAND;
+	return opcode == FERRY_H2D || opcode == FERRY_COPY || opcode == FERRY_WAIT_PUT;
 }
 
 /** Reads its rank's send buffer; a PUT that forwards (ferry_instr.flags) reads the receive buffer. */
@@ -68,10 +68,10 @@ static inline bool ferry_opcode_sends(uint8_t opcode)
 	return opcode == FERRY_D2H || opcode == FERRY_COPY || opcode == FERRY_PUT;
 }
 
-/** Its rank's receive buffer is written: by it, or (LAND) by what it waits for. */
+/** Its rank's receive buffer is written: by it, or (WAIT_PUT) by what it waits for. */
 static inline bool ferry_opcode_receives(uint8_t opcode)
 {
-	return ferry_opcode_goes_down(opcode);
+	return ferry_opcode_is_h2d(opcode);
 }
 
 /** Writes the window of the instruction. */
@@ -83,12 +83,12 @@ static inline bool ferry_opcode_writes_window(uint8_t opcode)
 /** Has a window: it reads or writes it. */
 static inline bool ferry_opcode_has_window(uint8_t opcode)
 {
-	return opcode != FERRY_COPY && opcode != FERRY_PUT && opcode != FERRY_LAND;
+	return opcode != FERRY_COPY && opcode != FERRY_PUT && opcode != FERRY_WAIT_PUT;
 }
 
 #define FERRY_PLAN_MAGIC 0x46455052u /* "FEPR" */
-/* Calls take turns in so many banks of counters and staging: arena.h. */
-#define FERRY_BANKS 2
+/* Calls take turns in so many parities of counters and staging: arena.h. */
+#define FERRY_PARITIES   2
 #define FERRY_MAX_WINDOW 1024 /* slots: routers keep a cache line for each */
 
 /* instructions in one domain: an arena has room for their counters, and the checker refuses programs of more */
@@ -103,7 +103,7 @@ static inline bool ferry_opcode_has_window(uint8_t opcode)
 #define FERRY_PLAN_VARIABLE 1u
 /* copy engines read and write the windows: results must not stay in a core's private cache */
 #define FERRY_PLAN_DMA 2u
-#define FERRY_PLAN_ALONE 4u    /* no other call is under way beside it: it has bank 0's staging, whatever its bank */
+#define FERRY_PLAN_ALONE 4u /* no other call is under way beside it: it has parity 0's staging, whatever its parity */
 
 #define FERRY_PLAN_PUTS 8u     /* has PUTs: nobody puts before all ranks are known to make this call */
 
@@ -150,14 +150,16 @@ struct ferry_instr {
 	uint32_t counter; /* index among the domain's counters of this plan; one instruction writes one counter */
 	uint32_t nslices; /* ceil(length / slice); 0 for an empty chunk. Variable plans: 0, known at the call */
 	uint64_t length;  /* bytes. Variable plans: 0, known at the call */
-	/* D2H, COPY, PUT: bytes into the send buffer; H2D, LAND, PUT that forwards: bytes into the receive buffer */
+	/*
+	 * D2H, COPY, PUT: bytes into the send buffer; H2D, WAIT_PUT, PUT that forwards: bytes into the receive buffer
+	 */
 	uint64_t user_offset;
 	uint64_t user_destination; /* COPY: bytes into the receive buffer; PUT: into that of `peer` */
 	/* D2H, REDUCE, H2H: the window written; H2D: the window read; bytes into the staging */
 	uint64_t window_offset;
 	uint8_t window_domain;     /* whose staging that is */
 	uint8_t wakes_domains;     /* bit d: router d waits for this counter */
-	uint8_t peer;              /* PUT: the rank that it puts to; LAND: the rank that puts; else 0 */
+	uint8_t peer;              /* PUT: the rank that it puts to; WAIT_PUT: the rank that puts; else 0 */
 	uint8_t reserved8;
 	uint32_t first_edge, nedges;
 	uint32_t first_source, nsources; /* REDUCE: >= 1; H2H: 1; others 0 */
@@ -178,16 +180,16 @@ struct ferry_source {
 	uint32_t reserved;
 };
 
-/** Whose staging a call of this plan in bank `bank` uses. */
-static inline uint32_t ferry_plan_staging_bank(const struct ferry_plan *plan, uint32_t bank)
+/** Whose staging a call of this plan in parity `parity` uses. */
+static inline uint32_t ferry_plan_staging_parity(const struct ferry_plan *plan, uint32_t parity)
 {
-	return plan->flags & FERRY_PLAN_ALONE ? 0 : bank;
+	return plan->flags & FERRY_PLAN_ALONE ? 0 : parity;
 }
 
 /** How many calls of this plan have been in its staging before call number `seq`, if all calls are of this plan. */
 static inline uint64_t ferry_plan_lap(const struct ferry_plan *plan, uint64_t seq)
 {
-	return plan->flags & FERRY_PLAN_ALONE ? seq : seq / FERRY_BANKS;
+	return plan->flags & FERRY_PLAN_ALONE ? seq : seq / FERRY_PARITIES;
 }
 
 /** Where in a window slice `slice` of call number `seq` lies, in bytes. */
@@ -214,7 +216,7 @@ static inline const struct ferry_source *ferry_plan_sources(const struct ferry_p
 /** The hash a plan of these bytes must carry (its hash field taken as zero). */
 uint64_t ferry_plan_hash(const struct ferry_plan *plan);
 
-/** What a plan must fit into: the arena of each domain, per bank. */
+/** What a plan must fit into: the arena of each domain, per parity. */
 struct ferry_plan_room {
 	uint32_t nranks, ndomains;
 	const uint8_t *rank_domain;                   /* nranks entries */
@@ -226,7 +228,7 @@ struct ferry_plan_room {
  * Checks every field of a blob of `bytes` bytes that nobody else can write to: bounds of all arrays and indexes,
  * windows inside the staging and not overlapping, counters unique, edges acyclic at equal slice (so that the plan
  * cannot deadlock, whatever the window), lags from 0 to W, wake masks that cover every waiter, sources of the
- * instruction's length, what a PUT forwards written by what it waits for, a LAND for each PUT, opcode and owner
+ * instruction's length, what a PUT forwards written by what it waits for, a WAIT_PUT for each PUT, opcode and owner
  * consistent, hash right. After ferrySuccess executing the plan touches nothing
  * outside its staging and counters, and ends. Errors: ferryProgramError with the index of the instruction and the
  * values.

@@ -14,16 +14,16 @@ ferryResult_t ferry_job_arenas_back(const struct ferry_job_arenas *job, const st
 static uint64_t progress_in(const struct ferry_arena *arena)
 {
 	uint64_t sum = 0, npairs = (uint64_t)arena->nranks * arena->nranks;
-	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
-		sum += atomic_load_explicit(&arena->header->finished[bank], memory_order_relaxed);
+	for (uint32_t parity = 0; parity < FERRY_PARITIES; parity++) {
+		sum += atomic_load_explicit(&arena->header->finished[parity], memory_order_relaxed);
 		for (uint32_t rank = 0; rank < arena->nranks; rank++)
-			sum += atomic_load_explicit(&arena->rank_lines[rank].finished[bank], memory_order_relaxed);
+			sum += atomic_load_explicit(&arena->rank_lines[rank].finished[parity], memory_order_relaxed);
 		for (uint32_t i = 0; i < arena->ncounters; i++)
-			sum += atomic_load_explicit(&arena->counters[bank][i].value, memory_order_relaxed);
+			sum += atomic_load_explicit(&arena->counters[parity][i].value, memory_order_relaxed);
 	}
 	for (uint64_t pair = 0; pair < npairs; pair++)
-		sum += atomic_load_explicit(&arena->pair_lines[pair].up.value, memory_order_relaxed) +
-		       atomic_load_explicit(&arena->pair_lines[pair].down.value, memory_order_relaxed);
+		sum += atomic_load_explicit(&arena->pair_lines[pair].d2h.value, memory_order_relaxed) +
+		       atomic_load_explicit(&arena->pair_lines[pair].h2d.value, memory_order_relaxed);
 	for (uint32_t rank = 0; rank < arena->nranks; rank++)
 		sum += atomic_load_explicit(&arena->rings[rank].ended, memory_order_relaxed);
 	return sum;
@@ -65,26 +65,26 @@ void ferry_wake_all(const struct ferry_job_arenas *job)
 
 uint64_t ferry_departed(const struct ferry_job_arenas *job)
 {
-	uint64_t leavers = 0;
+	uint64_t departed = 0;
 	for (uint32_t domain = 0; domain < job->ndomains; domain++)
-		leavers |= atomic_load_explicit(&job->arenas[domain].header->left, memory_order_acquire);
-	return leavers & ferry_rankset_all(job->nranks); /* who reads it does not look beyond their lines */
+		departed |= atomic_load_explicit(&job->arenas[domain].header->left, memory_order_acquire);
+	return departed & ferry_rankset_all(job->nranks); /* who reads it does not look beyond their lines */
 }
 
-static uint64_t finished(const struct ferry_job_arenas *job, uint32_t rank, uint32_t bank)
+static uint64_t finished(const struct ferry_job_arenas *job, uint32_t rank, uint32_t parity)
 {
-	return atomic_load_explicit(&ferry_rank_line(job, rank)->finished[bank], memory_order_acquire);
+	return atomic_load_explicit(&ferry_rank_line(job, rank)->finished[parity], memory_order_acquire);
 }
 
-bool ferry_departed_are_over(const struct ferry_job_arenas *job, uint64_t leavers)
+bool ferry_departed_are_over(const struct ferry_job_arenas *job, uint64_t departed)
 {
-	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
+	for (uint32_t parity = 0; parity < FERRY_PARITIES; parity++) {
 		uint64_t last = UINT64_MAX; /* that all of them took part in */
 		for (uint32_t rank = 0; rank < job->nranks; rank++)
-			if (leavers >> rank & 1 && finished(job, rank, bank) < last)
-				last = finished(job, rank, bank);
+			if (departed >> rank & 1 && finished(job, rank, parity) < last)
+				last = finished(job, rank, parity);
 		for (uint32_t rank = 0; rank < job->nranks; rank++)
-			if (!(leavers >> rank & 1) && finished(job, rank, bank) < last)
+			if (!(departed >> rank & 1) && finished(job, rank, parity) < last)
 				return false;
 	}
 	return true;

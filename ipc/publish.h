@@ -94,7 +94,8 @@ static inline void ferry_publish(const struct ferry_job_arenas *job, const struc
  * router, had stored it before the rank said that it leaves, and the router sets the bit with release after it has
  * heard that. So whoever has acquired the bit and then reads what the rank has published reads the last of it, and
  *
- * - a call n that the rank has not finished by then, finished[n mod FERRY_BANKS] < n, it never made: it will not end;
+ * - a call n that the rank has not finished by then, finished[n mod FERRY_PARITIES] < n, it never made: it will not
+ *   end;
  * - a message that the rank has not sent, or not taken, by then comes, or is taken, never;
  * - all other calls end by themselves. A rank ends its part of a collective once all ranks have submitted it
  *   (router/order.c) and all its own slices have been published, and nobody needs more of it than these. A message that
@@ -113,6 +114,6 @@ uint64_t ferry_departed(const struct ferry_job_arenas *job);
  * not be ended for what they did not make: those calls would end with it, in the middle. It becomes true without
  * anybody's doing, as every rank is in those calls.
  */
-bool ferry_departed_are_over(const struct ferry_job_arenas *job, uint64_t leavers);
+bool ferry_departed_are_over(const struct ferry_job_arenas *job, uint64_t departed);
 
 #endif

@@ -11,16 +11,16 @@
 
 #define PART_BITS 11
 
-static const char *const carrier_names[FERRY_NUM_CARRIERS] = {"host", "peer", "nccl"};
+static const char *const fabric_names[FERRY_NUM_FABRICS] = {"host", "peer", "nccl"};
 
-const char *ferry_carrier_name(enum ferry_carrier carrier)
+const char *ferry_fabric_name(enum ferry_fabric fabric)
 {
-	return carrier_names[carrier];
+	return fabric_names[fabric];
 }
 
 uint32_t ferry_shares_pack(const struct ferry_shares *shares)
 {
-	return (uint32_t)shares->part[FERRY_CARRIER_HOST] << PART_BITS | shares->part[FERRY_CARRIER_PEER];
+	return (uint32_t)shares->part[FERRY_FABRIC_HOST] << PART_BITS | shares->part[FERRY_FABRIC_PEER];
 }
 
 struct ferry_shares ferry_shares_unpack(uint32_t word)
@@ -29,17 +29,17 @@ struct ferry_shares ferry_shares_unpack(uint32_t word)
 	uint32_t host = word >> PART_BITS & ((1u << PART_BITS) - 1), peer = word & ((1u << PART_BITS) - 1);
 	if (host + peer > FERRY_SHARES_WHOLE)
 		return shares;
-	shares.part[FERRY_CARRIER_HOST] = (uint16_t)host;
-	shares.part[FERRY_CARRIER_PEER] = (uint16_t)peer;
-	shares.part[FERRY_CARRIER_NCCL] = (uint16_t)(FERRY_SHARES_WHOLE - host - peer);
+	shares.part[FERRY_FABRIC_HOST] = (uint16_t)host;
+	shares.part[FERRY_FABRIC_PEER] = (uint16_t)peer;
+	shares.part[FERRY_FABRIC_NCCL] = (uint16_t)(FERRY_SHARES_WHOLE - host - peer);
 	return shares;
 }
 
-/* Where the parts of the carriers below end; the last with a part ends with the block. */
-static uint64_t end_of(const struct ferry_shares *shares, int carrier, uint64_t count, uint64_t round)
+/* Where the parts of the fabrics below end; the last with a part ends with the block. */
+static uint64_t end_of(const struct ferry_shares *shares, int fabric, uint64_t count, uint64_t round)
 {
 	uint32_t below = 0;
-	for (int i = 0; i <= carrier; i++)
+	for (int i = 0; i <= fabric; i++)
 		below += shares->part[i];
 	if (below >= FERRY_SHARES_WHOLE)
 		return count;
@@ -47,41 +47,41 @@ static uint64_t end_of(const struct ferry_shares *shares, int carrier, uint64_t 
 	return end / round * round;
 }
 
-void ferry_shares_range(const struct ferry_shares *shares, enum ferry_carrier carrier, uint64_t count, uint64_t round,
+void ferry_shares_range(const struct ferry_shares *shares, enum ferry_fabric fabric, uint64_t count, uint64_t round,
                         uint64_t *at, uint64_t *length)
 {
-	*at = carrier ? end_of(shares, (int)carrier - 1, count, round) : 0;
-	*length = end_of(shares, (int)carrier, count, round) - *at;
+	*at = fabric ? end_of(shares, (int)fabric - 1, count, round) : 0;
+	*length = end_of(shares, (int)fabric, count, round) - *at;
 }
 
-/* The carrier that the text begins with, before a : or = at *next; -1: none. */
+/* The fabric that the text begins with, before a : or = at *next; -1: none. */
 static int read_name(const char *text, const char **next)
 {
-	for (int carrier = 0; carrier < FERRY_NUM_CARRIERS; carrier++) {
-		size_t length = strlen(carrier_names[carrier]);
+	for (int fabric = 0; fabric < FERRY_NUM_FABRICS; fabric++) {
+		size_t length = strlen(fabric_names[fabric]);
 		*next = text + length;
-		if (!strncmp(text, carrier_names[carrier], length) && (**next == ':' || **next == '='))
-			return carrier;
+		if (!strncmp(text, fabric_names[fabric], length) && (**next == ':' || **next == '='))
+			return fabric;
 	}
 	return -1;
 }
 
-ferryResult_t ferry_shares_read(const char *text, double shares[FERRY_NUM_CARRIERS], uint32_t *named)
+ferryResult_t ferry_shares_read(const char *text, double shares[FERRY_NUM_FABRICS], uint32_t *named)
 {
 	const char *at = text, *next;
 	*named = 0;
-	memset(shares, 0, FERRY_NUM_CARRIERS * sizeof *shares);
+	memset(shares, 0, FERRY_NUM_FABRICS * sizeof *shares);
 	while (1) {
 		char *end = NULL;
-		int carrier = read_name(at, &next);
-		double share = carrier < 0 ? -1 : strtod(next + 1, &end);
-		if (carrier < 0 || end == next + 1 || !(share >= 0 && share <= 1) || *named >> carrier & 1 ||
+		int fabric = read_name(at, &next);
+		double share = fabric < 0 ? -1 : strtod(next + 1, &end);
+		if (fabric < 0 || end == next + 1 || !(share >= 0 && share <= 1) || *named >> fabric & 1 ||
 		    (*end && *end != ','))
 			return ferry_fail(ferryInvalidArgument,
 			                  "FERRY_SHARES=%s: nccl:SHARE,host:SHARE,peer:SHARE, from 0 to 1, at \"%s\"",
 			                  text, at);
-		shares[carrier] = share;
-		*named |= 1u << carrier;
+		shares[fabric] = share;
+		*named |= 1u << fabric;
 		if (!*end)
 			return ferrySuccess;
 		at = end + 1;
@@ -90,17 +90,17 @@ ferryResult_t ferry_shares_read(const char *text, double shares[FERRY_NUM_CARRIE
 
 ferryResult_t ferry_shares_pin(const char *text, struct ferry_shares *pins)
 {
-	double shares[FERRY_NUM_CARRIERS];
+	double shares[FERRY_NUM_FABRICS];
 	uint32_t named;
 	ferryResult_t result = ferry_shares_read(text, shares, &named);
 	if (result)
 		return result;
-	double ours = shares[FERRY_CARRIER_HOST] + shares[FERRY_CARRIER_PEER], sum = ours + shares[FERRY_CARRIER_NCCL];
-	bool whole = named >> FERRY_CARRIER_NCCL & 1 || (named >> FERRY_CARRIER_HOST & named >> FERRY_CARRIER_PEER & 1);
+	double ours = shares[FERRY_FABRIC_HOST] + shares[FERRY_FABRIC_PEER], sum = ours + shares[FERRY_FABRIC_NCCL];
+	bool whole = named >> FERRY_FABRIC_NCCL & 1 || (named >> FERRY_FABRIC_HOST & named >> FERRY_FABRIC_PEER & 1);
 	if (sum > 1.001 || (whole && sum < 0.999))
 		return ferry_fail(ferryInvalidArgument, "FERRY_SHARES=%s: they sum to %g, not 1", text, sum);
-	uint32_t host = (uint32_t)(shares[FERRY_CARRIER_HOST] * FERRY_SHARES_WHOLE + 0.5);
-	uint32_t peer = (uint32_t)(shares[FERRY_CARRIER_PEER] * FERRY_SHARES_WHOLE + 0.5);
+	uint32_t host = (uint32_t)(shares[FERRY_FABRIC_HOST] * FERRY_SHARES_WHOLE + 0.5);
+	uint32_t peer = (uint32_t)(shares[FERRY_FABRIC_PEER] * FERRY_SHARES_WHOLE + 0.5);
 	if (host + peer > FERRY_SHARES_WHOLE)
 		peer = FERRY_SHARES_WHOLE - host;
 	*pins = ferry_shares_unpack(host << PART_BITS | peer);
@@ -176,7 +176,7 @@ static bool names_something(uint64_t key)
 
 /* ---- floors ---- */
 
-void ferry_share_say_floor(struct ferry_share_table *table, uint32_t rank, uint64_t bytes)
+void ferry_share_format_floor(struct ferry_share_table *table, uint32_t rank, uint64_t bytes)
 {
 	atomic_store_explicit(&table->ranks[rank].floor, bytes, memory_order_release);
 }
@@ -190,7 +190,7 @@ uint64_t ferry_share_floor(const struct ferry_share_table *table, uint32_t rank)
 
 void ferry_share_line_write(struct ferry_share_line_words *words, const struct ferry_share_line *line)
 {
-	for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
+	for (int c = 0; c < FERRY_NUM_FABRICS; c++)
 		store(&words->paces[c], pace_word(&line->paces[c]));
 	store(&words->expected, two_floats(line->us, line->interval));
 	store(&words->bytes, line->bytes);
@@ -221,14 +221,14 @@ bool ferry_share_line_read(const struct ferry_share_line_words *words, struct fe
 	read_floats(load(&words->expected), &line->us, &interval);
 	line->interval = interval >= 1 && interval < 1e6 ? (uint32_t)interval : 1;
 	line->us = line->us >= 0 && line->us <= MOST_US ? line->us : 0;
-	for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
+	for (int c = 0; c < FERRY_NUM_FABRICS; c++)
 		line->paces[c] = read_pace(load(&words->paces[c]));
 	return true;
 }
 
 void ferry_share_course_write(struct ferry_share_course_words *words, const struct ferry_share_course *course)
 {
-	for (int i = 0; i < FERRY_NUM_CARRIERS * FERRY_SHARE_BESIDE; i++)
+	for (int i = 0; i < FERRY_NUM_FABRICS * FERRY_SHARE_BESIDE; i++)
 		store(&words->paces[i / FERRY_SHARE_BESIDE][i % FERRY_SHARE_BESIDE],
 		      pace_word(&course->paces[i / FERRY_SHARE_BESIDE][i % FERRY_SHARE_BESIDE]));
 	store(&words->key, USED | course->collective | (uint64_t)course->type << 8);
@@ -240,7 +240,7 @@ bool ferry_share_course_read(const struct ferry_share_course_words *words, struc
 	if (!names_something(key))
 		return false;
 	*course = (struct ferry_share_course){.collective = (uint8_t)key, .type = (uint8_t)(key >> 8)};
-	for (int i = 0; i < FERRY_NUM_CARRIERS * FERRY_SHARE_BESIDE; i++)
+	for (int i = 0; i < FERRY_NUM_FABRICS * FERRY_SHARE_BESIDE; i++)
 		course->paces[i / FERRY_SHARE_BESIDE][i % FERRY_SHARE_BESIDE] =
 		        read_pace(load(&words->paces[i / FERRY_SHARE_BESIDE][i % FERRY_SHARE_BESIDE]));
 	return true;
@@ -288,7 +288,7 @@ static _Atomic uint64_t *place_of(struct ferry_share_readiness *ready, uint64_t 
 	return room;
 }
 
-void ferry_share_say(struct ferry_share_table *table, uint32_t rank, uint64_t kind, uint32_t what, bool on)
+void ferry_share_format(struct ferry_share_table *table, uint32_t rank, uint64_t kind, uint32_t what, bool on)
 {
 	uint64_t word, name = name_of(kind);
 	_Atomic uint64_t *place = place_of(&table->ranks[rank].ready, name, &word);
@@ -314,24 +314,24 @@ bool ferry_share_said(const struct ferry_share_table *table, uint32_t rank, uint
 /* ---- times ---- */
 
 void ferry_share_times_write(struct ferry_share_table *table, uint32_t rank, uint64_t n,
-                             const double us[FERRY_NUM_CARRIERS])
+                             const double us[FERRY_NUM_FABRICS])
 {
 	struct ferry_share_times_words *words = &table->ranks[rank].times[n % FERRY_SHARE_TIMES];
 	store(&words->call, 0);
 	/* who sees one of the new times sees that the number is gone */
-	for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
+	for (int c = 0; c < FERRY_NUM_FABRICS; c++)
 		atomic_store_explicit(&words->us[c], two_floats(us[c], 0), memory_order_release);
 	atomic_store_explicit(&words->call, n + 1, memory_order_release);
 }
 
 bool ferry_share_times_read(const struct ferry_share_table *table, uint32_t rank, uint64_t n,
-                            double us[FERRY_NUM_CARRIERS])
+                            double us[FERRY_NUM_FABRICS])
 {
 	const struct ferry_share_times_words *words = &table->ranks[rank].times[n % FERRY_SHARE_TIMES];
 	double unused;
 	if (atomic_load_explicit(&words->call, memory_order_acquire) != n + 1)
 		return false;
-	for (int c = 0; c < FERRY_NUM_CARRIERS; c++) {
+	for (int c = 0; c < FERRY_NUM_FABRICS; c++) {
 		read_floats(atomic_load_explicit(&words->us[c], memory_order_acquire), &us[c], &unused);
 		us[c] = us[c] > 0 && us[c] <= MOST_US ? us[c] : 0;
 	}

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * The shares of a call: what part of every block each fabric carries, in 1024ths. They are agreed on as one word of 22
- * bits (ipc/seal.h): the host's and the peers', NCCL has the rest. Plain values, and the text of FERRY_SHARES.
+ * bits (ipc/agreement.h): the host's and the peers', NCCL has the rest. Plain values, and the text of FERRY_SHARES.
  *
  * The table of shares lies in the arena of domain 0: what each call is divided into, and why, for the ranks that seal
  * it and for ferry-stat; what was learned, for the next job; and what parts took, from each rank to rank 0. Its words
  * are whole by themselves, relaxed: a reader may find a line half renewed, and does no harm with it. What is read is
  * checked. Rank 0 writes lines, courses, the signature and which kinds of calls are NCCL's; each rank its own times,
  * from which bytes on it numbers calls, and whether it is ready; the router what was kept, before it hands the arena
- * out. `lines` are of calls that are divided, `wholes` of those that one carrier has whole: their paces have no start,
- * and are known of all carriers that have been seen.
+ * out. `lines` are of calls that are divided, `wholes` of those that one fabric has whole: their paces have no start,
+ * and are known of all fabrics that have been seen.
  */
 #ifndef FERRY_IPC_SHARES_H
 #define FERRY_IPC_SHARES_H
@@ -19,24 +19,24 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-enum ferry_carrier { FERRY_CARRIER_HOST, FERRY_CARRIER_PEER, FERRY_CARRIER_NCCL, FERRY_NUM_CARRIERS };
+enum ferry_fabric { FERRY_FABRIC_HOST, FERRY_FABRIC_PEER, FERRY_FABRIC_NCCL, FERRY_NUM_FABRICS };
 
 #define FERRY_SHARES_WHOLE 1024u
 #define FERRY_SHARES_BITS 22    /* of a word: 11 the host's, 11 the peers' */
 #define FERRY_SHARES_NONE 0u    /* NCCL alone */
 
 struct ferry_shares {
-	uint16_t part[FERRY_NUM_CARRIERS]; /* 1024ths; their sum is FERRY_SHARES_WHOLE */
+	uint16_t part[FERRY_NUM_FABRICS]; /* 1024ths; their sum is FERRY_SHARES_WHOLE */
 };
 
-/* How fast a carrier is: b bytes take start_us + b / rate. */
+/* How fast a fabric is: b bytes take start_us + b / rate. */
 struct ferry_pace {
 	double start_us;
 	double rate; /* bytes per microsecond; 0: it cannot carry anything, or nothing is known */
 };
 
 /** "host", "peer", "nccl". */
-const char *ferry_carrier_name(enum ferry_carrier carrier);
+const char *ferry_fabric_name(enum ferry_fabric fabric);
 
 uint32_t ferry_shares_pack(const struct ferry_shares *shares);
 
@@ -44,17 +44,17 @@ uint32_t ferry_shares_pack(const struct ferry_shares *shares);
 struct ferry_shares ferry_shares_unpack(uint32_t word);
 
 /**
- * The bytes of a block of `count` elements that this carrier has, and where they begin, in elements: host, peer and
+ * The bytes of a block of `count` elements that this fabric has, and where they begin, in elements: host, peer and
  * NCCL in this order, without gap or overlap. Every part but the last is a multiple of `round` elements.
  */
-void ferry_shares_range(const struct ferry_shares *shares, enum ferry_carrier carrier, uint64_t count, uint64_t round,
+void ferry_shares_range(const struct ferry_shares *shares, enum ferry_fabric fabric, uint64_t count, uint64_t round,
                         uint64_t *at, uint64_t *length);
 
 /**
- * Reads nccl:0.9,host:0.1 or nccl=0.9,host=0.1: shares from 0 to 1 of carriers, each at most once; *named has bit c for
+ * Reads nccl:0.9,host:0.1 or nccl=0.9,host=0.1: shares from 0 to 1 of fabrics, each at most once; *named has bit c for
  * each that was given, and shares[c] is what, else 0. Errors: ferryInvalidArgument, with the place in the text.
  */
-ferryResult_t ferry_shares_read(const char *text, double shares[FERRY_NUM_CARRIERS], uint32_t *named);
+ferryResult_t ferry_shares_read(const char *text, double shares[FERRY_NUM_FABRICS], uint32_t *named);
 
 /**
  * The shares that FERRY_SHARES pins for NCCL programs. Where one is named, host or peer, the rest is NCCL's; else they
@@ -67,14 +67,14 @@ ferryResult_t ferry_shares_pin(const char *text, struct ferry_shares *pins);
 #define FERRY_SHARE_KEPT    4  /* settings of earlier jobs */
 #define FERRY_SHARE_TIMES   64 /* calls of which a rank's times are kept */
 #define FERRY_SHARE_KINDS   256 /* of calls of which a rank says how ready it is */
-#define FERRY_SHARE_BESIDE  4  /* which of the two others work beside a carrier: bits, in their order */
+#define FERRY_SHARE_BESIDE  4   /* which of the two others work beside a fabric: bits, in their order */
 
 /* Why a line says what it says. */
 enum ferry_balance {
 	FERRY_BALANCE_COLD,     /* from rates that were measured elsewhere, or for other sizes */
 	FERRY_BALANCE_LEARNING, /* steps with every sample */
 	FERRY_BALANCE_SETTLED,
-	FERRY_BALANCE_CHANGED,  /* some carrier has another pace than before: learning again */
+	FERRY_BALANCE_CHANGED, /* some fabric has another pace than before: learning again */
 	FERRY_NUM_BALANCES
 };
 
@@ -89,27 +89,27 @@ struct ferry_share_line {
 	uint64_t bytes;                    /* of the last call */
 	double us;                         /* what it is expected to take */
 	bool whole, in_place;              /* in place: of a whole one alone */
-	struct ferry_pace paces[FERRY_NUM_CARRIERS]; /* as believed, with these shares */
+	struct ferry_pace paces[FERRY_NUM_FABRICS]; /* as believed, with these shares */
 };
 
 struct ferry_share_course {
 	uint8_t collective, type;
-	struct ferry_pace paces[FERRY_NUM_CARRIERS][FERRY_SHARE_BESIDE]; /* rate 0: not known */
+	struct ferry_pace paces[FERRY_NUM_FABRICS][FERRY_SHARE_BESIDE]; /* rate 0: not known */
 };
 
 /* ---- as it lies in memory ---- */
 
 struct ferry_share_line_words {
-	_Atomic uint64_t key, shares, bytes, expected, paces[FERRY_NUM_CARRIERS], flags;
+	_Atomic uint64_t key, shares, bytes, expected, paces[FERRY_NUM_FABRICS], flags;
 };
 
 struct ferry_share_course_words {
-	_Atomic uint64_t key, paces[FERRY_NUM_CARRIERS][FERRY_SHARE_BESIDE], reserved[3];
+	_Atomic uint64_t key, paces[FERRY_NUM_FABRICS][FERRY_SHARE_BESIDE], reserved[3];
 };
 
 struct ferry_share_times_words {
 	_Atomic uint64_t call; /* 1 + its number; release, behind the rest, and 0 before they change */
-	_Atomic uint64_t us[FERRY_NUM_CARRIERS];
+	_Atomic uint64_t us[FERRY_NUM_FABRICS];
 };
 
 /*
@@ -158,17 +158,17 @@ bool ferry_share_course_read(const struct ferry_share_course_words *words, struc
 
 /** What the parts of call n took for this rank; 0: not known. */
 void ferry_share_times_write(struct ferry_share_table *table, uint32_t rank, uint64_t n,
-                             const double us[FERRY_NUM_CARRIERS]);
+                             const double us[FERRY_NUM_FABRICS]);
 
 /** False where the rank has not told of call n, or no more. */
 bool ferry_share_times_read(const struct ferry_share_table *table, uint32_t rank, uint64_t n,
-                            double us[FERRY_NUM_CARRIERS]);
+                            double us[FERRY_NUM_FABRICS]);
 
 /**
  * This rank numbers calls of so many bytes and more, at least one. Ranks whose numbers are of other calls agree on
  * nothing, so all say it, and none proposes anything before all have said the same.
  */
-void ferry_share_say_floor(struct ferry_share_table *table, uint32_t rank, uint64_t bytes);
+void ferry_share_format_floor(struct ferry_share_table *table, uint32_t rank, uint64_t bytes);
 
 /** What the rank has said; 0: nothing yet. */
 uint64_t ferry_share_floor(const struct ferry_share_table *table, uint32_t rank);
@@ -181,7 +181,7 @@ uint64_t ferry_share_floor(const struct ferry_share_table *table, uint32_t rank)
  * This rank says one of these of such calls, or takes it back; the other stays as it is. By one thread of the rank's at
  * a time.
  */
-void ferry_share_say(struct ferry_share_table *table, uint32_t rank, uint64_t kind, uint32_t what, bool on);
+void ferry_share_format(struct ferry_share_table *table, uint32_t rank, uint64_t kind, uint32_t what, bool on);
 
 /** What the rank has said of such calls; false: nothing, or that was long ago. */
 bool ferry_share_said(const struct ferry_share_table *table, uint32_t rank, uint64_t kind, uint32_t *what);

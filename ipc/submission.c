@@ -9,10 +9,11 @@
 #define UNIT 64u /* records begin at whole lines, so that the head of one is never split by the end of the ring */
 
 _Static_assert(sizeof(struct ferry_submission) <= 3 * UNIT, "a head is a few lines");
-_Static_assert(sizeof(struct ferry_submission) + FERRY_SUBMISSION_MESSAGES * sizeof(struct ferry_submitted_message) <=
+_Static_assert(sizeof(struct ferry_submission) +
+                               FERRY_SUBMISSION_MESSAGES * sizeof(struct ferry_call_decoder_message) <=
                        FERRY_SUBMISSION_MOST,
                "a record has room for its messages");
-_Static_assert(sizeof(struct ferry_submission) + FERRY_MAX_RANKS * sizeof(struct ferry_submitted_part) <=
+_Static_assert(sizeof(struct ferry_submission) + FERRY_MAX_RANKS * sizeof(struct ferry_call_decoder_part) <=
                        FERRY_SUBMISSION_MOST,
                "a record has room for an alltoallv");
 _Static_assert(offsetof(struct ferry_submission, sum) + sizeof(uint64_t) == sizeof(struct ferry_submission),

@@ -29,12 +29,12 @@ enum ferry_submission_kind {
 #define FERRY_SUBMIT_FIXED_ALONE 8u /* ferry_order.fixed_alone */
 
 /* What follows the head of an alltoallv: for each peer, in bytes. */
-struct ferry_submitted_part {
+struct ferry_call_decoder_part {
 	uint64_t send_length, send_offset, receive_length, receive_offset;
 };
 
 /* What follows the head of sends and receives. */
-struct ferry_submitted_message {
+struct ferry_call_decoder_message {
 	struct ferry_buffer_name buffer;
 	uint64_t bytes;
 	uint64_t message;  /* its number between these two ranks in this direction, from 1 */
@@ -47,7 +47,7 @@ struct ferry_submission {
 	uint32_t bytes;  /* of the record; a multiple of 64 */
 	uint16_t kind, flags;
 	uint64_t number; /* of the rank's submissions, from 1 */
-	uint32_t word, turn;
+	uint32_t flag, turn;
 	uint64_t seq, name, after; /* as in struct ferry_call */
 	uint64_t fixed;            /* ferry_order.fixed when it was made */
 	uint64_t plan_hash, count, scalar;

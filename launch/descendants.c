@@ -84,7 +84,7 @@ static void mark_below(struct process *all, size_t count, const pid_t *tops, siz
 	qsort(all, count, sizeof *all, by_pid);
 	for (size_t i = 0; i < count; i++) {
 		const struct process *process = &all[i];
-		for (size_t up = 0; process && !all[i].below && up < count; up++) {
+		for (size_t d2h = 0; process && !all[i].below && d2h < count; d2h++) {
 			all[i].below = is_one_of(process->pid, tops, ntops);
 			process = bsearch(&(struct process){.pid = process->parent}, all, count, sizeof *all, by_pid);
 		}

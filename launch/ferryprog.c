@@ -423,7 +423,7 @@ static ferryResult_t find_least_staging(const struct ferry_program *program, uin
 	ferryResult_t result = ferry_program_compile(program, &compile, &plan);
 	*least = FERRY_STAGING_LEAST;
 	for (uint32_t domain = 0; !result && domain < plan->ndomains; domain++) {
-		uint64_t bytes = (plan->staging[domain] + 4095) / 4096 * 4096 * FERRY_BANKS; /* whole pages */
+		uint64_t bytes = (plan->staging[domain] + 4095) / 4096 * 4096 * FERRY_PARITIES; /* whole pages */
 		*least = bytes > *least ? bytes : *least;
 	}
 	if (!result)

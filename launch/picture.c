@@ -367,7 +367,7 @@ static const char *lane_work(const struct ferry_schedule *schedule, uint32_t lan
 		puts |= put;
 		others |= !put;
 	}
-	if (schedule->lanes[lane].kind == FERRY_LANE_DOWN)
+	if (schedule->lanes[lane].kind == FERRY_LANE_H2D)
 		return "H2D";
 	return !puts ? "D2H" : others ? "D2H, PUT" : "PUT";
 }

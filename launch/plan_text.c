@@ -88,7 +88,7 @@ static void print_operands(const struct names *names, uint32_t number, FILE *out
 	const struct ferry_statement *statement = &names->traced->program->statements[origin->statement];
 	if (instr->opcode == FERRY_PUT)
 		fprintf(out, "gpu[%u] -> gpu@%u[%u]", statement->gpu, statement->peer, statement->peer_gpu);
-	if (instr->opcode == FERRY_LAND)
+	if (instr->opcode == FERRY_WAIT_PUT)
 		fprintf(out, "gpu[%u], from rank %u", statement->peer_gpu, instr->peer);
 	if (!ferry_opcode_has_window(instr->opcode))
 		return;
@@ -226,7 +226,7 @@ static void print_legend(const struct names *names, FILE *out)
 {
 	static const char putting[] =
 	        "        in PUT of its send buffer, or of its receive buffer after what has brought it there;\n"
-	        "        gpu@r[i]: of rank r's receive buffer; LAND does nothing: what a PUT brings is there\n";
+	        "        gpu@r[i]: of rank r's receive buffer; WAIT_PUT does nothing: what a PUT brings is there\n";
 	const struct ferry_plan *plan = names->traced->plan;
 	fprintf(out, "\n"
 	             "#       the instruction's number; by: who runs it\n"
@@ -248,7 +248,7 @@ static void print_legend(const struct names *names, FILE *out)
 /* ---- bytes per link ---- */
 
 struct traffic {
-	uint64_t up[FERRY_MAX_RANKS], down[FERRY_MAX_RANKS];
+	uint64_t d2h[FERRY_MAX_RANKS], h2d[FERRY_MAX_RANKS];
 	uint64_t put[FERRY_MAX_RANKS][FERRY_MAX_RANKS]; /* from, to */
 	uint64_t routed[FERRY_MAX_DOMAINS][FERRY_MAX_DOMAINS]; /* from, to: by H2H */
 	uint64_t direct[FERRY_MAX_DOMAINS][FERRY_MAX_DOMAINS]; /* by a rank's D2H or H2D of another domain's staging */
@@ -262,11 +262,11 @@ static void count_traffic(const struct ferry_plan *plan, struct traffic *traffic
 		const struct ferry_instr *instr = &ferry_plan_instrs(plan)[i];
 		switch (instr->opcode) {
 		case FERRY_D2H:
-			traffic->up[instr->owner] += instr->length;
+			traffic->d2h[instr->owner] += instr->length;
 			traffic->direct[instr->domain][instr->window_domain] += instr->length;
 			break;
 		case FERRY_H2D:
-			traffic->down[instr->owner] += instr->length;
+			traffic->h2d[instr->owner] += instr->length;
 			traffic->direct[instr->window_domain][instr->domain] += instr->length;
 			break;
 		case FERRY_PUT:
@@ -280,7 +280,7 @@ static void count_traffic(const struct ferry_plan *plan, struct traffic *traffic
 			traffic->routed[ferry_plan_sources(plan)[instr->first_source].domain]
 			               [instr->owner] += instr->length;
 			break;
-		default: /* COPY stays on the device, LAND moves nothing */
+		default: /* COPY stays on the device, WAIT_PUT moves nothing */
 			break;
 		}
 	}
@@ -293,8 +293,8 @@ static void print_traffic(const struct ferry_plan *plan, FILE *out)
 	fprintf(out, "\nbytes that a call moves over each link (up: D2H, down: H2D%s)\n",
 	        plan->ndomains > 1 ? "; direct: D2H and H2D of another domain's memory" : "");
 	for (uint32_t rank = 0; rank < plan->nranks; rank++)
-		fprintf(out, "  rank %-3u      up %llu  down %llu\n", rank, (unsigned long long)traffic.up[rank],
-		        (unsigned long long)traffic.down[rank]);
+		fprintf(out, "  rank %-3u      up %llu  down %llu\n", rank, (unsigned long long)traffic.d2h[rank],
+		        (unsigned long long)traffic.h2d[rank]);
 	for (uint32_t from = 0; from < plan->nranks; from++)
 		for (uint32_t to = 0; to < plan->nranks; to++)
 			if (traffic.put[from][to])

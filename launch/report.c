@@ -52,7 +52,7 @@ static bool wait_for_any(const struct ferry_report *report, const struct attempt
 }
 
 /* It has not answered: of what it may have told before, nothing is for sure. */
-static void say_silent(struct ferry_router_report *router, struct ferry_reader *reader)
+static void report_silent(struct ferry_router_report *router, struct ferry_reader *reader)
 {
 	double seconds = (double)(ferry_now_ns() - reader->heard_ns) / 1e9;
 	router->silent = 1;
@@ -71,7 +71,7 @@ static void add_router(struct ferry_report *report, struct ferry_reader *reader,
 	if (domain)
 		router->domain = (uint32_t)strtoul(domain + 1, NULL, 10);
 	if (!attempt->over) {
-		say_silent(router, reader);
+		report_silent(router, reader);
 	} else if (reader->state == FERRY_READER_FAILED) {
 		snprintf(router->trouble, sizeof router->trouble, "%s", reader->trouble);
 	} else {

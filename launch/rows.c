@@ -36,7 +36,7 @@ static double seconds_of(const struct ferry_rows *rows, const struct ferry_count
 
 static uint64_t moved(const struct ferry_job_counters *job)
 {
-	return job->up + job->down;
+	return job->d2h + job->h2d;
 }
 
 /* A job that was not there before has done all that it has since then. */
@@ -81,8 +81,8 @@ static void add_job(struct ferry_job_row *row, const struct ferry_job_counters *
 	row->left |= job->left;
 	row->calls = job->calls > row->calls ? job->calls : row->calls;
 	row->staging += job->staging;
-	row->up += job->up;
-	row->down += job->down;
+	row->d2h += job->d2h;
+	row->h2d += job->h2d;
 	row->gbps += gbps;
 	row->waiting |= job->waiting;
 	row->awaited |= job->awaited;

@@ -22,7 +22,7 @@ struct ferry_job_row {
 	const char *tenant;        /* "": none */
 	uint64_t attached, left;   /* attached: to all its routers */
 	uint64_t calls;            /* of the rank that has made the most */
-	uint64_t staging, up, down;
+	uint64_t staging, d2h, h2d;
 	double gbps;
 	uint64_t waiting, awaited; /* who waits, and for whom that does not wait itself, if there is one */
 	double waited_s;

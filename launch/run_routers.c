@@ -83,7 +83,7 @@ static ferryResult_t await_ready(struct ferry_supervisor *supervisor, int ready,
 	}
 	if (read(ready, &byte, 1) == 1)
 		return ferrySuccess;
-	*killed = ferry_supervisor_tell_end(supervisor, FERRY_CHILD_ROUTER, (int)domain, end, sizeof end) == SIGKILL;
+	*killed = ferry_supervisor_report_end(supervisor, FERRY_CHILD_ROUTER, (int)domain, end, sizeof end) == SIGKILL;
 	return ferry_fail(ferrySystemError, "the router of domain %u (%s) was never ready: it %s", domain, command,
 	                  end);
 }

@@ -21,11 +21,11 @@ static void add_lanes(struct ferry_schedule *schedule)
 	for (uint32_t domain = 0; domain < program->ndomains; domain++) {
 		for (uint32_t rank = 0; rank < program->nranks; rank++)
 			if (program->rank_domain[rank] == domain)
-				add_lane(schedule, FERRY_LANE_UP, domain, rank);
+				add_lane(schedule, FERRY_LANE_D2H, domain, rank);
 		add_lane(schedule, FERRY_LANE_ROUTER, domain, 0);
 		for (uint32_t rank = 0; rank < program->nranks; rank++)
 			if (program->rank_domain[rank] == domain)
-				add_lane(schedule, FERRY_LANE_DOWN, domain, rank);
+				add_lane(schedule, FERRY_LANE_H2D, domain, rank);
 	}
 }
 
@@ -43,9 +43,9 @@ static uint32_t lane_of(const struct ferry_schedule *schedule, const struct ferr
 	switch (statement->opcode) {
 	case FERRY_D2H:
 	case FERRY_PUT:
-		return find_lane(schedule, FERRY_LANE_UP, statement->rank);
+		return find_lane(schedule, FERRY_LANE_D2H, statement->rank);
 	case FERRY_H2D:
-		return find_lane(schedule, FERRY_LANE_DOWN, statement->rank);
+		return find_lane(schedule, FERRY_LANE_H2D, statement->rank);
 	default:
 		return find_lane(schedule, FERRY_LANE_ROUTER, statement->destination.domain);
 	}
@@ -150,11 +150,11 @@ static uint32_t add_copies(struct ferry_schedule *schedule)
 	uint32_t before = schedule->nevents;
 	struct ferry_own_copy copy = {0};
 	while (ferry_own_copy_next(program, &schedule->versions, &copy))
-		schedule->events[schedule->nevents++] =
-		        (struct ferry_event){.statement = FERRY_NO_STATEMENT,
-		                             .lane = find_lane(schedule, FERRY_LANE_DOWN, copy.rank),
-		                             .send = copy.send_chunk,
-		                             .receive = copy.receive_chunk};
+		schedule->events[schedule->nevents++] = (struct ferry_event){.statement = FERRY_NO_STATEMENT,
+		                                                             .lane = find_lane(schedule, FERRY_LANE_H2D,
+		                                                                               copy.rank),
+		                                                             .send = copy.send_chunk,
+		                                                             .receive = copy.receive_chunk};
 	return schedule->nevents - before;
 }
 

@@ -10,7 +10,7 @@
 
 #include "rank-lib/program/versions.h"
 
-enum ferry_lane_kind { FERRY_LANE_UP, FERRY_LANE_ROUTER, FERRY_LANE_DOWN };
+enum ferry_lane_kind { FERRY_LANE_D2H, FERRY_LANE_ROUTER, FERRY_LANE_H2D };
 
 struct ferry_schedule_lane {
 	enum ferry_lane_kind kind;

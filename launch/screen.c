@@ -96,7 +96,7 @@ static void print_jobs(const struct ferry_rows *rows, size_t count, FILE *out)
 		snprintf(attached, sizeof attached, "%d/%u", __builtin_popcountll(row->attached & ~row->left),
 		         row->nranks);
 		fprintf(out, "%06x %-14s %5s %9llu %7s %7.2f %s\n", row->name, row->place, attached,
-		        (unsigned long long)row->calls, print_bytes(row->up + row->down, moved), row->gbps, waits);
+		        (unsigned long long)row->calls, print_bytes(row->d2h + row->h2d, moved), row->gbps, waits);
 	}
 }
 
@@ -242,7 +242,7 @@ static void fit(const size_t all[TABLES], size_t lines, size_t shown[TABLES])
 	}
 }
 
-static void say_left_out(const size_t all[TABLES], const size_t shown[TABLES], FILE *out)
+static void print_left_out(const size_t all[TABLES], const size_t shown[TABLES], FILE *out)
 {
 	static const char *const nouns[TABLES] = {"router", "job", "takeover", "GPU", "tenant"};
 	const char *between = "left out: ";
@@ -278,7 +278,7 @@ void ferry_screen_print(const struct ferry_rows *rows, const struct ferry_socket
 	print_takeovers(rows, shown[TAKEOVERS], out);
 	print_gpus(rows, shown[GPUS], out);
 	print_tenants(rows, shown[TENANTS], out);
-	say_left_out(all, shown, out);
+	print_left_out(all, shown, out);
 	for (size_t i = 0; i < rows->nrouters && !lines; i++) {
 		const struct ferry_counters *counters = rows->routers[i].report->counters;
 		if (counters && counters->left_out)
@@ -349,8 +349,8 @@ static void add_jobs(cJSON *list, const struct ferry_rows *rows)
 		cJSON_AddItemToObject(object, "left", set_of(row->left));
 		cJSON_AddNumberToObject(object, "staging", (double)row->staging);
 		cJSON_AddNumberToObject(object, "calls", (double)row->calls);
-		cJSON_AddNumberToObject(object, "bytes_up", (double)row->up);
-		cJSON_AddNumberToObject(object, "bytes_down", (double)row->down);
+		cJSON_AddNumberToObject(object, "bytes_up", (double)row->d2h);
+		cJSON_AddNumberToObject(object, "bytes_down", (double)row->h2d);
 		cJSON_AddNumberToObject(object, "gbps", row->gbps);
 		cJSON_AddItemToObject(object, "waiting", set_of(row->waiting));
 		cJSON_AddItemToObject(object, "waits_for", set_of(row->awaited));

@@ -20,20 +20,20 @@ static void print_size(double bytes, FILE *out)
 static void print_head(FILE *out)
 {
 	fprintf(out, "%-6s %-13s %-7s %7s", "JOB", "COLLECTIVE", "TYPE", "SIZE");
-	for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
-		fprintf(out, "  %4s (us + at GB/s)", ferry_carrier_name((enum ferry_carrier)c));
+	for (int c = 0; c < FERRY_NUM_FABRICS; c++)
+		fprintf(out, "  %4s (us + at GB/s)", ferry_fabric_name((enum ferry_fabric)c));
 	fprintf(out, " %9s %8s  %s\n", "CALL us", "SAMPLES", "WHY");
 }
 
-static double part_of(const struct ferry_share_line *line, int carrier)
+static double part_of(const struct ferry_share_line *line, int fabric)
 {
-	return (double)ferry_shares_unpack(line->word).part[carrier] / FERRY_SHARES_WHOLE;
+	return (double)ferry_shares_unpack(line->word).part[fabric] / FERRY_SHARES_WHOLE;
 }
 
-/* Of a carrier with a part, or that may have a whole call. */
-static bool has_pace(const struct ferry_share_line *line, int carrier)
+/* Of a fabric with a part, or that may have a whole call. */
+static bool has_pace(const struct ferry_share_line *line, int fabric)
 {
-	return part_of(line, carrier) > 0 || (line->whole && line->paces[carrier].rate > 0);
+	return part_of(line, fabric) > 0 || (line->whole && line->paces[fabric].rate > 0);
 }
 
 static void print_row(const struct ferry_share_counters *row, const struct ferry_share_line *line, FILE *out)
@@ -42,7 +42,7 @@ static void print_row(const struct ferry_share_counters *row, const struct ferry
 	        ferry_collective_name((enum ferry_collective)line->collective),
 	        ferry_type_name((ferryDataType_t)line->type));
 	print_size((double)line->bytes, out);
-	for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
+	for (int c = 0; c < FERRY_NUM_FABRICS; c++)
 		if (has_pace(line, c))
 			fprintf(out, "  %5.1f%% %5.0f %6.1f", 100 * part_of(line, c), line->paces[c].start_us,
 			        line->paces[c].rate / 1e3);
@@ -85,8 +85,8 @@ static void print_json(const struct ferry_share_counters *row, const struct ferr
 		cJSON_AddNumberToObject(object, "whole", 1);
 		cJSON_AddNumberToObject(object, "in_place", line->in_place);
 	}
-	for (int c = 0; c < FERRY_NUM_CARRIERS; c++) {
-		const char *name = ferry_carrier_name((enum ferry_carrier)c);
+	for (int c = 0; c < FERRY_NUM_FABRICS; c++) {
+		const char *name = ferry_fabric_name((enum ferry_fabric)c);
 		add_rounded(object, name, "", part_of(line, c), 4);
 		if (!has_pace(line, c))
 			continue;

@@ -115,14 +115,14 @@ static bool is_ranks(const struct ferry_child *child)
 /* number: 0: somebody else tells them. An mpiexec tells its ranks itself, but that they are killed. */
 static void signal_ranks(const struct ferry_supervisor *supervisor, int number)
 {
-	pid_t told[FERRY_MOST_CHILDREN], others[FERRY_MOST_CHILDREN];
+	pid_t logged[FERRY_MOST_CHILDREN], others[FERRY_MOST_CHILDREN];
 	size_t ntold = 0, nothers = 0;
 	for (int i = 0; i < supervisor->nchildren; i++) {
 		const struct ferry_child *child = &supervisor->children[i];
 		if (!is_ranks(child))
 			continue;
 		if (number == SIGKILL || (number && child->role == FERRY_CHILD_RANK)) {
-			told[ntold++] = child->pid;
+			logged[ntold++] = child->pid;
 			continue;
 		}
 		others[nothers++] = child->pid;
@@ -131,7 +131,7 @@ static void signal_ranks(const struct ferry_supervisor *supervisor, int number)
 	}
 	/* Who is stopped takes none but SIGKILL. */
 	if (ntold)
-		ferry_descendants_signal(told, ntold, number);
+		ferry_descendants_signal(logged, ntold, number);
 	if (nothers)
 		ferry_descendants_continue(others, nothers);
 }
@@ -301,8 +301,8 @@ bool ferry_supervisor_await(struct ferry_supervisor *supervisor, int descriptor,
 	return false;
 }
 
-int ferry_supervisor_tell_end(struct ferry_supervisor *supervisor, enum ferry_child_role role, int number, char *text,
-                               size_t bytes)
+int ferry_supervisor_report_end(struct ferry_supervisor *supervisor, enum ferry_child_role role, int number, char *text,
+                                size_t bytes)
 {
 	const struct timespec second = {1, 0};
 	sigset_t child_signal;

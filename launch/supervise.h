@@ -72,8 +72,8 @@ bool ferry_supervisor_await(struct ferry_supervisor *supervisor, int descriptor,
  * How that child has ended ("ended with exit code 1"), or that it has not: for a second it is waited for. The signal
  * that has killed it, or 0.
  */
-int ferry_supervisor_tell_end(struct ferry_supervisor *supervisor, enum ferry_child_role role, int number, char *text,
-                               size_t bytes);
+int ferry_supervisor_report_end(struct ferry_supervisor *supervisor, enum ferry_child_role role, int number, char *text,
+                                size_t bytes);
 
 /**
  * Waits until all ranks (or mpiexec) have ended. The first signal that tells this process to end is passed on to them;

@@ -21,7 +21,7 @@ static bool is_sound(const struct ferry_nccl_call *call)
 }
 
 /* Whether Ferry has a say in this call. All ranks come to the same answer: it is made of what they all know. */
-static bool is_looked_at(const struct ferry_nccl_call *call)
+static bool is_eligible(const struct ferry_nccl_call *call)
 {
 	struct ferry_nccl_comm *comm = call->comm;
 	if (!comm || atomic_load_explicit(&comm->state, memory_order_relaxed))
@@ -33,7 +33,7 @@ static bool is_looked_at(const struct ferry_nccl_call *call)
 static ncclResult_t make(struct ferry_nccl_call *call)
 {
 	call->comm = ferry_nccl_comm_take(call->handle);
-	bool looked_at = is_looked_at(call);
+	bool looked_at = is_eligible(call);
 	ncclResult_t result = ncclSuccess;
 	if (looked_at)
 		atomic_fetch_add_explicit(&call->comm->calls, 1, memory_order_relaxed);

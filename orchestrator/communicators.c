@@ -38,8 +38,8 @@ static void end(struct ferry_nccl_comm *comm)
 		free(comm->shrinks);
 		comm->shrinks = next;
 	}
-	ferry_partner_end(atomic_load_explicit(&comm->partner, memory_order_acquire),
-	                  atomic_load_explicit(&comm->aborted, memory_order_relaxed));
+	ferry_shadow_comm_end(atomic_load_explicit(&comm->shadow_comm, memory_order_acquire),
+	                      atomic_load_explicit(&comm->aborted, memory_order_relaxed));
 	atomic_store_explicit(&comm->vacant, true, memory_order_release);
 }
 
@@ -97,7 +97,7 @@ static struct ferry_nccl_comm *vacancy(ncclComm_t handle)
 	return comm;
 }
 
-void ferry_nccl_comm_add(ncclComm_t handle, const struct ferry_nccl_birth *birth)
+void ferry_nccl_comm_add(ncclComm_t handle, const struct ferry_nccl_pending_comm *pending_comm)
 {
 	if (!handle)
 		return;
@@ -106,15 +106,15 @@ void ferry_nccl_comm_add(ncclComm_t handle, const struct ferry_nccl_birth *birth
 	struct ferry_nccl_comm *comm = vacancy(handle);
 	if (comm) {
 		atomic_store_explicit(&comm->vacant, false, memory_order_relaxed);
-		comm->key = birth->key;
-		comm->has_key = birth->has_key;
-		comm->copies = ferry_nccl_policy_copies(birth->copies);
+		comm->key = pending_comm->key;
+		comm->has_key = pending_comm->has_key;
+		comm->copies = ferry_nccl_policy_copies(pending_comm->copies);
 		atomic_store_explicit(&comm->known, UNKNOWN, memory_order_relaxed);
 		atomic_store_explicit(&comm->state, 0, memory_order_relaxed);
 		atomic_store_explicit(&comm->calls, 0, memory_order_relaxed);
 		atomic_store_explicit(&comm->splits, 0, memory_order_relaxed);
 		atomic_store_explicit(&comm->redops, NULL, memory_order_relaxed);
-		atomic_store_explicit(&comm->partner, NULL, memory_order_relaxed);
+		atomic_store_explicit(&comm->shadow_comm, NULL, memory_order_relaxed);
 		atomic_store_explicit(&comm->aborted, false, memory_order_relaxed);
 		atomic_store_explicit(&comm->handle, handle, memory_order_release);
 		atomic_store_explicit(&comm->users, 1, memory_order_release);
@@ -148,10 +148,11 @@ unsigned ferry_nccl_comm_change(ncclComm_t handle, unsigned set, unsigned clear)
 struct ferry_nccl_comm *ferry_nccl_comm_give_up(ncclComm_t handle)
 {
 	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(handle);
-	struct ferry_partner *partner = comm ? atomic_load_explicit(&comm->partner, memory_order_acquire) : NULL;
+	struct ferry_shadow_comm *shadow_comm = comm ? atomic_load_explicit(&comm->shadow_comm, memory_order_acquire)
+	                                             : NULL;
 	if (comm)
 		atomic_store_explicit(&comm->aborted, true, memory_order_relaxed);
-	if (partner && ferry_partner_abandon(partner))
+	if (shadow_comm && ferry_shadow_comm_abandon(shadow_comm))
 		return comm;
 	ferry_nccl_comm_release(comm);
 	return NULL;
@@ -160,10 +161,11 @@ struct ferry_nccl_comm *ferry_nccl_comm_give_up(ncclComm_t handle)
 unsigned ferry_nccl_comm_revoke(ncclComm_t handle)
 {
 	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(handle);
-	struct ferry_partner *partner = comm ? atomic_load_explicit(&comm->partner, memory_order_acquire) : NULL;
+	struct ferry_shadow_comm *shadow_comm = comm ? atomic_load_explicit(&comm->shadow_comm, memory_order_acquire)
+	                                             : NULL;
 	unsigned set = ferry_nccl_comm_change(handle, FERRY_NCCL_REVOKED, 0);
-	if (partner)
-		ferry_partner_revoke(partner);
+	if (shadow_comm)
+		ferry_shadow_comm_revoke(shadow_comm);
 	ferry_nccl_comm_release(comm);
 	return set;
 }
@@ -172,8 +174,9 @@ unsigned ferry_nccl_comm_revoke(ncclComm_t handle)
 bool ferry_nccl_comm_lost(ncclComm_t handle)
 {
 	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(handle);
-	struct ferry_partner *partner = comm ? atomic_load_explicit(&comm->partner, memory_order_acquire) : NULL;
-	bool lost = partner && ferry_partner_lost(partner) &&
+	struct ferry_shadow_comm *shadow_comm = comm ? atomic_load_explicit(&comm->shadow_comm, memory_order_acquire)
+	                                             : NULL;
+	bool lost = shadow_comm && ferry_shadow_comm_lost(shadow_comm) &&
 	            !(atomic_load_explicit(&comm->state, memory_order_acquire) & FERRY_NCCL_REVOKED);
 	ferry_nccl_comm_release(comm);
 	return lost;
@@ -202,7 +205,7 @@ static const char *why_alone(const struct ferry_nccl_comm *comm)
 	return NULL;
 }
 
-static void tell(const struct ferry_nccl_comm *comm)
+static void notify(const struct ferry_nccl_comm *comm)
 {
 	const char *why = why_alone(comm);
 	if (why)
@@ -223,27 +226,28 @@ bool ferry_nccl_comm_learn(struct ferry_nccl_comm *comm)
 	if (known != UNKNOWN || !atomic_compare_exchange_strong_explicit(&comm->known, &known, ASKING,
 	                                                                 memory_order_acquire, memory_order_relaxed))
 		return false;
-	bool told = ask(comm);
-	if (told && !comm->rank)
-		tell(comm);
-	atomic_store_explicit(&comm->known, told ? KNOWN : UNKNOWN, memory_order_release);
-	return told;
+	bool logged = ask(comm);
+	if (logged && !comm->rank)
+		notify(comm);
+	atomic_store_explicit(&comm->known, logged ? KNOWN : UNKNOWN, memory_order_release);
+	return logged;
 }
 
-struct ferry_partner *ferry_nccl_comm_partner(struct ferry_nccl_comm *comm)
+struct ferry_shadow_comm *ferry_nccl_comm_shadow_comm(struct ferry_nccl_comm *comm)
 {
-	struct ferry_partner *partner = atomic_load_explicit(&comm->partner, memory_order_acquire), *none = NULL;
-	if (partner || why_alone(comm))
-		return partner;
-	struct ferry_partner *made = ferry_partner_new(&comm->key, comm->rank, comm->nranks, comm->device);
+	struct ferry_shadow_comm *shadow_comm = atomic_load_explicit(&comm->shadow_comm, memory_order_acquire),
+	                         *none = NULL;
+	if (shadow_comm || why_alone(comm))
+		return shadow_comm;
+	struct ferry_shadow_comm *made = ferry_shadow_comm_new(&comm->key, comm->rank, comm->nranks, comm->device);
 	if (!made)
 		return NULL;
-	if (atomic_compare_exchange_strong_explicit(&comm->partner, &none, made, memory_order_acq_rel,
+	if (atomic_compare_exchange_strong_explicit(&comm->shadow_comm, &none, made, memory_order_acq_rel,
 	                                            memory_order_acquire)) {
-		ferry_partner_begin(made);
+		ferry_shadow_comm_begin(made);
 		return made;
 	}
-	ferry_partner_end(made, true);
+	ferry_shadow_comm_end(made, true);
 	return none;
 }
 
@@ -268,7 +272,7 @@ void ferry_nccl_comm_made(ncclComm_t handle)
 	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(handle);
 	if (comm && comm->has_key && !comm->copies && (is_first(comm) || seconds_to_wait()) &&
 	    ferry_nccl_comm_learn(comm) && comm->nranks > 1)
-		ferry_nccl_comm_partner(comm);
+		ferry_nccl_comm_shadow_comm(comm);
 	ferry_nccl_comm_release(comm);
 }
 
@@ -276,8 +280,9 @@ void ferry_nccl_comm_await(ncclComm_t handle)
 {
 	uint64_t seconds = seconds_to_wait();
 	struct ferry_nccl_comm *comm = seconds ? ferry_nccl_comm_take(handle) : NULL;
-	struct ferry_partner *partner = comm ? atomic_load_explicit(&comm->partner, memory_order_acquire) : NULL;
-	if (partner)
-		ferry_partner_await(partner, ferry_now_ns() + seconds * 1000000000u);
+	struct ferry_shadow_comm *shadow_comm = comm ? atomic_load_explicit(&comm->shadow_comm, memory_order_acquire)
+	                                             : NULL;
+	if (shadow_comm)
+		ferry_shadow_comm_await(shadow_comm, ferry_now_ns() + seconds * 1000000000u);
 	ferry_nccl_comm_release(comm);
 }

@@ -22,7 +22,7 @@
 
 #include "orchestrator/key.h"
 #include "orchestrator/nccl_types.h"
-#include "orchestrator/partner.h"
+#include "orchestrator/shadow_comm.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -70,18 +70,18 @@ struct ferry_nccl_comm {
 	_Atomic uint64_t splits;                   /* of who makes them */
 	struct ferry_nccl_shrink *shrinks;         /* under descent.c's lock; ended by the last user, alone */
 	_Atomic(struct ferry_nccl_redop *) redops; /* under redops.c's lock */
-	_Atomic(struct ferry_partner *) partner;   /* Ferry's, once there is one; of who begins it */
+	_Atomic(struct ferry_shadow_comm *) shadow_comm; /* Ferry's, once there is one; of who begins it */
 	_Atomic bool aborted; /* Ferry's is given up, not waited for; of who calls NCCL for it */
 };
 
 /** How a new communicator is known. */
-struct ferry_nccl_birth {
+struct ferry_nccl_pending_comm {
 	struct ferry_nccl_key key;
 	bool has_key, copies;
 };
 
 /** Adds a communicator that NCCL has given out; one of the same handle that nobody has removed is forgotten. */
-void ferry_nccl_comm_add(ncclComm_t handle, const struct ferry_nccl_birth *birth);
+void ferry_nccl_comm_add(ncclComm_t handle, const struct ferry_nccl_pending_comm *pending_comm);
 
 /** The communicator, to be let go of with ferry_nccl_comm_release; NULL for one that Ferry has not seen made. */
 struct ferry_nccl_comm *ferry_nccl_comm_take(ncclComm_t handle);
@@ -128,6 +128,6 @@ bool ferry_nccl_comm_lost(ncclComm_t handle);
 bool ferry_nccl_comm_learn(struct ferry_nccl_comm *comm);
 
 /** Ferry's communicator beside it, begun by who asks first; NULL where there can be none. Of one that is learned. */
-struct ferry_partner *ferry_nccl_comm_partner(struct ferry_nccl_comm *comm);
+struct ferry_shadow_comm *ferry_nccl_comm_shadow_comm(struct ferry_nccl_comm *comm);
 
 #endif

@@ -4,11 +4,11 @@
  * comes of it. A handle is there when the call returns, though the communicator may not be ready, but for
  * ncclCommSplit's and ncclCommShrink's (births.h).
  */
-#include "orchestrator/births.h"
+#include "orchestrator/child_keys.h"
 #include "orchestrator/communicators.h"
 #include "orchestrator/config.h"
-#include "orchestrator/descent.h"
 #include "orchestrator/groups.h"
+#include "orchestrator/pending_comms.h"
 #include "orchestrator/real.h"
 #include "orchestrator/redops.h"
 #include "orchestrator/watch.h"
@@ -21,61 +21,63 @@ static bool fine(ncclResult_t result)
 	return !result || result == ncclInProgress;
 }
 
-static struct ferry_nccl_birth born_of(const void *ids, size_t bytes, const ncclConfig_t *config)
+static struct ferry_nccl_pending_comm born_of(const void *ids, size_t bytes, const ncclConfig_t *config)
 {
-	return (struct ferry_nccl_birth){.key = ferry_nccl_key(NULL, ids, bytes),
-	                                 .has_key = true,
-	                                 .copies = ferry_nccl_config_copies(config)};
+	return (struct ferry_nccl_pending_comm){.key = ferry_nccl_key(NULL, ids, bytes),
+	                                        .has_key = true,
+	                                        .copies = ferry_nccl_config_copies(config)};
 }
 
 /* In a group, or without blocking, NCCL has not made them yet. */
-static void note_made(const ncclComm_t *comms, int count, const struct ferry_nccl_birth *birth, ncclResult_t result)
+static void note_made(const ncclComm_t *comms, int count, const struct ferry_nccl_pending_comm *pending_comm,
+                      ncclResult_t result)
 {
 	for (int i = 0; i < count; i++) {
-		ferry_nccl_comm_add(comms[i], birth);
+		ferry_nccl_comm_add(comms[i], pending_comm);
 		if (ferry_nccl_group_is_open())
-			ferry_nccl_birth_grouped(comms[i]);
+			ferry_nccl_pending_comm_grouped(comms[i]);
 	}
 	if (!result && !ferry_nccl_group_is_open())
-		ferry_nccl_births_made(comms, count);
+		ferry_nccl_pending_comms_made(comms, count);
 }
 
 ncclResult_t ferry_nccl_CommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank)
 {
-	struct ferry_nccl_birth birth = born_of(&id, sizeof id, NULL);
+	struct ferry_nccl_pending_comm pending_comm = born_of(&id, sizeof id, NULL);
 	ncclResult_t result = ferry_nccl_real_CommInitRank(comm, nranks, id, rank);
 	if (fine(result))
-		note_made(comm, 1, &birth, result);
+		note_made(comm, 1, &pending_comm, result);
 	return result;
 }
 
 ncclResult_t ferry_nccl_CommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank,
                                            ncclConfig_t *config)
 {
-	struct ferry_nccl_birth birth = born_of(&id, sizeof id, config);
+	struct ferry_nccl_pending_comm pending_comm = born_of(&id, sizeof id, config);
 	ncclResult_t result = ferry_nccl_real_CommInitRankConfig(comm, nranks, id, rank, config);
 	if (fine(result))
-		note_made(comm, 1, &birth, result);
+		note_made(comm, 1, &pending_comm, result);
 	return result;
 }
 
 ncclResult_t ferry_nccl_CommInitRankScalable(ncclComm_t *comm, int nranks, int rank, int nids, ncclUniqueId *ids,
                                              ncclConfig_t *config)
 {
-	struct ferry_nccl_birth birth = born_of(ids, nids > 0 && ids ? (size_t)nids * sizeof *ids : 0, config);
+	struct ferry_nccl_pending_comm pending_comm = born_of(ids, nids > 0 && ids ? (size_t)nids * sizeof *ids : 0,
+	                                                      config);
 	ncclResult_t result = ferry_nccl_real_CommInitRankScalable(comm, nranks, rank, nids, ids, config);
 	if (fine(result))
-		note_made(comm, 1, &birth, result);
+		note_made(comm, 1, &pending_comm, result);
 	return result;
 }
 
 ncclResult_t ferry_nccl_CommInitAll(ncclComm_t *comms, int ndevices, const int *devices)
 {
-	struct ferry_nccl_birth birth = {.has_key = true};
+	struct ferry_nccl_pending_comm pending_comm = {.has_key = true};
 	ncclResult_t result = ferry_nccl_real_CommInitAll(comms, ndevices, devices);
-	birth.has_key = getrandom(&birth.key, sizeof birth.key, 0) == sizeof birth.key;
+	pending_comm.has_key = getrandom(&pending_comm.key, sizeof pending_comm.key, 0) == sizeof pending_comm.key;
 	if (fine(result))
-		note_made(comms, ndevices, &birth, result);
+		note_made(comms, ndevices, &pending_comm, result);
 	return result;
 }
 
@@ -85,44 +87,46 @@ static bool copies(const struct ferry_nccl_comm *parent, const ncclConfig_t *con
 	return config ? ferry_nccl_config_copies(config) : parent->copies;
 }
 
-static struct ferry_nccl_birth born_by_split(ncclComm_t handle, int color, const ncclConfig_t *config)
+static struct ferry_nccl_pending_comm born_by_split(ncclComm_t handle, int color, const ncclConfig_t *config)
 {
-	struct ferry_nccl_birth birth = {0};
+	struct ferry_nccl_pending_comm pending_comm = {0};
 	struct ferry_nccl_comm *parent = ferry_nccl_comm_take(handle);
 	if (!parent)
-		return birth;
-	birth.key = ferry_nccl_descent_split(parent, color);
-	birth.has_key = parent->has_key;
-	birth.copies = copies(parent, config);
+		return pending_comm;
+	pending_comm.key = ferry_nccl_child_keys_split(parent, color);
+	pending_comm.has_key = parent->has_key;
+	pending_comm.copies = copies(parent, config);
 	ferry_nccl_comm_release(parent);
-	return birth;
+	return pending_comm;
 }
 
-static struct ferry_nccl_birth born_by_shrink(ncclComm_t handle, const int *excluded, int count,
-                                              const ncclConfig_t *config)
+static struct ferry_nccl_pending_comm born_by_shrink(ncclComm_t handle, const int *excluded, int count,
+                                                     const ncclConfig_t *config)
 {
-	struct ferry_nccl_birth birth = {0};
+	struct ferry_nccl_pending_comm pending_comm = {0};
 	struct ferry_nccl_comm *parent = ferry_nccl_comm_take(handle);
 	if (!parent)
-		return birth;
-	birth.has_key = ferry_nccl_descent_shrink(parent, excluded, count, &birth.key) && parent->has_key;
-	birth.copies = copies(parent, config);
+		return pending_comm;
+	pending_comm.has_key = ferry_nccl_child_keys_shrink(parent, excluded, count, &pending_comm.key) &&
+	                       parent->has_key;
+	pending_comm.copies = copies(parent, config);
 	ferry_nccl_comm_release(parent);
-	return birth;
+	return pending_comm;
 }
 
 /*
  * NCCL sets *where to NULL before anything else, so what is there now, or at its time, is the new one. Where the call
  * is over and nothing is there nothing will be, and the place is the program's again.
  */
-static void note_birth(ncclComm_t parent, ncclComm_t *where, const struct ferry_nccl_birth *birth, ncclResult_t result)
+static void note_pending_comm(ncclComm_t parent, ncclComm_t *where, const struct ferry_nccl_pending_comm *pending_comm,
+                              ncclResult_t result)
 {
 	ncclComm_t there = __atomic_load_n(where, __ATOMIC_ACQUIRE);
 	bool grouped = ferry_nccl_group_is_open();
 	if (there)
-		ferry_nccl_comm_add(there, birth);
+		ferry_nccl_comm_add(there, pending_comm);
 	else if (grouped || result == ncclInProgress)
-		ferry_nccl_birth_expect(parent, where, birth, grouped);
+		ferry_nccl_pending_comm_expect(parent, where, pending_comm, grouped);
 }
 
 /* What NCCL refuses here has not been, and other ranks count what comes in its place. excluded: NULL of splits. */
@@ -130,9 +134,9 @@ static void take_back(ncclComm_t handle, const int *excluded, int count)
 {
 	struct ferry_nccl_comm *parent = ferry_nccl_comm_take(handle);
 	if (parent && excluded)
-		ferry_nccl_descent_unshrink(parent, excluded, count);
+		ferry_nccl_child_keys_unshrink(parent, excluded, count);
 	else if (parent)
-		ferry_nccl_descent_unsplit(parent);
+		ferry_nccl_child_keys_unsplit(parent);
 	ferry_nccl_comm_release(parent);
 }
 
@@ -146,23 +150,23 @@ static ncclResult_t keep_unless_refused(ncclComm_t comm, unsigned set, ncclResul
 
 ncclResult_t ferry_nccl_CommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config)
 {
-	struct ferry_nccl_birth birth = born_by_split(comm, color, config);
+	struct ferry_nccl_pending_comm pending_comm = born_by_split(comm, color, config);
 	ncclResult_t result = ferry_nccl_real_CommSplit(comm, color, key, newcomm, config);
 	if (!fine(result))
 		take_back(comm, NULL, 0);
 	else if (color != NCCL_SPLIT_NOCOLOR)
-		note_birth(comm, newcomm, &birth, result);
+		note_pending_comm(comm, newcomm, &pending_comm, result);
 	return result;
 }
 
 ncclResult_t ferry_nccl_CommShrink(ncclComm_t comm, int *excluded, int nexcluded, ncclComm_t *newcomm,
                                    ncclConfig_t *config, int flags)
 {
-	struct ferry_nccl_birth birth = born_by_shrink(comm, excluded, nexcluded, config);
+	struct ferry_nccl_pending_comm pending_comm = born_by_shrink(comm, excluded, nexcluded, config);
 	unsigned set = flags & NCCL_SHRINK_ABORT ? ferry_nccl_comm_revoke(comm) : 0;
 	ncclResult_t result = ferry_nccl_real_CommShrink(comm, excluded, nexcluded, newcomm, config, flags);
 	if (fine(result))
-		note_birth(comm, newcomm, &birth, result);
+		note_pending_comm(comm, newcomm, &pending_comm, result);
 	else if (excluded)
 		take_back(comm, excluded, nexcluded);
 	return keep_unless_refused(comm, set, result);
@@ -172,10 +176,10 @@ ncclResult_t ferry_nccl_CommShrink(ncclComm_t comm, int *excluded, int nexcluded
 ncclResult_t ferry_nccl_CommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *newcomm,
                                  ncclConfig_t *config)
 {
-	struct ferry_nccl_birth birth = {.copies = ferry_nccl_config_copies(config)};
+	struct ferry_nccl_pending_comm pending_comm = {.copies = ferry_nccl_config_copies(config)};
 	ncclResult_t result = ferry_nccl_real_CommGrow(comm, nranks, id, rank, newcomm, config);
 	if (fine(result))
-		note_birth(comm, newcomm, &birth, result);
+		note_pending_comm(comm, newcomm, &pending_comm, result);
 	return result;
 }
 
@@ -183,7 +187,7 @@ ncclResult_t ferry_nccl_CommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 {
 	ncclResult_t result = ferry_nccl_real_CommGetAsyncError(comm, error);
 	if (!result && *error != ncclInProgress)
-		ferry_nccl_births_ready(comm);
+		ferry_nccl_pending_comms_ready(comm);
 	if (!result && !*error && ferry_nccl_comm_lost(comm))
 		*error = ncclRemoteError;
 	return result;
@@ -199,7 +203,7 @@ ncclResult_t ferry_nccl_CommFinalize(ncclComm_t comm)
 ncclResult_t ferry_nccl_CommDestroy(ncclComm_t comm)
 {
 	ferry_nccl_group_give_back(comm);
-	ferry_nccl_births_ready(comm);
+	ferry_nccl_pending_comms_ready(comm);
 	ferry_nccl_comm_remove(comm);
 	return ferry_nccl_real_CommDestroy(comm);
 }
@@ -207,7 +211,7 @@ ncclResult_t ferry_nccl_CommDestroy(ncclComm_t comm)
 ncclResult_t ferry_nccl_CommAbort(ncclComm_t comm)
 {
 	ferry_nccl_group_give_back(comm);
-	ferry_nccl_births_ready(comm);
+	ferry_nccl_pending_comms_ready(comm);
 	/* Ferry's first, as streams wait for it; but who makes one may wait for streams, and those for NCCL */
 	struct ferry_nccl_comm *making = ferry_nccl_comm_give_up(comm);
 	ferry_nccl_comm_remove(comm);

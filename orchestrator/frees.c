@@ -14,7 +14,7 @@
 #define NOT_INITIALIZED 3 /* cudaErrorInitializationError, CUDA_ERROR_NOT_INITIALIZED */
 
 /* The function behind this library's, looked for by the first call. NULL: there is none, which the log tells once. */
-static void *behind(void *_Atomic *known, atomic_flag *told, const char *library, const char *name)
+static void *behind(void *_Atomic *known, atomic_flag *logged, const char *library, const char *name)
 {
 	void *function = atomic_load_explicit(known, memory_order_acquire);
 	if (function)
@@ -22,7 +22,7 @@ static void *behind(void *_Atomic *known, atomic_flag *told, const char *library
 	function = ferry_nccl_find_behind(library, name);
 	if (function)
 		atomic_store_explicit(known, function, memory_order_release);
-	else if (!atomic_flag_test_and_set(told))
+	else if (!atomic_flag_test_and_set(logged))
 		ferry_log(FERRY_LOG_ERROR, "%s is called, and no %s has been loaded", name, library);
 	return function;
 }
@@ -39,8 +39,8 @@ static bool is_own(const void *caller)
 	EXPORTED int name parameters                                                                                   \
 	{                                                                                                              \
 		static void *_Atomic known;                                                                            \
-		static atomic_flag told = ATOMIC_FLAG_INIT;                                                            \
-		int(*function) parameters = (int(*) parameters)behind(&known, &told, library, #name);                  \
+		static atomic_flag logged = ATOMIC_FLAG_INIT;                                                          \
+		int(*function) parameters = (int(*) parameters)behind(&known, &logged, library, #name);                \
 		if (!function)                                                                                         \
 			return NOT_INITIALIZED;                                                                        \
 		bool own = is_own(CALLER);                                                                             \

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "orchestrator/groups.h"
 
-#include "orchestrator/births.h"
 #include "orchestrator/config.h"
 #include "orchestrator/launch.h"
+#include "orchestrator/pending_comms.h"
 #include "orchestrator/real.h"
 #include "orchestrator/redops.h"
 #include "orchestrator/watch.h"
@@ -148,7 +148,7 @@ ncclResult_t ferry_nccl_GroupEnd(void)
 	ncclResult_t result = ferry_nccl_real_GroupEnd();
 	if (!group.depth || --group.depth)
 		return result;
-	ferry_nccl_births_group_ended(result);
+	ferry_nccl_pending_comms_group_ended(result);
 	if (!group.calls)
 		return result;
 	if (fine(result) && group.ncalls) {
@@ -165,6 +165,6 @@ ncclResult_t ferry_nccl_GroupSimulateEnd(ncclSimInfo_t *info)
 	ncclResult_t given = group.depth == 1 ? give_back_all() : ncclSuccess;
 	ncclResult_t result = ferry_nccl_real_GroupSimulateEnd(info);
 	if (group.depth && !--group.depth)
-		ferry_nccl_births_group_ended(ncclInvalidUsage); /* nothing was made */
+		ferry_nccl_pending_comms_group_ended(ncclInvalidUsage); /* nothing was made */
 	return fine(given) ? result : given;
 }

@@ -190,7 +190,7 @@ static bool may_measure(const struct launch *launch, int which)
 	const struct ferry_split *split = &launch->splits[which];
 	bool messages = launch->calls[which].collective == FERRY_SENDRECV;
 	for (int i = 0; i < launch->n; i++) {
-		if (i == which || launch->splits[i].partner != split->partner)
+		if (i == which || launch->splits[i].shadow_comm != split->shadow_comm)
 			continue;
 		if (i < which || !messages || launch->calls[i].collective != FERRY_SENDRECV ||
 		    launch->splits[i].word != split->word)
@@ -206,9 +206,9 @@ static void mark(struct launch *launch)
 		struct ferry_split *split = &launch->splits[i];
 		if (split->marks.ends < 0 && split->marks.begins < 0)
 			continue;
-		pthread_mutex_lock(&split->partner->lock);
-		ferry_meter_mark(&split->partner->meter, split->marks, launch->calls[i].stream);
-		pthread_mutex_unlock(&split->partner->lock);
+		pthread_mutex_lock(&split->shadow_comm->lock);
+		ferry_meter_mark(&split->shadow_comm->meter, split->marks, launch->calls[i].stream);
+		pthread_mutex_unlock(&split->shadow_comm->lock);
 	}
 }
 
@@ -216,19 +216,19 @@ static void measure(struct launch *launch)
 {
 	for (int i = 0; i < launch->n; i++) {
 		struct ferry_split *split = &launch->splits[i];
-		struct ferry_partner *partner = split->partner;
-		if (!partner || !split->measure || split->lost)
+		struct ferry_shadow_comm *shadow_comm = split->shadow_comm;
+		if (!shadow_comm || !split->measure || split->lost)
 			continue;
 		if (!split->ferrys && split->word != FERRY_SHARES_NONE) /* a part of less than a page */
 			continue;
 		bool measurable = may_measure(launch, i);
-		pthread_mutex_lock(&partner->lock);
+		pthread_mutex_lock(&shadow_comm->lock);
 		if (measurable)
-			split->sample = ferry_meter_begin(&partner->meter, &split->asked, split->word, split->whole,
+			split->sample = ferry_meter_begin(&shadow_comm->meter, &split->asked, split->word, split->whole,
 			                                  split->n);
 		if (!split->sample)
-			ferry_meter_pass(&partner->meter, &split->asked, split->word, split->whole);
-		pthread_mutex_unlock(&partner->lock);
+			ferry_meter_pass(&shadow_comm->meter, &split->asked, split->word, split->whole);
+		pthread_mutex_unlock(&shadow_comm->lock);
 		if (split->sample && split->whole)
 			split->sample->timed = ferry_clock_start(&split->sample->clock, launch->calls[i].stream);
 	}
@@ -244,9 +244,9 @@ static void measured(struct launch *launch, bool made)
 			continue;
 		bool timed = sample->timed && made && !split->lost &&
 		             (!split->whole || ferry_clock_stop(&sample->clock, launch->calls[i].stream));
-		pthread_mutex_lock(&split->partner->lock);
+		pthread_mutex_lock(&split->shadow_comm->lock);
 		ferry_meter_arm(sample, timed);
-		pthread_mutex_unlock(&split->partner->lock);
+		pthread_mutex_unlock(&split->shadow_comm->lock);
 	}
 }
 
@@ -257,7 +257,7 @@ static void give_up(struct launch *launch)
 		struct ferry_split *split = &launch->splits[i];
 		if (!split->ferrys || split->lost)
 			continue;
-		ferry_partner_withdraw(split->partner, ferryGetLastError(NULL));
+		ferry_shadow_comm_withdraw(split->shadow_comm, ferryGetLastError(NULL));
 		split->lost = true;
 	}
 }
@@ -270,7 +270,7 @@ static ferryResult_t begin_ferrys(struct launch *launch)
 		if (!split->ferrys || split->lost)
 			continue;
 		if (ferry_clock_captures(launch->calls[i].stream))
-			ferry_partner_captured(split->partner);
+			ferry_shadow_comm_captured(split->shadow_comm);
 		ferry_group_stamp(split->sample ? split->sample->stamp : 0);
 		result = ferry_split_ask(&launch->calls[i], split);
 	}
@@ -281,7 +281,7 @@ static ferryResult_t begin_ferrys(struct launch *launch)
 static bool is_captured(const struct launch *launch)
 {
 	for (int i = 0; i < launch->n; i++)
-		if (launch->splits[i].partner && ferry_clock_captures(launch->calls[i].stream))
+		if (launch->splits[i].shadow_comm && ferry_clock_captures(launch->calls[i].stream))
 			return true;
 	return false;
 }
@@ -349,8 +349,8 @@ static void tally(struct launch *launch)
 {
 	for (int i = 0; i < launch->n; i++) {
 		const struct ferry_split *split = &launch->splits[i];
-		if (split->partner)
-			ferry_tally_add(&split->partner->tally, split->asked.bytes, split->lost ? 0 : split->ferrys,
+		if (split->shadow_comm)
+			ferry_tally_add(&split->shadow_comm->tally, split->asked.bytes, split->lost ? 0 : split->ferrys,
 			                split->nccls);
 	}
 }

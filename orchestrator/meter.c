@@ -97,7 +97,7 @@ static void adopt(struct ferry_meter *meter, const struct ferry_share_table *tab
 }
 
 void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table, uint32_t nranks, uint32_t self,
-                      bool peers, const struct ferry_pace paces[FERRY_NUM_CARRIERS])
+                      bool peers, const struct ferry_pace paces[FERRY_NUM_FABRICS])
 {
 	uint64_t signature = settings(nranks);
 	memcpy(meter->rules.paces, paces, sizeof meter->rules.paces);
@@ -105,23 +105,23 @@ void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table
 	ferry_choice_init(&meter->choice, peers, nranks, paces);
 	adopt(meter, table, signature);
 	ferry_tempo_init(&meter->tempo);
-	ferry_share_say_floor(table, self, meter->floor_bytes);
+	ferry_share_format_floor(table, self, meter->floor_bytes);
 }
 
-static uint32_t all_of(enum ferry_carrier carrier)
+static uint32_t all_of(enum ferry_fabric fabric)
 {
 	struct ferry_shares shares = {.part = {0}};
-	shares.part[carrier] = FERRY_SHARES_WHOLE;
+	shares.part[fabric] = FERRY_SHARES_WHOLE;
 	return ferry_shares_pack(&shares);
 }
 
-/* What is not NCCL's is the carrier's. All calls are divided then. */
-static uint32_t pinned_word(const struct ferry_meter *meter, enum ferry_carrier carrier)
+/* What is not NCCL's is the fabric's. All calls are divided then. */
+static uint32_t pinned_word(const struct ferry_meter *meter, enum ferry_fabric fabric)
 {
-	uint16_t nccl = meter->rules.pins.part[FERRY_CARRIER_NCCL];
+	uint16_t nccl = meter->rules.pins.part[FERRY_FABRIC_NCCL];
 	struct ferry_shares shares = {.part = {0}};
-	shares.part[FERRY_CARRIER_NCCL] = nccl;
-	shares.part[carrier] = (uint16_t)(FERRY_SHARES_WHOLE - nccl);
+	shares.part[FERRY_FABRIC_NCCL] = nccl;
+	shares.part[fabric] = (uint16_t)(FERRY_SHARES_WHOLE - nccl);
 	return ferry_shares_pack(&shares);
 }
 
@@ -147,15 +147,15 @@ static uint32_t tries_under_way(const struct ferry_meter *meter, const struct fe
 }
 
 uint32_t ferry_meter_propose(struct ferry_meter *meter, const struct ferry_balancer_call *call,
-                             enum ferry_carrier carrier, bool whole, bool tries, uint64_t n, bool *measure)
+                             enum ferry_fabric fabric, bool whole, bool tries, uint64_t n, bool *measure)
 {
 	*measure = false;
 	if (meter->rules.pinned)
-		return pinned_word(meter, carrier);
+		return pinned_word(meter, fabric);
 	if (!whole)
 		return ferry_ledger_propose(&meter->ledger, call, n, tries ? tries_under_way(meter, call) : 1, measure);
 	tries = tries && has_room(meter);
-	return ferry_choice_ours(&meter->choice, call, n, tries) ? all_of(carrier) : FERRY_SHARES_NONE;
+	return ferry_choice_ours(&meter->choice, call, n, tries) ? all_of(fabric) : FERRY_SHARES_NONE;
 }
 
 void ferry_meter_agreed(struct ferry_meter *meter, const struct ferry_balancer_call *call, uint32_t word, uint64_t n,
@@ -187,7 +187,7 @@ static bool is_counted(const struct ferry_meter *meter)
 }
 
 /* Ranks that see it late propose what was before: what is sealed holds for all, and windows bear a few of these. */
-static void tell_tempo(struct ferry_meter *meter)
+static void record_tempo(struct ferry_meter *meter)
 {
 	struct ferry_share_table *table = meter->ledger.table;
 	atomic_store_explicit(&table->quiet, meter->tempo.quiet, memory_order_relaxed);
@@ -203,7 +203,7 @@ struct ferry_tempo_marks ferry_meter_count(struct ferry_meter *meter, const stru
 	struct ferry_tempo_marks marks =
 	        ferry_tempo_call(&meter->tempo, ferry_tempo_kind(call), buffers, word != FERRY_SHARES_NONE);
 	if (meter->tempo.quiet != quiet)
-		tell_tempo(meter);
+		record_tempo(meter);
 	return marks;
 }
 
@@ -228,7 +228,7 @@ static bool look_at_windows(struct ferry_meter *meter)
 		if (!(meter->untimed >> which & 1) && !ferry_clock_read(&meter->windows[which], &us))
 			break;
 		news |= ferry_tempo_took(&meter->tempo, us);
-		tell_tempo(meter);
+		record_tempo(meter);
 	}
 	return news;
 }
@@ -248,8 +248,8 @@ struct ferry_sample *ferry_meter_begin(struct ferry_meter *meter, const struct f
 	uint32_t tag = ++meter->stamps % (FERRY_STAMP_TAGS - 1) + 1;
 	struct ferry_sample *sample = &meter->samples[at];
 	*sample = (struct ferry_sample){.taken = true,
-	                                .nccl = shares.part[FERRY_CARRIER_NCCL],
-	                                .ferry = shares.part[FERRY_CARRIER_NCCL] < FERRY_SHARES_WHOLE,
+	                                .nccl = shares.part[FERRY_FABRIC_NCCL],
+	                                .ferry = shares.part[FERRY_FABRIC_NCCL] < FERRY_SHARES_WHOLE,
 	                                .clock = sample->clock,
 	                                .call = *call,
 	                                .whole = whole,
@@ -266,10 +266,10 @@ void ferry_meter_arm(struct ferry_sample *sample, bool timed)
 	sample->taken = timed;
 }
 
-static enum ferry_carrier ferrys_carrier(uint32_t word)
+static enum ferry_fabric ferrys_fabric(uint32_t word)
 {
 	struct ferry_shares shares = ferry_shares_unpack(word);
-	return shares.part[FERRY_CARRIER_PEER] ? FERRY_CARRIER_PEER : FERRY_CARRIER_HOST;
+	return shares.part[FERRY_FABRIC_PEER] ? FERRY_FABRIC_PEER : FERRY_FABRIC_HOST;
 }
 
 /* A whole call. Rank 0 tells the next job, and who looks, what it has learned of them. */
@@ -279,8 +279,8 @@ static void learn_whole(struct ferry_meter *meter, const struct ferry_sample *sa
 	struct ferry_share_line line;
 	uint32_t index;
 	ferry_choice_feed(&meter->choice, &sample->call, ours,
-	                  sample->us[ours ? ferrys_carrier(sample->word) : FERRY_CARRIER_NCCL]);
-	if (meter->ledger.self || !ferry_choice_tell(&meter->choice, &sample->call, &index, &line))
+	                  sample->us[ours ? ferrys_fabric(sample->word) : FERRY_FABRIC_NCCL]);
+	if (meter->ledger.self || !ferry_choice_record(&meter->choice, &sample->call, &index, &line))
 		return;
 	ferry_share_line_write(&meter->ledger.table->wholes[index], &line);
 	ferry_ledger_log(&meter->ledger, &sample->call, sample->n, sample->word, sample->us,
@@ -295,7 +295,7 @@ static void learn(struct ferry_meter *meter, const struct ferry_sample *sample)
 	if (sample->whole)
 		learn_whole(meter, sample);
 	else
-		ferry_ledger_tell(&meter->ledger, &sample->call, sample->n, sample->word, sample->us);
+		ferry_ledger_record(&meter->ledger, &sample->call, sample->n, sample->word, sample->us);
 }
 
 double ferry_meter_ahead_us(const struct ferry_meter *meter)
@@ -313,12 +313,12 @@ static bool has_ended(struct ferry_sample *sample, ferryComm_t comm)
 {
 	uint64_t ns;
 	if (sample->whole)
-		return ferry_clock_read(&sample->clock, &sample->us[sample->nccl ? FERRY_CARRIER_NCCL
-		                                                                 : ferrys_carrier(sample->word)]);
-	if (sample->nccl && ferry_clock_read(&sample->clock, &sample->us[FERRY_CARRIER_NCCL]))
+		return ferry_clock_read(&sample->clock,
+		                        &sample->us[sample->nccl ? FERRY_FABRIC_NCCL : ferrys_fabric(sample->word)]);
+	if (sample->nccl && ferry_clock_read(&sample->clock, &sample->us[FERRY_FABRIC_NCCL]))
 		sample->nccl = false;
 	if (sample->ferry && ferry_launch_took(comm, sample->stamp, &ns)) {
-		sample->us[ferrys_carrier(sample->word)] = (double)ns / 1e3;
+		sample->us[ferrys_fabric(sample->word)] = (double)ns / 1e3;
 		sample->ferry = false;
 	}
 	return !sample->nccl && !sample->ferry;

@@ -4,9 +4,9 @@
  * its measurements. A measured call has a sample until both its parts have ended; who makes calls looks at them then.
  * NCCL's part is timed by events in the stream, Ferry's by the router (ferry_launch_took). Calls that one of the two
  * has whole are compared, so both are timed by events: a router does not see what it costs a stream to come to a word
- * and to go on. Under the partner's lock.
+ * and to go on. Under the shadow communicator's lock.
  *
- * Collectives whose blocks NCCL has in one piece are one carrier's, whole (balance/choice.h); others are divided by
+ * Collectives whose blocks NCCL has in one piece are one fabric's, whole (balance/choice.h); others are divided by
  * what rank 0 has learned (balance/ledger.h). Before both comes whether the program's own steps are shorter with
  * Ferry's calls at all: rank 0 finds that out (balance/tempo.h), and says in the table which kinds of calls are NCCL's.
  */
@@ -29,13 +29,13 @@ struct ferry_sample {
 	bool whole, tries; /* tries: a divided one has other shares than are settled for its size */
 	uint64_t n;
 	uint32_t word, stamp, age;
-	double us[FERRY_NUM_CARRIERS];
+	double us[FERRY_NUM_FABRICS];
 };
 
 struct ferry_meter {
 	struct ferry_balancer_rules rules;
 	struct ferry_ledger ledger;      /* of what is divided; once the ranks have a table */
-	struct ferry_choice choice;      /* of what is one carrier's, whole: this rank's own */
+	struct ferry_choice choice;      /* of what is one fabric's, whole: this rank's own */
 	struct ferry_tempo tempo;        /* rank 0's */
 	struct ferry_clock windows[FERRY_TEMPO_WINDOWS];
 	uint32_t untimed;                /* bit i: of window i the stream has no time */
@@ -57,16 +57,16 @@ ferryResult_t ferry_meter_init(struct ferry_meter *meter);
  * numbers calls. Before it joins a seal.
  */
 void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table, uint32_t nranks, uint32_t self,
-                      bool peers, const struct ferry_pace paces[FERRY_NUM_CARRIERS]);
+                      bool peers, const struct ferry_pace paces[FERRY_NUM_FABRICS]);
 
 void ferry_meter_free(struct ferry_meter *meter);
 
 /**
- * The word to propose for call n, and whether that is to be measured. carrier: what Ferry would carry its part by.
+ * The word to propose for call n, and whether that is to be measured. fabric: what Ferry would carry its part by.
  * whole: one of the two has all of it. tries: it can be measured, so it may have other shares than are settled.
  */
 uint32_t ferry_meter_propose(struct ferry_meter *meter, const struct ferry_balancer_call *call,
-                             enum ferry_carrier carrier, bool whole, bool tries, uint64_t n, bool *measure);
+                             enum ferry_fabric fabric, bool whole, bool tries, uint64_t n, bool *measure);
 
 /**
  * What the ranks have agreed on for call n of those that one of the two has whole; *measure: whether it is to be

@@ -25,8 +25,8 @@ static inline const struct ferry_nccl *nccl_for(const void *caller)
 
 #define REFUSE_OLD(since, name)                                                                                        \
 	do {                                                                                                           \
-		static atomic_flag told = ATOMIC_FLAG_INIT;                                                            \
-		return ferry_nccl_too_old("nccl" #name, since, &told);                                                 \
+		static atomic_flag logged = ATOMIC_FLAG_INIT;                                                          \
+		return ferry_nccl_too_old("nccl" #name, since, &logged);                                               \
 	} while (0)
 
 #define NCCL_RESULT(since, act, name, parameters, arguments)                                                           \
@@ -49,25 +49,25 @@ static inline const struct ferry_nccl *nccl_for(const void *caller)
 #define NCCL_VALUE(since, type, name, parameters, arguments)                                                           \
 	NAMES(type, name, parameters)                                                                                  \
 	{                                                                                                              \
-		static atomic_flag told = ATOMIC_FLAG_INIT;                                                            \
+		static atomic_flag logged = ATOMIC_FLAG_INIT;                                                          \
 		const struct ferry_nccl *nccl = nccl_for(CALLER);                                                      \
 		type none = {0};                                                                                       \
 		if (nccl && nccl->functions.name)                                                                      \
 			return nccl->functions.name arguments;                                                         \
 		if (nccl)                                                                                              \
-			ferry_nccl_too_old("nccl" #name, since, &told);                                                \
+			ferry_nccl_too_old("nccl" #name, since, &logged);                                              \
 		return none;                                                                                           \
 	}
 
 #define NCCL_VOID(since, name, parameters, arguments)                                                                  \
 	NAMES(void, name, parameters)                                                                                  \
 	{                                                                                                              \
-		static atomic_flag told = ATOMIC_FLAG_INIT;                                                            \
+		static atomic_flag logged = ATOMIC_FLAG_INIT;                                                          \
 		const struct ferry_nccl *nccl = nccl_for(CALLER);                                                      \
 		if (nccl && nccl->functions.name)                                                                      \
 			nccl->functions.name arguments;                                                                \
 		else if (nccl)                                                                                         \
-			ferry_nccl_too_old("nccl" #name, since, &told);                                                \
+			ferry_nccl_too_old("nccl" #name, since, &logged);                                              \
 	}
 
 #define NCCL_TEXT(since, name, parameters, arguments)

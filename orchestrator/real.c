@@ -152,7 +152,7 @@ static void set_log_level(void)
  */
 const struct ferry_nccl *ferry_nccl_find(const void *caller)
 {
-	static atomic_flag told = ATOMIC_FLAG_INIT;
+	static atomic_flag logged = ATOMIC_FLAG_INIT;
 	const struct ferry_nccl *nobody = NULL;
 	if (ferry_nccl_get() || ferry_nccl_inside) /* inside: NCCL's constructors */
 		return ferry_nccl_get();
@@ -165,7 +165,7 @@ const struct ferry_nccl *ferry_nccl_find(const void *caller)
 	ferryResult_t result = look_for(nccl, caller);
 	ferry_nccl_inside--;
 	if (result) {
-		if (!atomic_flag_test_and_set(&told))
+		if (!atomic_flag_test_and_set(&logged))
 			ferry_log(FERRY_LOG_ERROR, "NCCL: %s", ferry_last_message());
 		free(nccl);
 		return NULL;
@@ -208,14 +208,14 @@ void *ferry_nccl_find_behind(const char *library, const char *name)
 	return wanted.function;
 }
 
-ncclResult_t ferry_nccl_too_old(const char *name, int since, atomic_flag *told)
+ncclResult_t ferry_nccl_too_old(const char *name, int since, atomic_flag *logged)
 {
 	const struct ferry_nccl *nccl = ferry_nccl_get();
 	int version = nccl->version;
 	own_error = true;
 	ferry_fail(ferryInvalidUsage, "%s needs NCCL %d.%d; %s is %d.%d.%d", name, since / 10000, since / 100 % 100,
 	           nccl->path, version / 10000, version / 100 % 100, version % 100);
-	if (!atomic_flag_test_and_set(told))
+	if (!atomic_flag_test_and_set(logged))
 		ferry_log(FERRY_LOG_WARN, "%s", ferry_last_message());
 	return ncclInvalidUsage;
 }

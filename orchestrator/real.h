@@ -63,7 +63,7 @@ void *ferry_nccl_find_behind(const char *library, const char *name);
  * Says that the NCCL found is too old for a function: as the thread's message, which ncclGetLastError gives, and in the
  * log, once for each `told`. Returns ncclInvalidUsage.
  */
-ncclResult_t ferry_nccl_too_old(const char *name, int since, atomic_flag *told);
+ncclResult_t ferry_nccl_too_old(const char *name, int since, atomic_flag *logged);
 
 /** A thread's message where its last error was this library's; "" if it was not. Told once. */
 const char *ferry_nccl_message(void);

@@ -178,7 +178,7 @@ static bool search_own_packages(ferry_nccl_try attempt, void *context)
 	if (length <= 0)
 		return false;
 	program[length] = '\0';
-	for (int up = 0; up < 2; up++) {
+	for (int d2h = 0; d2h < 2; d2h++) {
 		char *slash = strrchr(program, '/');
 		if (!slash)
 			return false;

@@ -41,7 +41,7 @@ static void divide(const struct ferry_nccl_call *call, struct ferry_split *split
 {
 	struct ferry_shares shares = ferry_shares_unpack(split->word);
 	uint64_t round = PAGE / ferry_type_size((ferryDataType_t)call->type), at;
-	ferry_shares_range(&shares, FERRY_CARRIER_NCCL, call->count, round, &at, &split->nccls);
+	ferry_shares_range(&shares, FERRY_FABRIC_NCCL, call->count, round, &at, &split->nccls);
 	split->ferrys = call->count - split->nccls;
 	split->mirrored = call->comm->nranks == 2 &&
 	                  (call->collective == FERRY_ALLGATHER || call->collective == FERRY_REDUCESCATTER);
@@ -59,7 +59,8 @@ static uint64_t kind_of(const struct ferry_nccl_call *call, const struct ferry_s
 		return mixed(kind, call->sends ? self << 8 | peer : peer << 8 | self);
 	kind = mixed(mixed(kind, call->count), peer << 16 | (uint64_t)call->type << 8 | redop_of(call));
 	kind = mixed(kind, split->whole ? FERRY_SHARES_WHOLE : split->word);
-	return (kind & ~(uint64_t)FERRY_PARTNER_IN_PLACE) | (split->asked.in_place ? FERRY_PARTNER_IN_PLACE : 0);
+	return (kind & ~(uint64_t)FERRY_SHADOW_COMM_IN_PLACE) |
+	       (split->asked.in_place ? FERRY_SHADOW_COMM_IN_PLACE : 0);
 }
 
 /* Ferry's part of the call as it would be with that word. */
@@ -72,8 +73,8 @@ static struct ferry_request part_of(const struct ferry_nccl_call *call, const st
 	                                .type = (ferryDataType_t)call->type,
 	                                .op = redop_of(call),
 	                                .root = call->root,
-	                                .comm = split->partner->comm,
-	                                .direction = call->sends ? FERRY_UP : FERRY_DOWN};
+	                                .comm = split->shadow_comm->comm,
+	                                .direction = call->sends ? FERRY_DIR_D2H : FERRY_DIR_H2D};
 	if (split->whole)
 		return request;
 	if (has_blocks(call))
@@ -91,18 +92,18 @@ static bool can_begin(const struct asking *asking, uint32_t word, bool wanted, b
 {
 	const struct ferry_nccl_call *call = asking->call;
 	struct ferry_split split = *asking->split;
-	struct ferry_partner_kind kind = {.peer = call->collective == FERRY_SENDRECV ? call->root : -1};
+	struct ferry_shadow_comm_kind kind = {.peer = call->collective == FERRY_SENDRECV ? call->root : -1};
 	bool all;
 	split.word = word;
 	kind.name = kind_of(call, &split);
-	if (!ferry_partner_is_wanted(split.partner, kind, wanted, &all))
+	if (!ferry_shadow_comm_is_wanted(split.shadow_comm, kind, wanted, &all))
 		return false;
 	divide(call, &split);
-	struct ferry_showing_asked shown = {.request = part_of(call, &split),
-	                                    .landing = split.carrier == FERRY_CARRIER_PEER,
-	                                    .whole = true,
-	                                    .kind = kind.name};
-	return ferry_partner_has_shown(split.partner, &shown, now) && wanted && all;
+	struct ferry_preregister_asked shown = {.request = part_of(call, &split),
+	                                        .put_target = split.fabric == FERRY_FABRIC_PEER,
+	                                        .whole = true,
+	                                        .kind = kind.name};
+	return ferry_shadow_comm_has_shown(split.shadow_comm, &shown, now) && wanted && all;
 }
 
 /* Pins hold from the first call on. */
@@ -110,13 +111,12 @@ static uint32_t propose_whole(const struct asking *asking, uint64_t n)
 {
 	const struct ferry_nccl_call *call = asking->call;
 	struct ferry_split *split = asking->split;
-	struct ferry_meter *meter = &split->partner->meter;
+	struct ferry_meter *meter = &split->shadow_comm->meter;
 	uint32_t word = asking->first ? asking->first->word
-	                              : ferry_meter_propose(meter, &split->asked, split->carrier, true, asking->tries,
-	                                                    n, &split->measure);
+	                              : ferry_meter_propose(meter, &split->asked, split->fabric, true, asking->tries, n,
+	                                                    &split->measure);
 	/* it goes by a window, which is made in the first call and takes what pushes gain */
-	bool aside = call->collective == FERRY_ALLTOALL && split->asked.in_place &&
-	             split->carrier == FERRY_CARRIER_PEER;
+	bool aside = call->collective == FERRY_ALLTOALL && split->asked.in_place && split->fabric == FERRY_FABRIC_PEER;
 	word = aside ? FERRY_SHARES_NONE : word;
 	/* who learns will soon try Ferry */
 	bool wanted = word != FERRY_SHARES_NONE || (!aside && (asking->tries || asking->first) &&
@@ -128,8 +128,8 @@ static uint32_t propose_whole(const struct asking *asking, uint64_t n)
 static uint32_t propose_divided(const struct asking *asking, uint64_t n)
 {
 	struct ferry_split *split = asking->split;
-	struct ferry_meter *meter = &split->partner->meter;
-	uint32_t word = ferry_meter_propose(meter, &split->asked, split->carrier, false, asking->tries, n,
+	struct ferry_meter *meter = &split->shadow_comm->meter;
+	uint32_t word = ferry_meter_propose(meter, &split->asked, split->fabric, false, asking->tries, n,
 	                                    &split->measure);
 	if (meter->rules.pinned || (word != FERRY_SHARES_NONE && can_begin(asking, word, true, true)))
 		return word;
@@ -146,7 +146,7 @@ static uint32_t propose(void *argument, uint64_t n)
 {
 	const struct asking *asking = argument;
 	const struct ferry_split *split = asking->split;
-	if (ferry_meter_gives_way(&split->partner->meter, &split->asked, asking->captured))
+	if (ferry_meter_gives_way(&split->shadow_comm->meter, &split->asked, asking->captured))
 		return FERRY_SHARES_NONE;
 	return split->whole ? propose_whole(asking, n) : propose_divided(asking, n);
 }
@@ -156,14 +156,14 @@ static void agreed(void *argument, uint64_t n, uint32_t word)
 	const struct asking *asking = argument;
 	struct ferry_split *split = asking->split;
 	if (split->whole)
-		ferry_meter_agreed(&split->partner->meter, &split->asked, word, n, asking->tries, &split->measure);
+		ferry_meter_agreed(&split->shadow_comm->meter, &split->asked, word, n, asking->tries, &split->measure);
 	else
-		ferry_ledger_agreed(&split->partner->meter.ledger, &split->asked, word);
+		ferry_ledger_agreed(&split->shadow_comm->meter.ledger, &split->asked, word);
 	if (asking->captured) /* it comes to no stream now */
 		return;
 	const struct ferry_nccl_call *call = asking->call;
 	uint64_t buffers = mixed(mixed(call->count, (uintptr_t)call->send), (uintptr_t)call->receive);
-	split->marks = ferry_meter_count(&split->partner->meter, &split->asked, (uint32_t)buffers, word);
+	split->marks = ferry_meter_count(&split->shadow_comm->meter, &split->asked, (uint32_t)buffers, word);
 }
 
 /* What the call moves at most on any rank: so much is worth it or not, and all ranks say the same. */
@@ -197,7 +197,7 @@ static bool is_in_place(const struct ferry_nccl_call *call)
  */
 static bool is_divided(const struct ferry_nccl_call *call, const struct ferry_split *split, bool works)
 {
-	const struct ferry_meter *meter = &split->partner->meter;
+	const struct ferry_meter *meter = &split->shadow_comm->meter;
 	if (meter->rules.pinned)
 		return true;
 	return works && meter->choice.peers && ferry_collective_reduces(call->collective) &&
@@ -210,45 +210,46 @@ static bool is_divided(const struct ferry_nccl_call *call, const struct ferry_sp
  */
 static bool is_like(const struct ferry_split *split, const struct ferry_split *first)
 {
-	return first && first->partner == split->partner && first->asked.type == split->asked.type &&
-	       first->asked.bytes == split->asked.bytes && !split->partner->meter.rules.pinned;
+	return first && first->shadow_comm == split->shadow_comm && first->asked.type == split->asked.type &&
+	       first->asked.bytes == split->asked.bytes && !split->shadow_comm->meter.rules.pinned;
 }
 
 void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, const struct ferry_split *first,
                         struct ferry_split *split)
 {
 	*split = (struct ferry_split){.nccls = call->count, .marks = {-1, -1}};
-	struct ferry_partner *partner = ferry_nccl_comm_partner(call->comm);
+	struct ferry_shadow_comm *shadow_comm = ferry_nccl_comm_shadow_comm(call->comm);
 	split->asked = (struct ferry_balancer_call){.collective = call->collective,
 	                                            .type = (ferryDataType_t)call->type,
 	                                            .bytes = bytes_of(call),
 	                                            .in_place = is_in_place(call)};
 	bool message = call->collective == FERRY_SENDRECV;
-	if (!partner || split->asked.bytes < partner->meter.floor_bytes || (message && call->root == partner->rank))
+	if (!shadow_comm || split->asked.bytes < shadow_comm->meter.floor_bytes ||
+	    (message && call->root == shadow_comm->rank))
 		return;
-	split->partner = partner;
-	bool works = ferry_partner_works(partner);
+	split->shadow_comm = shadow_comm;
+	bool works = ferry_shadow_comm_works(shadow_comm);
 	/* constant once it works */
-	split->carrier = works ? ferry_choice_carrier(&partner->meter.choice, call->collective) : FERRY_CARRIER_HOST;
+	split->fabric = works ? ferry_choice_fabric(&shadow_comm->meter.choice, call->collective) : FERRY_FABRIC_HOST;
 	split->whole = !is_divided(call, split, works);
 	/* what a call that cannot be measured tries teaches nothing, and in a graph it stays */
 	bool captured = ferry_clock_captures(call->stream);
 	struct asking asking = {call, split, is_like(split, first) ? first : NULL, captured,
 	                        works && alone && !captured};
-	struct ferry_partner_caller caller = {propose, agreed, &asking};
-	split->word = message ? ferry_partner_take_message(partner, call->root, call->sends, &caller)
-	                      : ferry_partner_take(partner, &caller, &split->n);
+	struct ferry_shadow_comm_caller caller = {propose, agreed, &asking};
+	split->word = message ? ferry_shadow_comm_take_message(shadow_comm, call->root, call->sends, &caller)
+	                      : ferry_shadow_comm_take(shadow_comm, &caller, &split->n);
 	if (split->word != FERRY_SHARES_NONE)
 		divide(call, split);
 	/* it may have become ready since */
-	split->lost = split->ferrys && !works && !ferry_partner_works(partner);
+	split->lost = split->ferrys && !works && !ferry_shadow_comm_works(shadow_comm);
 }
 
 /* ---- Ferry's part ---- */
 
 static ferryResult_t ask(const struct ferry_nccl_call *c, const struct ferry_split *split, ferryRedOp_t op)
 {
-	ferryComm_t comm = split->partner->comm;
+	ferryComm_t comm = split->shadow_comm->comm;
 	struct ferry_left_out nccls = {split->nccls, split->mirrored};
 	uint64_t count = has_blocks(c) ? c->count : split->ferrys;
 	ferryDataType_t type = (ferryDataType_t)c->type;
@@ -282,7 +283,7 @@ static ferryResult_t ask(const struct ferry_nccl_call *c, const struct ferry_spl
 
 ferryResult_t ferry_split_ask(const struct ferry_nccl_call *call, const struct ferry_split *split)
 {
-	ferryComm_t comm = split->partner->comm;
+	ferryComm_t comm = split->shadow_comm->comm;
 	struct ferry_nccl_redop made;
 	ferryRedOp_t op = (ferryRedOp_t)call->op;
 	if (call->op < ncclNumOps)

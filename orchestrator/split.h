@@ -12,12 +12,12 @@
 #define FERRY_ORCHESTRATOR_SPLIT_H
 
 #include "orchestrator/call.h"
-#include "orchestrator/partner.h"
+#include "orchestrator/shadow_comm.h"
 
 struct ferry_split {
-	struct ferry_partner *partner; /* NULL: NCCL has all, and nobody is asked */
+	struct ferry_shadow_comm *shadow_comm; /* NULL: NCCL has all, and nobody is asked */
 	struct ferry_balancer_call asked;
-	enum ferry_carrier carrier;
+	enum ferry_fabric fabric;
 	uint32_t word;
 	bool whole, measure;
 	struct ferry_tempo_marks marks; /* to be timed before it */

@@ -7,7 +7,7 @@
 
 /* A call that a graph may still have. */
 struct ferry_capture {
-	uint32_t word;
+	uint32_t flag;
 	struct ferry_plan_entry *entry; /* with a reference; NULL: messages */
 	struct ferry_capture *next;
 	uint32_t nnames;
@@ -16,9 +16,9 @@ struct ferry_capture {
 
 static _Atomic uint32_t forgets; /* captured calls that no graph has any more, of all communicators; from any thread */
 
-static void forget(void *word)
+static void forget(void *flag)
 {
-	ferry_word_forget((uint32_t)(uintptr_t)word);
+	ferry_stream_flag_forget((uint32_t)(uintptr_t)flag);
 	atomic_fetch_add_explicit(&forgets, 1, memory_order_release);
 }
 
@@ -26,29 +26,29 @@ static void capture_free(struct ferry_captures *captures, struct ferry_capture *
 {
 	for (uint32_t i = 0; i < capture->nnames; i++)
 		ferry_exports_unpin(captures->exports, &capture->names[i]);
-	ferry_windows_let_go(captures->windows, capture->word);
+	ferry_bounce_buffers_release(captures->windows, capture->flag);
 	if (capture->entry)
 		ferry_plan_cache_give_back(captures->plans, capture->entry);
 	/* First: while a router may still be told of the call, its word must be its own. */
-	ferry_journal_forget(captures->journal, capture->word);
-	ferry_word_hold(captures->words, capture->word, false);
+	ferry_journal_forget(captures->journal, capture->flag);
+	ferry_stream_flag_hold(captures->flags, capture->flag, false);
 	free(capture);
 }
 
 ferryResult_t ferry_captures_keep(struct ferry_captures *captures, struct ferry_plan_entry *entry,
-                                  const struct ferry_buffer_name *names, uint32_t nnames, uint32_t *word,
+                                  const struct ferry_buffer_name *names, uint32_t nnames, uint32_t *flag,
                                   struct ferry_stream_call *in_stream)
 {
 	struct ferry_capture *capture = calloc(1, sizeof *capture + nnames * sizeof *names);
-	ferryResult_t result = capture ? ferry_word_for_capture(captures->words, word)
+	ferryResult_t result = capture ? ferry_stream_flag_for_capture(captures->flags, flag)
 	                               : ferry_fail(ferrySystemError, "no memory for a captured call");
 	if (result) {
 		free(capture);
 		return result;
 	}
-	ferry_word_hold(captures->words, *word, true);
-	ferry_windows_hold(captures->windows, *word);
-	capture->word = *word;
+	ferry_stream_flag_hold(captures->flags, *flag, true);
+	ferry_bounce_buffers_hold(captures->windows, *flag);
+	capture->flag = *flag;
 	capture->entry = entry;
 	for (uint32_t i = 0; i < nnames; i++)
 		if (names[i].generation)
@@ -56,7 +56,7 @@ ferryResult_t ferry_captures_keep(struct ferry_captures *captures, struct ferry_
 	capture->next = captures->all;
 	captures->all = capture;
 	in_stream->forget = forget;
-	in_stream->argument = (void *)(uintptr_t)*word;
+	in_stream->argument = (void *)(uintptr_t)*flag;
 	return ferrySuccess;
 }
 
@@ -68,7 +68,7 @@ void ferry_captures_sweep(struct ferry_captures *captures)
 	captures->forgets_seen = seen;
 	for (struct ferry_capture **link = &captures->all; *link;) {
 		struct ferry_capture *capture = *link;
-		if (!atomic_load_explicit(&ferry_word_at(capture->word)->forgotten, memory_order_acquire)) {
+		if (!atomic_load_explicit(&ferry_stream_flag_at(capture->flag)->forgotten, memory_order_acquire)) {
 			link = &capture->next;
 			continue;
 		}

@@ -6,21 +6,21 @@
 #ifndef FERRY_RANK_LIB_CAPTURES_H
 #define FERRY_RANK_LIB_CAPTURES_H
 
+#include "rank-lib/bounce_buffers.h"
 #include "rank-lib/exports.h"
 #include "rank-lib/journal.h"
 #include "rank-lib/plan_cache.h"
-#include "rank-lib/windows.h"
-#include "rank-lib/words.h"
+#include "rank-lib/stream_flags.h"
 
 struct ferry_capture;
 
 struct ferry_captures {
 	/* constant, from who makes the communicator; exports: once they are open */
-	struct ferry_word_table *words;
+	struct ferry_stream_flag_table *flags;
 	struct ferry_plan_cache *plans;
 	struct ferry_exports *exports;
 	struct ferry_journal *journal; /* has their submissions */
-	struct ferry_windows *windows;
+	struct ferry_bounce_buffers *windows;
 	struct ferry_capture *all;
 	uint32_t forgets_seen;
 };
@@ -28,10 +28,10 @@ struct ferry_captures {
 /**
  * Keeps what a captured call needs until no graph has it any more, and gives it a word. entry: with a reference, which
  * goes over; NULL: messages. names: pinned already; those of generation 0 are none. Errors: those of
- * ferry_word_for_capture, ferrySystemError.
+ * ferry_stream_flag_for_capture, ferrySystemError.
  */
 ferryResult_t ferry_captures_keep(struct ferry_captures *captures, struct ferry_plan_entry *entry,
-                                  const struct ferry_buffer_name *names, uint32_t nnames, uint32_t *word,
+                                  const struct ferry_buffer_name *names, uint32_t nnames, uint32_t *flag,
                                   struct ferry_stream_call *in_stream);
 
 /** Lets go of what only graphs that are gone have needed. */

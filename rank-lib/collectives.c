@@ -13,7 +13,7 @@ static ferryResult_t ask(const struct ferry_request *request)
 		return ferry_group_refuse(result);
 	if (!ferry_group_keep(request, &result))
 		result = ferry_launch(request);
-	ferry_comm_let_go(request->comm);
+	ferry_comm_release(request->comm);
 	return result;
 }
 
@@ -86,14 +86,14 @@ ferryResult_t ferrySend(const void *sendbuff, size_t count, ferryDataType_t type
                         ferryStream_t stream)
 {
 	return ask(&(struct ferry_request){FERRY_SENDRECV, sendbuff, NULL, count, type, .root = peer, .comm = comm,
-	                                   .stream = stream, .direction = FERRY_UP});
+	                                   .stream = stream, .direction = FERRY_DIR_D2H});
 }
 
 ferryResult_t ferryRecv(void *recvbuff, size_t count, ferryDataType_t type, int peer, ferryComm_t comm,
                         ferryStream_t stream)
 {
 	return ask(&(struct ferry_request){FERRY_SENDRECV, NULL, recvbuff, count, type, .root = peer, .comm = comm,
-	                                   .stream = stream, .direction = FERRY_DOWN});
+	                                   .stream = stream, .direction = FERRY_DIR_H2D});
 }
 
 ferryResult_t ferryRunProgram(const char *program, const void *sendbuff, void *recvbuff, size_t count,
@@ -113,6 +113,6 @@ ferryResult_t ferryRunProgram(const char *program, const void *sendbuff, void *r
 		result = ask(&(struct ferry_request){parsed->collective, sendbuff, recvbuff, count, type, op,
 		                                     .root = (int)parsed->root, .program = program, .comm = comm,
 		                                     .stream = stream});
-	ferry_comm_let_go(comm);
+	ferry_comm_release(comm);
 	return result;
 }

@@ -25,7 +25,7 @@ static void comm_free(struct ferry_holders *holders)
 	ferry_journal_end(&comm->journal);
 	ferry_rank_end(&comm->rank);
 	ferry_device_close(comm->device);
-	ferry_word_table_end(&comm->words);
+	ferry_stream_flag_table_end(&comm->flags);
 	ferry_redops_end(&comm->redops);
 	pthread_mutex_destroy(&comm->shrinking);
 	pthread_mutex_destroy(&comm->lock);
@@ -45,7 +45,7 @@ ferryResult_t ferry_comm_new(int nranks, const uint8_t *key, int rank, struct fe
 	pthread_mutex_init(&comm->lock, NULL);
 	pthread_mutex_init(&comm->shrinking, NULL);
 	ferry_redops_init(&comm->redops);
-	ferry_word_table_init(&comm->words);
+	ferry_stream_flag_table_init(&comm->flags);
 	ferry_numbering_init(&comm->numbers);
 	ferry_journal_init(&comm->journal);
 	comm->takeovers.rank = &comm->rank;
@@ -62,7 +62,7 @@ ferryResult_t ferry_comm_new(int nranks, const uint8_t *key, int rank, struct fe
 	comm->mapped.captures.windows = &comm->mapped.windows;
 	comm->mapped.plans = comm->mapped.captures.plans = comm->direct.plans = &comm->plans.cache;
 	comm->mapped.lock = &comm->lock;
-	comm->mapped.words = comm->mapped.captures.words = &comm->words;
+	comm->mapped.flags = comm->mapped.captures.flags = &comm->flags;
 	comm->mapped.holders = comm->direct.holders = &comm->holders;
 	*made = comm;
 	return ferrySuccess;
@@ -74,7 +74,7 @@ static bool is_live(const struct ferryComm *comm)
 	       atomic_load_explicit(&comm->magic, memory_order_relaxed) == FERRY_COMM_MAGIC;
 }
 
-static ferryResult_t say_dead(const struct ferryComm *comm)
+static ferryResult_t report_dead(const struct ferryComm *comm)
 {
 	return ferry_fail(ferryInvalidArgument, "communicator %p is NULL, destroyed or not Ferry's",
 	                  (const void *)comm);
@@ -83,7 +83,7 @@ static ferryResult_t say_dead(const struct ferryComm *comm)
 ferryResult_t ferry_comm_check(struct ferryComm *comm)
 {
 	if (!is_live(comm))
-		return say_dead(comm);
+		return report_dead(comm);
 	if (comm->rank.forked)
 		return ferry_fail(ferryInvalidUsage,
 		                  "communicator %p belongs to the process that forked this one, with its threads",
@@ -96,10 +96,10 @@ ferryResult_t ferry_comm_hold(struct ferryComm *comm)
 	ferryResult_t result = ferry_comm_check(comm);
 	if (result)
 		return result;
-	return ferry_holders_join(&comm->holders) ? ferrySuccess : say_dead(comm);
+	return ferry_holders_join(&comm->holders) ? ferrySuccess : report_dead(comm);
 }
 
-void ferry_comm_let_go(struct ferryComm *comm)
+void ferry_comm_release(struct ferryComm *comm)
 {
 	ferry_holders_drop(&comm->holders);
 }
@@ -109,7 +109,7 @@ ferryResult_t ferry_comm_enter(struct ferryComm *comm)
 	ferryResult_t result = ferrySuccess;
 	pthread_mutex_lock(&comm->lock);
 	if (ferry_rank_failed(&comm->rank))
-		result = ferry_rank_say_failed(&comm->rank);
+		result = ferry_rank_report_failure(&comm->rank);
 	else if (comm->closed)
 		result = ferry_fail(ferryInvalidUsage, "communicator %p was destroyed meanwhile", (void *)comm);
 	if (result)
@@ -164,7 +164,7 @@ void ferry_comm_leave(struct ferryComm *comm, bool abort)
 	else
 		ferry_direct_close(&comm->direct);
 	if (!abort)
-		ferry_rank_say_leaves(&comm->rank);
+		ferry_rank_announce_departure(&comm->rank);
 	ferry_takeovers_close(&comm->takeovers);
 	ferry_rank_detach(&comm->rank, &comm->routers, abort);
 	if (mapped)
@@ -204,7 +204,7 @@ ferryResult_t ferryCommGetAsyncError(ferryComm_t comm, ferryResult_t *error)
 		return result;
 	ferry_comm_check_sockets(comm);
 	*error = ferry_rank_failed(&comm->rank) ? comm->rank.error : ferrySuccess;
-	ferry_comm_let_go(comm);
+	ferry_comm_release(comm);
 	return ferrySuccess;
 }
 
@@ -221,7 +221,7 @@ ferryResult_t ferryCommCount(ferryComm_t comm, int *count)
 	if (result)
 		return result;
 	*count = comm->rank.nranks;
-	ferry_comm_let_go(comm);
+	ferry_comm_release(comm);
 	return ferrySuccess;
 }
 
@@ -231,7 +231,7 @@ ferryResult_t ferryCommUserRank(ferryComm_t comm, int *rank)
 	if (result)
 		return result;
 	*rank = comm->rank.self;
-	ferry_comm_let_go(comm);
+	ferry_comm_release(comm);
 	return ferrySuccess;
 }
 
@@ -242,7 +242,7 @@ ferryResult_t ferryCommDomain(ferryComm_t comm, int *domain, int *ndomains)
 		return result;
 	*domain = (int)comm->rank.domain;
 	*ndomains = (int)comm->rank.ndomains;
-	ferry_comm_let_go(comm);
+	ferry_comm_release(comm);
 	return ferrySuccess;
 }
 
@@ -257,7 +257,7 @@ static ferryResult_t register_held(ferryComm_t comm, const void *buffer, size_t 
 		return result;
 	result = ferry_registrations_add(&comm->registrations, comm->mapped.exports, buffer, bytes, handle);
 	if (result == ferrySystemError && ferry_rank_failed(&comm->rank)) /* nobody waited for the router any more */
-		result = ferry_rank_say_failed(&comm->rank);
+		result = ferry_rank_report_failure(&comm->rank);
 	ferry_comm_exit(comm);
 	return result;
 }
@@ -272,7 +272,7 @@ ferryResult_t ferryCommRegister(ferryComm_t comm, const void *buffer, size_t byt
 		                    buffer, bytes, (void *)handle);
 	else
 		result = register_held(comm, buffer, bytes, handle);
-	ferry_comm_let_go(comm);
+	ferry_comm_release(comm);
 	return result;
 }
 
@@ -285,7 +285,7 @@ ferryResult_t ferryCommDeregister(ferryComm_t comm, void *handle)
 	result = comm->closed ? ferry_fail(ferryInvalidUsage, "communicator %p was ended meanwhile", (void *)comm)
 	                      : ferry_registrations_remove(&comm->registrations, comm->mapped.exports, handle);
 	pthread_mutex_unlock(&comm->lock);
-	ferry_comm_let_go(comm);
+	ferry_comm_release(comm);
 	return result;
 }
 
@@ -298,7 +298,7 @@ ferryResult_t ferryRedOpCreatePreMulSum(ferryRedOp_t *op, void *scalar, ferryDat
 	if (result)
 		return result;
 	result = ferry_redops_create(&comm->redops, op, scalar, type, residence);
-	ferry_comm_let_go(comm);
+	ferry_comm_release(comm);
 	return result;
 }
 
@@ -308,6 +308,6 @@ ferryResult_t ferryRedOpDestroy(ferryRedOp_t op, ferryComm_t comm)
 	if (result)
 		return result;
 	result = ferry_redops_destroy(&comm->redops, op);
-	ferry_comm_let_go(comm);
+	ferry_comm_release(comm);
 	return result;
 }

@@ -26,7 +26,7 @@ struct ferryComm {
 	/* one of the two: `mapped` on GPUs, which has submissions.ring, else `direct` */
 	struct ferry_mapped mapped;
 	struct ferry_direct direct;
-	struct ferry_word_table words; /* on GPUs */
+	struct ferry_stream_flag_table flags; /* on GPUs */
 	struct ferry_takeovers takeovers;
 	struct ferry_journal journal; /* what routers have of this rank, for their successors */
 	struct ferry_redops redops;
@@ -53,11 +53,11 @@ void ferry_comm_inherit(const struct ferryComm *comm, ferryConfig_t *config);
 ferryResult_t ferry_comm_check(struct ferryComm *comm);
 
 /**
- * What a function of the API begins with: ferry_comm_check, and until ferry_comm_let_go the memory stays, whoever ends
+ * What a function of the API begins with: ferry_comm_check, and until ferry_comm_release the memory stays, whoever ends
  * the communicator meanwhile. Who comes after the end has returned may come to memory that is something else by then.
  */
 ferryResult_t ferry_comm_hold(struct ferryComm *comm);
-void ferry_comm_let_go(struct ferryComm *comm);
+void ferry_comm_release(struct ferryComm *comm);
 
 /**
  * Takes the lock, for what uses the connections or makes calls: who ends the communicator waits until it is given back

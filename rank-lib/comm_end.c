@@ -54,7 +54,7 @@ ferryResult_t ferryCommFinalize(ferryComm_t comm)
 	if (result)
 		return result;
 	result = finalize(comm);
-	ferry_comm_let_go(comm);
+	ferry_comm_release(comm);
 	return result;
 }
 
@@ -65,7 +65,7 @@ ferryResult_t ferryCommDestroy(ferryComm_t comm)
 		return result;
 	result = finalize(comm);
 	end(comm);
-	ferry_comm_let_go(comm);
+	ferry_comm_release(comm);
 	return result;
 }
 
@@ -80,6 +80,6 @@ ferryResult_t ferryCommAbort(ferryComm_t comm)
 	if (!ferry_rank_failed(&comm->rank))
 		ferry_rank_fail(&comm->rank, ferryRemoteError, text);
 	end(comm);
-	ferry_comm_let_go(comm);
+	ferry_comm_release(comm);
 	return ferrySuccess;
 }

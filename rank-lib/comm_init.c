@@ -45,7 +45,7 @@ static int nearest_domain(const struct ferry_layout *layout, struct ferry_device
 static void find_facts(struct ferryComm *comm, const struct ferry_layout *layout)
 {
 	struct ferry_compile_options *options = &comm->plans.options;
-	options->direct = comm->device->ops->enqueue_word; /* a GPU, whose copies are DMA */
+	options->direct = comm->device->ops->enqueue_flag; /* a GPU, whose copies are DMA */
 	comm->topology.together = layout->together && options->direct;
 	options->sharing = comm->topology.together ? layout->ndomains : 1;
 	for (uint32_t i = 0; i < layout->ndomains; i++) {
@@ -141,7 +141,7 @@ static ferryResult_t choose(struct ferryComm *comm, const ferryConfig_t *config,
 		result = ferry_mapped_prepare(&comm->mapped, comm->routers.mode == FERRY_ROUTER_EMBEDDED,
 		                              &wishes->mapped);
 	memcpy(wishes->gpu, comm->mapped.gpu, sizeof wishes->gpu);
-	wishes->words = comm->mapped.words_descriptor;
+	wishes->flags = comm->mapped.flags_descriptor;
 	return result;
 }
 
@@ -173,7 +173,7 @@ static ferryResult_t open_data(struct ferryComm *comm, bool mapped, const char *
 		result = ferry_deadline_seconds(&seconds);
 	if (result)
 		return result;
-	ferry_fabrics_tell(&comm->fabrics, mapped ? FERRY_MOVER_ROUTER : FERRY_MOVER_HOST_LANES);
+	ferry_fabrics_log(&comm->fabrics, mapped ? FERRY_COPY_QUIESCE_ROUTER : FERRY_COPY_QUIESCE_HOST_LANES);
 	return mapped ? ferry_fabrics_await(&comm->fabrics, ferry_now_ns() + (uint64_t)seconds * 1000000000u)
 	              : ferrySuccess;
 }
@@ -184,7 +184,7 @@ static ferryResult_t attach(struct ferryComm *comm, const struct ferry_wishes *w
 	ferryResult_t result = ferry_rank_attach(&comm->rank, &comm->routers, wishes, why_not);
 	if (result)
 		return result;
-	ferry_rank_tell_timeout(&comm->rank);
+	ferry_rank_publish_timeout(&comm->rank);
 	comm->topology.nranks = comm->rank.shared.nranks;
 	comm->topology.ndomains = comm->rank.ndomains;
 	memcpy(comm->topology.rank_domain, comm->rank.shared.rank_domain, sizeof comm->topology.rank_domain);

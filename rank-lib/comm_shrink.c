@@ -106,6 +106,6 @@ ferryResult_t ferryCommShrink(ferryComm_t comm, const int *excluded, int nexclud
 		*newcomm = NULL;
 		result = shrink_held(comm, excluded, nexcluded, newcomm, &known, flags);
 	}
-	ferry_comm_let_go(comm);
+	ferry_comm_release(comm);
 	return result;
 }

@@ -28,8 +28,8 @@ static uint64_t missing(const struct ferry_rank *rank, uint64_t split)
 static void end_without(struct ferry_rank *rank, uint64_t split)
 {
 	char text[96];
-	uint64_t leavers = ferry_departed(&rank->shared), absent = leavers & missing(rank, split);
-	if (!absent || !ferry_departed_are_over(&rank->shared, leavers))
+	uint64_t departed = ferry_departed(&rank->shared), absent = departed & missing(rank, split);
+	if (!absent || !ferry_departed_are_over(&rank->shared, departed))
 		return;
 	snprintf(text, sizeof text, "rank %u has left the communicator: it takes no part in its split %llu",
 	         ferry_rankset_lowest(absent), (unsigned long long)split);
@@ -124,6 +124,6 @@ ferryResult_t ferryCommSplit(ferryComm_t comm, int color, int key, ferryComm_t *
 		*newcomm = NULL;
 		result = split_held(comm, color, key, newcomm, &known);
 	}
-	ferry_comm_let_go(comm);
+	ferry_comm_release(comm);
 	return result;
 }

@@ -80,35 +80,35 @@ static void member_ended(struct ferry_member *member, const struct ferry_call *c
 }
 
 /* Memory of a process of the same user, which it has told the address of. */
-static ferryResult_t member_land(struct ferry_member *member, uint32_t peer, const struct ferry_buffer_name *name,
-                                 uint64_t bytes, struct ferry_landing *landing)
+static ferryResult_t member_wait_put(struct ferry_member *member, uint32_t peer, const struct ferry_buffer_name *name,
+                                     uint64_t bytes, struct ferry_put_target *put_target)
 {
 	(void)bytes;
-	if (name->index != FERRY_LANDING_DIRECT)
+	if (name->index != FERRY_PUT_TARGET_DIRECT)
 		return ferry_fail(ferryInvalidUsage, "rank %u puts to rank %u, whose memory its device does not reach",
 		                  member->rank, peer);
-	landing->address = (char *)(uintptr_t)name->offset;
-	landing->process = name->generation == (uint64_t)getpid() ? 0 : (int64_t)name->generation;
+	put_target->address = (char *)(uintptr_t)name->offset;
+	put_target->process = name->generation == (uint64_t)getpid() ? 0 : (int64_t)name->generation;
 	return ferrySuccess;
 }
 
 static bool member_enter(struct ferry_member *member, uint32_t peer)
 {
-	return ferry_door_enter(direct_of(member)->rank, peer);
+	return ferry_put_gate_enter(direct_of(member)->rank, peer);
 }
 
 static void member_leave(struct ferry_member *member, uint32_t peer)
 {
-	ferry_door_leave(direct_of(member)->rank, peer);
+	ferry_put_gate_leave(direct_of(member)->rank, peer);
 }
 
 static bool member_shut(struct ferry_member *member, enum ferry_direction direction)
 {
-	return ferry_door_shut(&direct_of(member)->doors[direction], direct_of(member)->rank);
+	return ferry_put_gate_shut(&direct_of(member)->put_gates[direction], direct_of(member)->rank);
 }
 
 static const struct ferry_member_ops member_ops = {.fail = member_fail,
-                                                   .land = member_land,
+                                                   .land = member_wait_put,
                                                    .enter = member_enter,
                                                    .leave = member_leave,
                                                    .shut = member_shut,
@@ -140,7 +140,7 @@ ferryResult_t ferry_direct_open(struct ferry_direct *direct)
 	direct->member.ops = &member_ops;
 	direct->member.shared = &direct->rank->shared;
 	direct->member.rank = (uint32_t)direct->rank->self;
-	ferry_lanes_seat(&direct->member);
+	ferry_lanes_lane_rank(&direct->member);
 	ferry_lanes_join(&direct->lanes, &direct->member);
 	return ferrySuccess;
 }
@@ -193,20 +193,20 @@ static void call_free(struct direct_call *made)
 	free(made);
 }
 
-static void let_go(struct direct_call *made)
+static void released(struct direct_call *made)
 {
 	struct ferry_holders *holders = made->direct->holders;
 	call_free(made);
 	ferry_holders_drop(holders);
 }
 
-static struct direct_call *call_new(struct ferry_direct *direct, uint32_t ups, uint32_t downs, uint32_t banks)
+static struct direct_call *call_new(struct ferry_direct *direct, uint32_t ups, uint32_t downs, uint32_t parities)
 {
 	struct direct_call *made = aligned_alloc(_Alignof(struct direct_call), sizeof *made);
 	if (!made)
 		return NULL;
 	memset(made, 0, sizeof *made);
-	if (!ferry_call_prepare(&made->call, ups, downs, banks)) {
+	if (!ferry_call_prepare(&made->call, ups, downs, parities)) {
 		free(made);
 		return NULL;
 	}
@@ -251,13 +251,13 @@ static const struct ferry_call_ops ticket_ops = {.started = ticket_started,
 
 static void ticket_release(struct ferry_ticket *ticket)
 {
-	let_go((struct direct_call *)((char *)ticket - offsetof(struct direct_call, ticket)));
+	released((struct direct_call *)((char *)ticket - offsetof(struct direct_call, ticket)));
 }
 
 /* The H2D lane is woken by what it waits for; at the start of a call only if that is there already. */
-static bool down_ready(const struct ferry_call *call)
+static bool h2d_ready(const struct ferry_call *call)
 {
-	const struct ferry_half *half = &call->halves[FERRY_DOWN];
+	const struct ferry_half *half = &call->halves[FERRY_DIR_H2D];
 	for (uint32_t i = 0; i < half->ntransfers; i++) {
 		const struct ferry_transfer *transfer = &half->transfers[i];
 		if (!transfer->step || transfer->step->instr->opcode == FERRY_COPY ||
@@ -274,9 +274,9 @@ static void on_start(struct ferry_ticket *ticket)
 	struct direct_call *made = (struct direct_call *)((char *)ticket - offsetof(struct direct_call, ticket));
 	struct ferry_member *member = &made->direct->member;
 	ferry_full_fence(); /* `started` before the counters: a slice published later wakes the lane by itself */
-	ferry_doorbell_ring(member->seats[FERRY_UP].bell);
-	if (made->call.halves[FERRY_DOWN].ntransfers && down_ready(&made->call))
-		ferry_doorbell_ring(member->seats[FERRY_DOWN].bell);
+	ferry_doorbell_ring(member->lane_ranks[FERRY_DIR_D2H].bell);
+	if (made->call.halves[FERRY_DIR_H2D].ntransfers && h2d_ready(&made->call))
+		ferry_doorbell_ring(member->lane_ranks[FERRY_DIR_H2D].bell);
 }
 
 /* Into the lanes' inboxes, then into the stream, which may start it at once, and rings the lanes then. */
@@ -300,9 +300,9 @@ static ferryResult_t launch(struct direct_call *made, ferryStream_t stream)
 /* ---- what is asked for ---- */
 
 /* Of a buffer in this process, for ranks that put into it. */
-static struct ferry_buffer_name landing_of(const void *buffer)
+static struct ferry_buffer_name put_target_of(const void *buffer)
 {
-	return (struct ferry_buffer_name){.index = FERRY_LANDING_DIRECT,
+	return (struct ferry_buffer_name){.index = FERRY_PUT_TARGET_DIRECT,
 	                                  .generation = (uint64_t)getpid(),
 	                                  .offset = (uint64_t)(uintptr_t)buffer};
 }
@@ -313,8 +313,8 @@ static struct direct_call *collective_new(struct ferry_direct *direct, const str
 {
 	struct ferry_steps *steps = &collective->entry->steps;
 	uint64_t seq = collective->number.seq;
-	struct direct_call *made = call_new(direct, steps->nsteps[FERRY_UP], steps->nsteps[FERRY_DOWN],
-	                                    seq ? 1u << seq % FERRY_BANKS : (1u << FERRY_BANKS) - 1);
+	struct direct_call *made = call_new(direct, steps->nsteps[FERRY_DIR_D2H], steps->nsteps[FERRY_DIR_H2D],
+	                                    seq ? 1u << seq % FERRY_PARITIES : (1u << FERRY_PARITIES) - 1);
 	if (!made) {
 		ferry_plan_cache_give_back(direct->plans, collective->entry);
 		return NULL;
@@ -329,10 +329,10 @@ static struct direct_call *collective_new(struct ferry_direct *direct, const str
 	call->shape = collective->shape;
 	call->scalar = collective->factor.scalar;
 	call->device_scalar = collective->factor.device_scalar; /* the lanes read it there */
-	call->landing = landing_of(buffers->receive);
+	call->put_target = put_target_of(buffers->receive);
 	struct ferry_call_buffers from = *buffers;
 	if (ferry_call_puts_cross(steps, buffers)) {
-		call->aside_bytes = steps->reach[FERRY_UP];
+		call->aside_bytes = steps->reach[FERRY_DIR_D2H];
 		call->aside_from = from.send;
 		from.aside = call->aside = malloc(call->aside_bytes);
 		if (!call->aside) {
@@ -342,7 +342,7 @@ static struct direct_call *collective_new(struct ferry_direct *direct, const str
 	}
 	ferry_call_fill(call, &from);
 	if (seq) {
-		ferry_call_arm(call, seq % FERRY_BANKS);
+		ferry_call_arm(call, seq % FERRY_PARITIES);
 		atomic_store_explicit(&call->seq, seq, memory_order_relaxed);
 		atomic_store_explicit(&steps->last_seq, seq, memory_order_relaxed);
 	}
@@ -367,15 +367,15 @@ static void fill_pair(const struct ferry_direct *direct, const struct ferry_requ
 	const struct ferry_job_arenas *shared = &direct->rank->shared;
 	uint32_t peer = (uint32_t)request->root;
 	uint32_t self = (uint32_t)direct->rank->self;
-	uint32_t source = request->direction == FERRY_UP ? self : peer;
-	uint32_t destination = request->direction == FERRY_UP ? peer : self;
+	uint32_t source = request->direction == FERRY_DIR_D2H ? self : peer;
+	uint32_t destination = request->direction == FERRY_DIR_D2H ? peer : self;
 	transfer->peer = peer;
-	transfer->user = request->direction == FERRY_UP ? (char *)request->send : request->receive;
+	transfer->user = request->direction == FERRY_DIR_D2H ? (char *)request->send : request->receive;
 	transfer->length = request->count * ferry_type_size(request->type);
 	transfer->type = (uint32_t)request->type;
 	ferry_pair_cut(transfer, ferry_fabrics_pushes(fabrics, source, destination, transfer->length),
 	               shared->arenas[shared->rank_domain[source]].pair_slot_bytes);
-	transfer->landing = landing_of(transfer->user);
+	transfer->put_target = put_target_of(transfer->user);
 	transfer->message = ferry_numbering_message(direct->numbers, request->direction, peer);
 }
 

@@ -7,9 +7,9 @@
 #define FERRY_RANK_LIB_DIRECT_H
 
 #include "rank-lib/collective_call.h"
-#include "rank-lib/door.h"
 #include "rank-lib/fabrics.h"
 #include "rank-lib/holders.h"
+#include "rank-lib/put_gate.h"
 #include "router/lanes.h"
 
 struct ferry_direct {
@@ -21,8 +21,8 @@ struct ferry_direct {
 	struct ferry_holders *holders; /* of what this lies in: each call holds it */
 
 	struct ferry_lanes lanes;
-	struct ferry_member member;         /* its seats on them */
-	struct ferry_door doors[2];         /* by direction, each lane's */
+	struct ferry_member member;         /* its lane ranks on them */
+	struct ferry_put_gate put_gates[2]; /* by direction, each lane's */
 	/* calls not finished: whoever makes one adds, the lane that ends it takes away; futex word */
 	_Atomic uint32_t inflight;
 };

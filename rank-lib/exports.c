@@ -23,12 +23,12 @@ struct entry {
 	uint64_t last;       /* submission */
 	uint32_t pins;
 	uint64_t turn; /* when it was last named */
-	bool landing;  /* others put into it, and the routers have been told */
+	bool put_target; /* others put into it, and the routers have been told */
 	uint64_t seen; /* in which call of `calls` its memory was last found to be there */
 };
 
 /* A router that is told. */
-struct told {
+struct logged {
 	struct ferry_link *link;
 	struct ferry_export_cell *cells;
 };
@@ -38,7 +38,7 @@ struct ferry_exports {
 	const _Atomic uint32_t *failed;
 	struct ferry_holders *holders;
 	struct ferry_journal *journal; /* NULL: none */
-	struct told routers[FERRY_MAX_DOMAINS]; /* its own domain's first; the others of landings alone */
+	struct logged routers[FERRY_MAX_DOMAINS]; /* its own domain's first; the others of put targets alone */
 	uint32_t nrouters;
 	uint64_t turns, calls;
 	uint32_t hints[HINTS]; /* by buffer: the index that it was last found under */
@@ -65,7 +65,7 @@ ferryResult_t ferry_exports_open(struct ferry_device *device, struct ferry_link 
 
 void ferry_exports_add_host(struct ferry_exports *exports, struct ferry_link *link, struct ferry_export_cell *cells)
 {
-	exports->routers[exports->nrouters++] = (struct told){link, cells};
+	exports->routers[exports->nrouters++] = (struct logged){link, cells};
 }
 
 void ferry_exports_journal(struct ferry_exports *exports, struct ferry_journal *journal)
@@ -119,7 +119,7 @@ static bool is_there(struct ferry_exports *exports, struct entry *entry)
 
 static uint32_t routers_of(const struct ferry_exports *exports, const struct entry *entry)
 {
-	return entry->landing ? exports->nrouters : 1;
+	return entry->put_target ? exports->nrouters : 1;
 }
 
 static uint64_t used_until(const struct entry *entry)
@@ -128,7 +128,7 @@ static uint64_t used_until(const struct entry *entry)
 }
 
 /* To all routers that may have it, and to the next one. */
-static void say_used(struct ferry_exports *exports, uint32_t index)
+static void publish_used(struct ferry_exports *exports, uint32_t index)
 {
 	const struct entry *entry = &exports->entries[index];
 	uint64_t used = used_until(entry);
@@ -156,7 +156,7 @@ static uint32_t find_known(struct ferry_exports *exports, uint64_t start, uint64
 		if (is_there(exports, entry))
 			return *hint = index;
 		entry->pins = 0;
-		say_used(exports, index);
+		publish_used(exports, index);
 		clear(exports, entry);
 	}
 	return NONE;
@@ -193,7 +193,8 @@ static ferryResult_t ask(const struct ferry_exports *exports, uint32_t router, s
                          const void *payload, const int *descriptors)
 {
 	struct ferry_attach_reply reply;
-	return ferry_link_ask(exports->routers[router].link, message, payload, descriptors, &reply, exports->failed);
+	return ferry_link_request(exports->routers[router].link, message, payload, descriptors, &reply,
+	                          exports->failed);
 }
 
 /* As a router is told of it. */
@@ -201,8 +202,9 @@ static ferryResult_t describe(struct ferry_exports *exports, uint32_t index, str
                               int *descriptors)
 {
 	const struct entry *entry = &exports->entries[index];
-	*exported = (struct ferry_exported){
-	        .index = index, .generation = entry->generation, .landing = entry->landing};
+	*exported = (struct ferry_exported){.index = index,
+	                                    .generation = entry->generation,
+	                                    .put_target = entry->put_target};
 	exports->found.kind = entry->kind;
 	exports->found.count = entry->npieces;
 	memcpy(exports->found.all, entry->pieces, entry->npieces * sizeof *entry->pieces);
@@ -248,7 +250,7 @@ static ferryResult_t send_export(struct ferry_exports *exports, uint32_t index, 
 }
 
 /* Memory that the table has not got. */
-static ferryResult_t add(struct ferry_exports *exports, const void *buffer, uint64_t bytes, bool landing,
+static ferryResult_t add(struct ferry_exports *exports, const void *buffer, uint64_t bytes, bool put_target,
                          uint32_t *index)
 {
 	struct ferry_pieces *found = &exports->found;
@@ -275,7 +277,7 @@ static ferryResult_t add(struct ferry_exports *exports, const void *buffer, uint
 	entry->generation++;
 	entry->seen = exports->calls;
 	entry->pins = 0;
-	entry->landing = landing;
+	entry->put_target = put_target;
 	if ((result = send_export(exports, place, 0))) {
 		clear(exports, entry);
 		return result;
@@ -292,7 +294,7 @@ static bool use(struct ferry_exports *exports, uint32_t index, uint32_t *router)
 {
 	const struct entry *entry = &exports->entries[index];
 	uint32_t nrouters = routers_of(exports, entry);
-	say_used(exports, index);
+	publish_used(exports, index);
 	ferry_full_fence();
 	for (*router = 0; *router < nrouters; ++*router)
 		if (atomic_load_explicit(&exports->routers[*router].cells[index].mapped, memory_order_acquire) !=
@@ -301,11 +303,11 @@ static bool use(struct ferry_exports *exports, uint32_t index, uint32_t *router)
 	return true;
 }
 
-bool ferry_exports_have(struct ferry_exports *exports, const void *buffer, uint64_t bytes, bool landing)
+bool ferry_exports_have(struct ferry_exports *exports, const void *buffer, uint64_t bytes, bool put_target)
 {
 	uint64_t start = (uint64_t)(uintptr_t)buffer;
 	uint32_t index = bytes && start + bytes > start ? find_known(exports, start, start + bytes) : NONE;
-	if (index == NONE || (landing && !exports->entries[index].landing))
+	if (index == NONE || (put_target && !exports->entries[index].put_target))
 		return false;
 	const struct entry *entry = &exports->entries[index];
 	for (uint32_t router = 0; router < routers_of(exports, entry); router++)
@@ -346,26 +348,26 @@ static ferryResult_t have_mapped(struct ferry_exports *exports, uint32_t index, 
 }
 
 ferryResult_t ferry_exports_name(struct ferry_exports *exports, const void *buffer, uint64_t bytes, uint64_t submission,
-                                 bool pin, bool landing, struct ferry_buffer_name *name)
+                                 bool pin, bool put_target, struct ferry_buffer_name *name)
 {
 	uint64_t start = (uint64_t)(uintptr_t)buffer;
 	ferryResult_t result = ferrySuccess;
 	if (!bytes || start + bytes < start)
 		return ferry_fail(ferryInvalidArgument, "buffer %p of %llu bytes", buffer, (unsigned long long)bytes);
 	uint32_t index = find_known(exports, start, start + bytes);
-	if (index == NONE && (result = add(exports, buffer, bytes, landing, &index)))
+	if (index == NONE && (result = add(exports, buffer, bytes, put_target, &index)))
 		return result;
 	struct entry *entry = &exports->entries[index];
-	bool more = landing && !entry->landing;
-	entry->landing |= landing;
+	bool more = put_target && !entry->put_target;
+	entry->put_target |= put_target;
 	entry->pins += pin;
 	if (submission > entry->last)
 		entry->last = submission;
 	entry->turn = ++exports->turns;
 	if ((result = have_mapped(exports, index, more))) {
 		entry->pins -= pin;
-		say_used(exports, index);
-		entry->landing &= !more;
+		publish_used(exports, index);
+		entry->put_target &= !more;
 		return result;
 	}
 	*name = (struct ferry_buffer_name){
@@ -383,7 +385,7 @@ void ferry_exports_unpin(struct ferry_exports *exports, const struct ferry_buffe
 {
 	struct entry *entry = entry_of(exports, name);
 	if (entry && entry->pins && !--entry->pins)
-		say_used(exports, name->index);
+		publish_used(exports, name->index);
 }
 
 /* Its index is free. flags: of FORGET. Nobody waits for a router of a rank that has failed. */
@@ -434,7 +436,7 @@ bool ferry_exports_forget_range(struct ferry_exports *exports, uint64_t start, u
 			continue;
 		}
 		entry->pins = 0;
-		say_used(exports, index);
+		publish_used(exports, index);
 		if (!is_mapped(exports, index))
 			clear(exports, entry);
 		else if (forget(exports, index, FERRY_ATTACH_UNMAPPED))

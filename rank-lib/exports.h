@@ -3,8 +3,8 @@
  * What a rank has exported to its domain's router, and the names of its buffers there. A table of FERRY_MOST_EXPORTS,
  * by index: the range of addresses, the pieces that it lies in, with their ids, and the generation. What other ranks
  * put into is exported under the same name to each other domain's router whose GPUs reach it (a host of this rank, as a
- * guest: router/imports.h). Everything is under the communicator's lock. The router's half is router/imports.h, which
- * also has the argument of why nothing is forgotten that a submission names.
+ * foreign rank: router/imports.h). Everything is under the communicator's lock. The router's half is router/imports.h,
+ * which also has the argument of why nothing is forgotten that a submission names.
  */
 #ifndef FERRY_RANK_LIB_EXPORTS_H
 #define FERRY_RANK_LIB_EXPORTS_H
@@ -40,14 +40,14 @@ void ferry_exports_begin(struct ferry_exports *exports);
 bool ferry_exports_hold(struct ferry_exports *exports, const void *buffer, uint64_t bytes);
 
 /**
- * Whether the routers have them mapped, also for what others put into them (landing): so naming them costs next to
+ * Whether the routers have them mapped, also for what others put into them (put target): so naming them costs next to
  * nothing, if it is done before they have been idle for too long. Asks nobody but the driver, 0.1 us per piece.
  */
-bool ferry_exports_have(struct ferry_exports *exports, const void *buffer, uint64_t bytes, bool landing);
+bool ferry_exports_have(struct ferry_exports *exports, const void *buffer, uint64_t bytes, bool put_target);
 
 /**
  * Names bytes for submission number `submission` (from 1, growing; 0: for none). pin: the router keeps what it names
- * until ferry_exports_unpin, too. landing: other ranks put into it, for whose GPUs their routers map it as well.
+ * until ferry_exports_unpin, too. put target: other ranks put into it, for whose GPUs their routers map it as well.
  * Where the router has not got it, or not any more, or where other memory has come in
  * its place, it is exported here and now, which takes up to 10 ms; else 0.1 us and as much per piece. Errors:
  * those that ferry_exports_refused knows, memory that has to go another way: ferryInvalidUsage, for it cannot be
@@ -56,7 +56,7 @@ bool ferry_exports_have(struct ferry_exports *exports, const void *buffer, uint6
  * it, or the driver, says.
  */
 ferryResult_t ferry_exports_name(struct ferry_exports *exports, const void *buffer, uint64_t bytes, uint64_t submission,
-                                 bool pin, bool landing, struct ferry_buffer_name *name);
+                                 bool pin, bool put_target, struct ferry_buffer_name *name);
 
 static inline bool ferry_exports_refused(ferryResult_t result)
 {

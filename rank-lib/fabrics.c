@@ -6,22 +6,22 @@
 #include "ipc/rankset.h"
 #include "ipc/shares.h"
 #include "ipc/wait.h"
-#include "rank-lib/door.h"
 #include "rank-lib/program/shares.h"
+#include "rank-lib/put_gate.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #define LOOK_US 100000
 
-static const char *const names[FERRY_NUM_FABRICS] = {"host", "peer"};
+static const char *const names[FERRY_OWN_FABRICS] = {"host", "peer"};
 
 /* ---- settings ---- */
 
 /* The fabric that the text begins with, up to a comma; *next is behind it. -1: none. */
 static int read_name(const char *text, const char **next)
 {
-	for (int fabric = 0; fabric < FERRY_NUM_FABRICS; fabric++) {
+	for (int fabric = 0; fabric < FERRY_OWN_FABRICS; fabric++) {
 		size_t length = strlen(names[fabric]);
 		if (strncmp(text, names[fabric], length) || (text[length] && text[length] != ','))
 			continue;
@@ -51,9 +51,8 @@ static ferryResult_t read_fabrics(struct ferry_fabrics *fabrics)
 /* A share of a fabric that calls are not to take. */
 static ferryResult_t check_wanted(const struct ferry_fabrics *fabrics, const double *shares, uint32_t named)
 {
-	static const enum ferry_carrier carriers[FERRY_NUM_FABRICS] = {FERRY_CARRIER_HOST, FERRY_CARRIER_PEER};
-	for (int fabric = 0; fabrics->named && fabric < FERRY_NUM_FABRICS; fabric++) {
-		double share = named >> carriers[fabric] & 1 ? shares[carriers[fabric]] : 0;
+	for (int fabric = 0; fabrics->named && fabric < FERRY_OWN_FABRICS; fabric++) {
+		double share = named >> fabric & 1 ? shares[fabric] : 0;
 		if (share > 0 && !fabrics->wanted[fabric])
 			return ferry_fail(ferryInvalidArgument,
 			                  "FERRY_FABRICS=%s leaves %s out, FERRY_SHARES=%s gives it %g of each call",
@@ -66,7 +65,7 @@ static ferryResult_t check_wanted(const struct ferry_fabrics *fabrics, const dou
 static ferryResult_t read_shares(struct ferry_fabrics *fabrics)
 {
 	const char *text = ferry_env("FERRY_SHARES");
-	double shares[FERRY_NUM_CARRIERS];
+	double shares[FERRY_NUM_FABRICS];
 	uint32_t named;
 	fabrics->host_share = -1;
 	if (!text)
@@ -76,16 +75,16 @@ static ferryResult_t read_shares(struct ferry_fabrics *fabrics)
 		result = check_wanted(fabrics, shares, named);
 	if (result)
 		return result;
-	double host = shares[FERRY_CARRIER_HOST], peer = shares[FERRY_CARRIER_PEER], sum = host + peer;
-	bool nccl = named >> FERRY_CARRIER_NCCL & 1;
-	bool both = named >> FERRY_CARRIER_HOST & named >> FERRY_CARRIER_PEER & 1;
-	sum += shares[FERRY_CARRIER_NCCL];
+	double host = shares[FERRY_FABRIC_HOST], peer = shares[FERRY_FABRIC_PEER], sum = host + peer;
+	bool nccl = named >> FERRY_FABRIC_NCCL & 1;
+	bool both = named >> FERRY_FABRIC_HOST & named >> FERRY_FABRIC_PEER & 1;
+	sum += shares[FERRY_FABRIC_NCCL];
 	if ((nccl || both) && (sum < 0.999 || sum > 1.001))
 		return ferry_fail(ferryInvalidArgument, "FERRY_SHARES=%s: they sum to %g, not 1", text, sum);
 	if (nccl || both)
 		fabrics->host_share = host + peer > 0 ? host / (host + peer) : -1;
 	else
-		fabrics->host_share = named >> FERRY_CARRIER_HOST & 1 ? host : 1 - peer;
+		fabrics->host_share = named >> FERRY_FABRIC_HOST & 1 ? host : 1 - peer;
 	return ferrySuccess;
 }
 
@@ -97,15 +96,15 @@ ferryResult_t ferry_fabrics_read(struct ferry_fabrics *fabrics)
 
 /* ---- which there are ---- */
 
-static _Atomic uint32_t *mover_of(const struct ferry_rank *rank, int other)
+static _Atomic uint32_t *copy_quiesce_of(const struct ferry_rank *rank, int other)
 {
-	return &ferry_rank_line(&rank->shared, (uint32_t)other)->mover;
+	return &ferry_rank_line(&rank->shared, (uint32_t)other)->copy_quiesce;
 }
 
-void ferry_fabrics_tell(const struct ferry_fabrics *fabrics, enum ferry_mover_kind mover)
+void ferry_fabrics_log(const struct ferry_fabrics *fabrics, enum ferry_copy_quiesce_kind copy_quiesce)
 {
 	const struct ferry_rank *rank = fabrics->rank;
-	atomic_store_explicit(mover_of(rank, rank->self), mover, memory_order_release);
+	atomic_store_explicit(copy_quiesce_of(rank, rank->self), copy_quiesce, memory_order_release);
 	ferry_full_fence(); /* of two ranks that tell together, at least one sees that both have */
 	for (int other = 0; other < rank->nranks; other++)
 		ferry_doorbell_ring(&ferry_rank_line(&rank->shared, (uint32_t)other)->app);
@@ -116,7 +115,7 @@ static uint64_t untold(const struct ferry_rank *rank)
 {
 	uint64_t ranks = 0;
 	for (int other = 0; other < rank->nranks; other++)
-		if (!atomic_load_explicit(mover_of(rank, other), memory_order_acquire))
+		if (!atomic_load_explicit(copy_quiesce_of(rank, other), memory_order_acquire))
 			ranks |= 1ull << other;
 	return ranks;
 }
@@ -127,7 +126,7 @@ static ferryResult_t give_up(struct ferry_rank *rank, const char *why)
 	snprintf(text, sizeof text, "rank %d waits no longer for %s to be ready: %s", rank->self,
 	         ferry_rankset_print(untold(rank), ranks), why);
 	ferry_rank_fail(rank, ferryRemoteError, text);
-	return ferry_rank_say_failed(rank);
+	return ferry_rank_report_failure(rank);
 }
 
 ferryResult_t ferry_fabrics_await(struct ferry_fabrics *fabrics, uint64_t until)
@@ -136,12 +135,12 @@ ferryResult_t ferry_fabrics_await(struct ferry_fabrics *fabrics, uint64_t until)
 	struct ferry_doorbell *bell = &ferry_rank_line(&rank->shared, (uint32_t)rank->self)->app;
 	while (1) {
 		uint32_t ticket = ferry_doorbell_prepare(bell);
-		bool failed = ferry_rank_failed(rank), told = !untold(rank);
+		bool failed = ferry_rank_failed(rank), logged = !untold(rank);
 		bool unwanted = rank->maker && rank->maker->gives_up(rank->maker);
-		if (told || failed || unwanted || ferry_now_ns() > until) {
+		if (logged || failed || unwanted || ferry_now_ns() > until) {
 			ferry_doorbell_cancel(bell);
-			return told     ? ferrySuccess
-			       : failed ? ferry_rank_say_failed(rank)
+			return logged   ? ferrySuccess
+			       : failed ? ferry_rank_report_failure(rank)
 			                : give_up(rank, unwanted ? "it is not wanted" : "FERRY_ATTACH_TIMEOUT");
 		}
 		ferry_doorbell_wait(bell, ticket, LOOK_US);
@@ -150,10 +149,10 @@ ferryResult_t ferry_fabrics_await(struct ferry_fabrics *fabrics, uint64_t until)
 }
 
 /* All ranks' data is moved so. */
-static bool all_are(const struct ferry_rank *rank, enum ferry_mover_kind mover)
+static bool all_are(const struct ferry_rank *rank, enum ferry_copy_quiesce_kind copy_quiesce)
 {
 	for (int other = 0; other < rank->nranks; other++)
-		if (atomic_load_explicit(mover_of(rank, other), memory_order_relaxed) != mover)
+		if (atomic_load_explicit(copy_quiesce_of(rank, other), memory_order_relaxed) != copy_quiesce)
 			return false;
 	return true;
 }
@@ -199,9 +198,9 @@ static bool any_link(const struct ferry_fabrics *fabrics)
 static ferryResult_t settle(struct ferry_fabrics *fabrics)
 {
 	ferryResult_t result = ferry_fabrics_await(fabrics, UINT64_MAX);
-	bool gpus = !result && all_are(fabrics->rank, FERRY_MOVER_ROUTER);
-	bool near = gpus || (!result && all_are(fabrics->rank, FERRY_MOVER_HOST_LANES) &&
-	                     ferry_doors_are_near(fabrics->rank));
+	bool gpus = !result && all_are(fabrics->rank, FERRY_COPY_QUIESCE_ROUTER);
+	bool near = gpus || (!result && all_are(fabrics->rank, FERRY_COPY_QUIESCE_HOST_LANES) &&
+	                     ferry_put_gates_are_near(fabrics->rank));
 	if (gpus)
 		find_gpu_links(fabrics);
 	else if (near)
@@ -287,7 +286,7 @@ bool ferry_fabrics_pushes(const struct ferry_fabrics *fabrics, uint32_t sender, 
 }
 
 /* FERRY_FABRICS=peer, and yet: one line of a communicator. */
-static void say_host(struct ferry_fabrics *fabrics, enum ferry_collective collective)
+static void log_host(struct ferry_fabrics *fabrics, enum ferry_collective collective)
 {
 	if (fabrics->said || !fabrics->named || fabrics->wanted[FERRY_FABRIC_HOST] || fabrics->rank->nranks == 1)
 		return;
@@ -305,7 +304,7 @@ ferryResult_t ferry_fabrics_divide(struct ferry_fabrics *fabrics, enum ferry_col
 	bool can;
 	*host = count;
 	if (!peers_take(collective)) {
-		say_host(fabrics, collective);
+		log_host(fabrics, collective);
 		return ferrySuccess;
 	}
 	ferryResult_t result = ask_peers(fabrics, &can);

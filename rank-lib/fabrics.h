@@ -7,18 +7,20 @@
 #ifndef FERRY_RANK_LIB_FABRICS_H
 #define FERRY_RANK_LIB_FABRICS_H
 
+#include "ipc/shares.h"
 #include "rank-lib/program/program.h"
 #include "rank-lib/rank.h"
 
 #include <stdio.h>
 
-enum ferry_fabric { FERRY_FABRIC_HOST, FERRY_FABRIC_PEER, FERRY_NUM_FABRICS };
+/* Of enum ferry_fabric those that come first: NCCL, the last, is none of Ferry's own. */
+#define FERRY_OWN_FABRICS FERRY_FABRIC_NCCL
 
 struct ferry_fabrics {
 	/* constant, from who makes the communicator; costs: of GPUs, without rates where they are not read */
 	struct ferry_rank *rank;
 	const struct ferry_costs *costs;
-	bool named, wanted[FERRY_NUM_FABRICS]; /* FERRY_FABRICS; named: it is set */
+	bool named, wanted[FERRY_OWN_FABRICS]; /* FERRY_FABRICS; named: it is set */
 	double host_share;                     /* FERRY_SHARES; below 0: not set */
 	bool said; /* that the host carries what FERRY_FABRICS does not name it for */
 	/* once settled */
@@ -35,7 +37,7 @@ struct ferry_fabrics {
 ferryResult_t ferry_fabrics_read(struct ferry_fabrics *fabrics);
 
 /** Tells the other ranks who moves this one's data. */
-void ferry_fabrics_tell(const struct ferry_fabrics *fabrics, enum ferry_mover_kind mover);
+void ferry_fabrics_log(const struct ferry_fabrics *fabrics, enum ferry_copy_quiesce_kind copy_quiesce);
 
 /**
  * Waits until all ranks have told. Errors: the job has failed; it fails where the time is over (ferry_now_ns) or the

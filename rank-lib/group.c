@@ -193,7 +193,7 @@ static ferryResult_t end_group(struct ferry_open_group *open)
 	for (uint32_t i = 0; i < group.nkept; i++) {
 		free(group.kept[i].counts);
 		free(group.kept[i].program);
-		ferry_comm_let_go(group.kept[i].request.comm);
+		ferry_comm_release(group.kept[i].request.comm);
 	}
 	free(group.kept);
 	group.kept = NULL;

@@ -34,7 +34,7 @@ void ferry_journal_init(struct ferry_journal *journal)
 }
 
 void ferry_journal_open(struct ferry_journal *journal, struct ferry_ring *ring, uint32_t own, uint32_t others,
-                        bool (*is_forgotten)(uint32_t word))
+                        bool (*is_forgotten)(uint32_t flag))
 {
 	journal->ring = ring;
 	journal->own = own;
@@ -160,7 +160,7 @@ void ferry_journal_remove_plan(struct ferry_journal *journal, struct ferry_journ
 
 static uint32_t domains_of(const struct ferry_journal *journal, const struct ferry_exported *exported)
 {
-	return journal->own | (exported->landing ? journal->others : 0);
+	return journal->own | (exported->put_target ? journal->others : 0);
 }
 
 static struct ferry_journal_entry *make_export(const struct ferry_journal *journal,
@@ -186,7 +186,7 @@ void ferry_journal_add_export(struct ferry_journal *journal, const struct ferry_
 	struct ferry_journal_entry *entry = journal->exports[exported->index];
 	struct ferry_exported *there = entry ? behind_entry(entry) : NULL;
 	if (there && there->generation == exported->generation) {
-		there->landing |= exported->landing;
+		there->put_target |= exported->put_target;
 		entry->domains = domains_of(journal, there);
 		close_all(descriptors, exported->npieces);
 	} else if ((entry = make_export(journal, exported, descriptors, until))) {
@@ -280,7 +280,7 @@ static void keep(struct ferry_journal *journal, const struct ferry_submission *h
 	entry->submission.position = journal->position;
 	entry->submission.number = head->number;
 	entry->submission.calls = journal->calls;
-	entry->submission.word = head->word;
+	entry->submission.flag = head->flag;
 	atomic_store_explicit(&entry->until, captured ? FERRY_JOURNAL_FOR_GOOD : head->number, memory_order_relaxed);
 	memcpy(record, head, sizeof *head);
 	if (more)
@@ -308,12 +308,12 @@ ferryResult_t ferry_journal_write(struct ferry_journal *journal, struct ferry_su
 	return result;
 }
 
-void ferry_journal_forget(struct ferry_journal *journal, uint32_t word)
+void ferry_journal_forget(struct ferry_journal *journal, uint32_t flag)
 {
 	pthread_mutex_lock(&journal->lock);
 	for (struct ferry_journal_link *link = journal->list.next; link != &journal->list; link = link->next) {
 		struct ferry_journal_entry *entry = entry_at(link);
-		if (entry->kind == FERRY_JOURNAL_SUBMISSION && entry->submission.word == word &&
+		if (entry->kind == FERRY_JOURNAL_SUBMISSION && entry->submission.flag == flag &&
 		    head_of(entry)->flags & FERRY_SUBMIT_CAPTURED)
 			atomic_store_explicit(&entry->until, entry->submission.number, memory_order_relaxed);
 	}
@@ -338,7 +338,7 @@ static bool is_wanted(const struct replay *replay, const struct ferry_journal_en
 	if (!(head_of(entry)->flags & FERRY_SUBMIT_CAPTURED) ||
 	    (replay->before && head_of(replay->before)->flags & FERRY_SUBMIT_MORE))
 		return true;
-	return until_of(entry) == FERRY_JOURNAL_FOR_GOOD && !replay->journal->is_forgotten(entry->submission.word);
+	return until_of(entry) == FERRY_JOURNAL_FOR_GOOD && !replay->journal->is_forgotten(entry->submission.flag);
 }
 
 static ferryResult_t flush(struct replay *replay)

@@ -47,7 +47,7 @@ struct ferry_journal_entry {
 		struct {
 			uint64_t position; /* of the ring, behind the record */
 			uint64_t number, calls; /* calls: before it */
-			uint32_t word, room;    /* room: bytes behind the entry, where it can be used again, else 0 */
+			uint32_t flag, room;    /* room: bytes behind the entry, where it can be used again, else 0 */
 		} submission;
 	};
 	/* behind it: struct ferry_exported and its descriptors; a submission's record */
@@ -58,7 +58,7 @@ struct ferry_journal {
 	/* constant while a router moves the rank's data */
 	struct ferry_ring *ring;             /* NULL: none does */
 	uint32_t own, others;                /* bit d: domain d's router: the rank's own; what puts into its memory */
-	bool (*is_forgotten)(uint32_t word); /* no graph has the captured call of that word */
+	bool (*is_forgotten)(uint32_t flag); /* no graph has the captured call of that word */
 	/* under both locks */
 	struct ferry_journal_link list;      /* before the first entry and behind the last */
 	struct ferry_journal_link *passed;   /* up to here there is no submission but those of captured calls */
@@ -73,7 +73,7 @@ void ferry_journal_init(struct ferry_journal *journal);
 
 /** A router moves the rank's data from now on; NULL: none any more. The fields of the same names. */
 void ferry_journal_open(struct ferry_journal *journal, struct ferry_ring *ring, uint32_t own, uint32_t others,
-                        bool (*is_forgotten)(uint32_t word));
+                        bool (*is_forgotten)(uint32_t flag));
 
 void ferry_journal_end(struct ferry_journal *journal);
 
@@ -87,9 +87,9 @@ ferryResult_t ferry_journal_add_plan(struct ferry_journal *journal, const struct
 void ferry_journal_remove_plan(struct ferry_journal *journal, struct ferry_journal_entry *entry);
 
 /**
- * Adds an export that the rank's router has mapped; a landing goes to other domains' routers, too. The journal closes
- * the descriptors, of its pieces: at once where the journal has that generation already, which may become a landing, or
- * where there is no memory. until: the last submission that names it, or FERRY_JOURNAL_FOR_GOOD.
+ * Adds an export that the rank's router has mapped; a put target goes to other domains' routers, too. The journal
+ * closes the descriptors, of its pieces: at once where the journal has that generation already, which may become a put
+ * target, or where there is no memory. until: the last submission that names it, or FERRY_JOURNAL_FOR_GOOD.
  */
 void ferry_journal_add_export(struct ferry_journal *journal, const struct ferry_exported *exported,
                               const int *descriptors, uint64_t until);
@@ -119,7 +119,7 @@ ferryResult_t ferry_journal_write(struct ferry_journal *journal, struct ferry_su
                                   size_t more, bool *written);
 
 /** No graph has the captured call of that word: no router is given it any more. */
-void ferry_journal_forget(struct ferry_journal *journal, uint32_t word);
+void ferry_journal_forget(struct ferry_journal *journal, uint32_t flag);
 
 /** Removes all that nobody needs any more. With the communicator's lock. */
 void ferry_journal_sweep(struct ferry_journal *journal);

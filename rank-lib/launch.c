@@ -115,7 +115,7 @@ static ferryResult_t leave(struct ferryComm *comm, struct ferry_device_visit *vi
 	if (comm->device->ops->leave)
 		comm->device->ops->leave(visit);
 	if (result == ferrySystemError && ferry_rank_failed(&comm->rank))
-		result = ferry_rank_say_failed(&comm->rank);
+		result = ferry_rank_report_failure(&comm->rank);
 	ferry_comm_exit(comm);
 	return result;
 }
@@ -200,7 +200,7 @@ ferryResult_t ferry_launch_finish(struct ferry_open_call *open)
 {
 	ferryResult_t result = ferry_open_call_finish(open);
 	if (open->comm)
-		ferry_comm_let_go(open->comm);
+		ferry_comm_release(open->comm);
 	open->comm = NULL;
 	return result;
 }
@@ -217,8 +217,8 @@ static bool is_planned(const struct ferry_request *request)
 	return request->collective != FERRY_SENDRECV && !request->comm->programs.count;
 }
 
-/* Others push into what is received where the plan does: *landing. */
-static ferryResult_t prepare_plan(const struct ferry_request *request, bool *landing)
+/* Others push into what is received where the plan does: *put target. */
+static ferryResult_t prepare_plan(const struct ferry_request *request, bool *put_target)
 {
 	struct ferryComm *comm = request->comm;
 	struct ferry_plan_key key = key_of(request);
@@ -227,11 +227,11 @@ static ferryResult_t prepare_plan(const struct ferry_request *request, bool *lan
 	if (result)
 		return result;
 	if (is_planned(request) && !(result = ferry_plans_prepare(&comm->plans, &key)))
-		*landing = ferry_plan_cache_look(&comm->plans.cache, &key)->plan->flags & FERRY_PLAN_PUTS;
+		*put_target = ferry_plan_cache_look(&comm->plans.cache, &key)->plan->flags & FERRY_PLAN_PUTS;
 	return leave(comm, &visit, result);
 }
 
-static ferryResult_t show_buffers(const struct ferry_request *request, bool landing)
+static ferryResult_t show_buffers(const struct ferry_request *request, bool put_target)
 {
 	struct ferryComm *comm = request->comm;
 	struct ferry_exports *exports = comm->mapped.exports;
@@ -245,32 +245,32 @@ static ferryResult_t show_buffers(const struct ferry_request *request, bool land
 	if (sends)
 		result = ferry_exports_name(exports, request->send, sends, 0, false, false, &name);
 	if (!result && receives)
-		result = ferry_exports_name(exports, request->receive, receives, 0, false, landing, &name);
+		result = ferry_exports_name(exports, request->receive, receives, 0, false, put_target, &name);
 	return leave(comm, &visit, result);
 }
 
 /* The lock is given back between the two. */
-ferryResult_t ferry_launch_show(const struct ferry_request *request, bool landing, bool whole)
+ferryResult_t ferry_launch_show(const struct ferry_request *request, bool put_target, bool whole)
 {
 	if (!request->comm->mapped.exports)
 		return ferrySuccess;
-	ferryResult_t result = whole ? prepare_plan(request, &landing) : ferrySuccess;
+	ferryResult_t result = whole ? prepare_plan(request, &put_target) : ferrySuccess;
 	if (ferry_exports_refused(result))
 		result = ferryInternalError; /* of a plan: no window helps */
-	return result ? result : show_buffers(request, landing);
+	return result ? result : show_buffers(request, put_target);
 }
 
 /* Under the lock. */
-static bool has_plan(const struct ferry_request *request, bool *landing)
+static bool has_plan(const struct ferry_request *request, bool *put_target)
 {
 	struct ferry_plan_key key = key_of(request);
 	const struct ferry_plan_entry *entry = ferry_plan_cache_look(&request->comm->plans.cache, &key);
 	if (entry)
-		*landing = entry->plan->flags & FERRY_PLAN_PUTS;
+		*put_target = entry->plan->flags & FERRY_PLAN_PUTS;
 	return entry;
 }
 
-enum ferry_shown ferry_launch_has_shown(const struct ferry_request *request, bool landing, bool whole)
+enum ferry_shown ferry_launch_has_shown(const struct ferry_request *request, bool put_target, bool whole)
 {
 	struct ferryComm *comm = request->comm;
 	struct ferry_exports *exports = comm->mapped.exports;
@@ -281,9 +281,9 @@ enum ferry_shown ferry_launch_has_shown(const struct ferry_request *request, boo
 		return FERRY_SHOWN_UNKNOWN;
 	ferry_exports_begin(exports);
 	ferry_request_extents(request, &comm->rank, &sends, &receives);
-	bool shown = (!whole || !is_planned(request) || has_plan(request, &landing)) &&
+	bool shown = (!whole || !is_planned(request) || has_plan(request, &put_target)) &&
 	             (!sends || ferry_exports_have(exports, request->send, sends, false)) &&
-	             (!receives || ferry_exports_have(exports, request->receive, receives, landing));
+	             (!receives || ferry_exports_have(exports, request->receive, receives, put_target));
 	ferry_comm_exit(comm);
 	return shown ? FERRY_SHOWN : FERRY_SHOWN_NOT;
 }

@@ -24,12 +24,12 @@ ferryResult_t ferry_launch_finish(struct ferry_open_call *open);
 
 /**
  * Shows the request's buffers to the routers ahead of the call, which then need not wait until they are mapped, up to
- * 10 ms; landing: others push into what it receives. whole: the call will be this request, to the element, so its plan
- * is made and given to the routers, too, which takes 0.1 to 0.5 ms, and says whether others push. By any thread; calls
- * of the communicator wait for it meanwhile. Nothing happens where no router moves the rank's data. Errors: those of
- * ferry_exports_name; ferry_exports_refused knows those with which a call goes another way. None fails the rank.
+ * 10 ms; put target: others push into what it receives. whole: the call will be this request, to the element, so its
+ * plan is made and given to the routers, too, which takes 0.1 to 0.5 ms, and says whether others push. By any thread;
+ * calls of the communicator wait for it meanwhile. Nothing happens where no router moves the rank's data. Errors: those
+ * of ferry_exports_name; ferry_exports_refused knows those with which a call goes another way. None fails the rank.
  */
-ferryResult_t ferry_launch_show(const struct ferry_request *request, bool landing, bool whole);
+ferryResult_t ferry_launch_show(const struct ferry_request *request, bool put_target, bool whole);
 
 /* Unknown: somebody else is at the communicator. */
 enum ferry_shown { FERRY_SHOWN_NOT, FERRY_SHOWN, FERRY_SHOWN_UNKNOWN };
@@ -38,7 +38,7 @@ enum ferry_shown { FERRY_SHOWN_NOT, FERRY_SHOWN, FERRY_SHOWN_UNKNOWN };
  * Whether the call would find all of that: well under 1 us. What was there may go again, buffers by idleness and plans
  * by others that are used (plan_cache.h).
  */
-enum ferry_shown ferry_launch_has_shown(const struct ferry_request *request, bool landing, bool whole);
+enum ferry_shown ferry_launch_has_shown(const struct ferry_request *request, bool put_target, bool whole);
 
 /**
  * Whether the open call of that stamp is over, and how long it took from its stream's arrival on. False for ever on a

@@ -76,9 +76,9 @@ static ferryResult_t ask(const struct ferry_link *link, struct ferry_attach_mess
 	return ferry_attach_exchange_within(link->socket, message, payload, sent, reply, NULL, 0, &anew);
 }
 
-ferryResult_t ferry_link_ask_within(struct ferry_link *link, struct ferry_attach_message *message, const void *payload,
-                                    const int *sent, struct ferry_attach_reply *reply,
-                                    const struct ferry_deadline *deadline)
+ferryResult_t ferry_link_request_within(struct ferry_link *link, struct ferry_attach_message *message,
+                                        const void *payload, const int *sent, struct ferry_attach_reply *reply,
+                                        const struct ferry_deadline *deadline)
 {
 	ferryResult_t result;
 	pthread_mutex_lock(&link->lock);
@@ -91,19 +91,19 @@ ferryResult_t ferry_link_ask_within(struct ferry_link *link, struct ferry_attach
 	return result;
 }
 
-ferryResult_t ferry_link_ask(struct ferry_link *link, struct ferry_attach_message *message, const void *payload,
-                             const int *sent, struct ferry_attach_reply *reply, const _Atomic uint32_t *given_up)
+ferryResult_t ferry_link_request(struct ferry_link *link, struct ferry_attach_message *message, const void *payload,
+                                 const int *sent, struct ferry_attach_reply *reply, const _Atomic uint32_t *given_up)
 {
 	long seconds;
 	ferryResult_t result = ferry_deadline_seconds(&seconds);
 	if (result)
 		return result;
 	struct ferry_deadline deadline = ferry_deadline_for((unsigned)seconds, given_up);
-	return ferry_link_ask_within(link, message, payload, sent, reply, &deadline);
+	return ferry_link_request_within(link, message, payload, sent, reply, &deadline);
 }
 
-ferryResult_t ferry_link_ask_once(struct ferry_link *link, struct ferry_attach_message *message,
-                                  struct ferry_deadline *deadline)
+ferryResult_t ferry_link_request_once(struct ferry_link *link, struct ferry_attach_message *message,
+                                      struct ferry_deadline *deadline)
 {
 	struct ferry_attach_reply reply;
 	pthread_mutex_lock(&link->lock);

@@ -42,22 +42,22 @@ void ferry_link_disconnect(struct ferry_link *link);
  * this waits. given_up as there: also ends the waiting. One thread of a rank at a time. Errors: those of
  * ferry_attach_exchange; ferryRemoteError where nobody takes the router's place.
  */
-ferryResult_t ferry_link_ask(struct ferry_link *link, struct ferry_attach_message *message, const void *payload,
-                             const int *sent, struct ferry_attach_reply *reply, const _Atomic uint32_t *given_up);
+ferryResult_t ferry_link_request(struct ferry_link *link, struct ferry_attach_message *message, const void *payload,
+                                 const int *sent, struct ferry_attach_reply *reply, const _Atomic uint32_t *given_up);
 
 struct ferry_deadline;
 
 /** The same with the caller's deadline (ipc/deadline.h), which begins anew with each router. */
-ferryResult_t ferry_link_ask_within(struct ferry_link *link, struct ferry_attach_message *message, const void *payload,
-                                    const int *sent, struct ferry_attach_reply *reply,
-                                    const struct ferry_deadline *deadline);
+ferryResult_t ferry_link_request_within(struct ferry_link *link, struct ferry_attach_message *message,
+                                        const void *payload, const int *sent, struct ferry_attach_reply *reply,
+                                        const struct ferry_deadline *deadline);
 
 /**
  * The same without waiting for another router: ferryRemoteError where this one has ended. The deadline is used up, and
  * may serve for several links; where it is over the router is told, and its answer not waited for.
  */
-ferryResult_t ferry_link_ask_once(struct ferry_link *link, struct ferry_attach_message *message,
-                                  struct ferry_deadline *deadline);
+ferryResult_t ferry_link_request_once(struct ferry_link *link, struct ferry_attach_message *message,
+                                      struct ferry_deadline *deadline);
 
 /** Another router is there, by that connection, which the link owns from now on; so it does its pidfd, unless -1. */
 void ferry_link_renew(struct ferry_link *link, int socket, int process);

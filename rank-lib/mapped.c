@@ -22,7 +22,7 @@ ferryResult_t ferry_mapped_prepare(struct ferry_mapped *mapped, bool embedded, b
 		                  "memory: unset FERRY_ROUTER, or start routers (ferryrun does)",
 		                  mapped->rank->self);
 	ferryResult_t result = device->ops->pieces->identify(device, mapped->gpu);
-	return result ? result : ferry_words_open(device, &mapped->words_descriptor);
+	return result ? result : ferry_stream_flags_open(device, &mapped->flags_descriptor);
 }
 
 ferryResult_t ferry_mapped_refuse(const struct ferry_mapped *mapped, const char *why)
@@ -37,7 +37,7 @@ static void fail_lost(struct ferry_mapped *mapped, uint32_t domain)
 {
 	char text[FERRY_MESSAGE_BYTES], loss[FERRY_RANK_LOSS];
 	snprintf(text, sizeof text, "the router of domain %u died%.300s", domain,
-	         ferry_rank_say_loss(mapped->rank, domain, loss));
+	         ferry_rank_report_loss(mapped->rank, domain, loss));
 	ferry_rank_fail(mapped->rank, ferryRemoteError, text);
 }
 
@@ -45,31 +45,31 @@ static void fail_lost(struct ferry_mapped *mapped, uint32_t domain)
 static void on_router_lost(struct ferry_kept *kept)
 {
 	struct ferry_watched *watched = (struct ferry_watched *)kept;
-	struct ferry_mover *mover = &watched->mapped->movers[watched->domain];
+	struct ferry_copy_quiesce *copy_quiesce = &watched->mapped->movers[watched->domain];
 	/* where it has failed already, others would hear of the router instead of why */
 	if (watched->domain != watched->mapped->rank->domain && !ferry_rank_failed(watched->mapped->rank))
 		fail_lost(watched->mapped, watched->domain);
-	if (!mover->copies)
+	if (!copy_quiesce->copies)
 		return;
-	ferry_mover_lose(mover);
-	ferry_keeper_look(kept);
+	ferry_copy_quiesce_lose(copy_quiesce);
+	ferry_router_monitor_look(kept);
 }
 
 /* That router copies nothing any more, or that has been waited for long enough, which the communicator tells then. */
-static bool is_over(struct ferry_mapped *mapped, struct ferry_mover *mover)
+static bool is_over(struct ferry_mapped *mapped, struct ferry_copy_quiesce *copy_quiesce)
 {
 	char text[200];
-	if (!ferry_mover_may_copy(mover))
+	if (!ferry_copy_quiesce_may_copy(copy_quiesce))
 		return true;
-	if (!ferry_mover_is_overdue(mover, text, sizeof text))
+	if (!ferry_copy_quiesce_is_overdue(copy_quiesce, text, sizeof text))
 		return false;
 	ferry_log(FERRY_LOG_WARN, "rank %d: %s", mapped->rank->self, text);
 	ferry_rank_fail(mapped->rank, ferryRemoteError, text);
 	return true;
 }
 
-/* Of another domain: the rank's own router waits for this before it lets streams go on (router/landings.h). */
-static bool tell_end(struct ferry_kept *kept)
+/* Of another domain: the rank's own router waits for this before it lets streams go on (router/put_targets.h). */
+static bool report_end(struct ferry_kept *kept)
 {
 	struct ferry_watched *watched = (struct ferry_watched *)kept;
 	struct ferry_rank *rank = watched->mapped->rank;
@@ -82,18 +82,18 @@ static bool tell_end(struct ferry_kept *kept)
 }
 
 /* Its own first: with that the job has failed, and those of other domains stop. */
-static bool have_let_go(struct ferry_mapped *mapped)
+static bool have_released(struct ferry_mapped *mapped)
 {
 	uint32_t own = mapped->rank->domain;
 	bool over = is_over(mapped, &mapped->movers[own]);
 	if (over && !ferry_rank_failed(mapped->rank))
 		fail_lost(mapped, own);
 	for (uint32_t domain = 0; over && domain < mapped->rank->ndomains; domain++) {
-		struct ferry_mover *mover = &mapped->movers[domain];
-		if (domain == own || !mover->copies)
+		struct ferry_copy_quiesce *copy_quiesce = &mapped->movers[domain];
+		if (domain == own || !copy_quiesce->copies)
 			continue;
-		ferry_mover_lose(mover);
-		over = is_over(mapped, mover);
+		ferry_copy_quiesce_lose(copy_quiesce);
+		over = is_over(mapped, copy_quiesce);
 	}
 	return over;
 }
@@ -102,9 +102,9 @@ static bool have_let_go(struct ferry_mapped *mapped)
 static bool release_streams(struct ferry_kept *kept)
 {
 	struct ferry_mapped *mapped = ((struct ferry_watched *)kept)->mapped;
-	if (!mapped->let_go && !(mapped->let_go = have_let_go(mapped)))
+	if (!mapped->released && !(mapped->released = have_released(mapped)))
 		return true;
-	ferry_word_table_release(mapped->words);
+	ferry_stream_flag_table_release(mapped->flags);
 	return true;
 }
 
@@ -125,15 +125,15 @@ static void watch_own(struct ferry_kept *kept)
 		ferry_rank_fail(mapped->rank, ferryInternalError, ferry_last_message());
 	if (!ferry_watchdog_look(&mapped->watchdog))
 		return;
-	ferry_mover_lose(&mapped->movers[mapped->rank->domain]);
-	ferry_keeper_look(kept);
+	ferry_copy_quiesce_lose(&mapped->movers[mapped->rank->domain]);
+	ferry_router_monitor_look(kept);
 }
 
 static ferryResult_t watch_routers(struct ferry_mapped *mapped)
 {
 	mapped->watchdog = (struct ferry_router_watchdog){.wait = {.rank = mapped->rank},
 	                                                  .ring = mapped->submissions.ring,
-	                                                  .words = mapped->words,
+	                                                  .flags = mapped->flags,
 	                                                  .plans = mapped->plans,
 	                                                  .lock = mapped->lock,
 	                                                  .process = mapped->movers[mapped->rank->domain].pid};
@@ -143,11 +143,11 @@ static ferryResult_t watch_routers(struct ferry_mapped *mapped)
 		int descriptor = mapped->handed_over ? -1 : mapped->rank->links[domain].socket;
 		*watched = (struct ferry_watched){.kept = {.descriptor = descriptor,
 		                                           .closed = on_router_lost,
-		                                           .look = own ? release_streams : tell_end,
+		                                           .look = own ? release_streams : report_end,
 		                                           .watch = own ? watch_own : NULL},
 		                                  .mapped = mapped,
 		                                  .domain = domain};
-		ferryResult_t result = ferry_keeper_add(&watched->kept);
+		ferryResult_t result = ferry_router_monitor_add(&watched->kept);
 		if (result)
 			return result;
 		watched->added = true;
@@ -161,7 +161,7 @@ static uint32_t find_movers(struct ferry_mapped *mapped)
 	struct ferry_rank *rank = mapped->rank;
 	uint32_t others = 0;
 	for (uint32_t domain = 0; domain < rank->ndomains; domain++) {
-		ferry_mover_open(&mapped->movers[domain], rank, domain);
+		ferry_copy_quiesce_open(&mapped->movers[domain], rank, domain);
 		if (domain == rank->domain || !mapped->movers[domain].copies)
 			continue;
 		ferry_exports_add_host(mapped->exports, &rank->links[domain], cells_of(rank, domain));
@@ -181,7 +181,7 @@ ferryResult_t ferry_mapped_open(struct ferry_mapped *mapped)
 	mapped->captures.exports = mapped->exports;
 	mapped->submissions.ring = ferry_rank_ring(&rank->shared, (uint32_t)rank->self);
 	ferry_journal_open(mapped->journal, mapped->submissions.ring, 1u << rank->domain, find_movers(mapped),
-	                   ferry_word_answer);
+	                   ferry_stream_flag_answer);
 	ferry_exports_journal(mapped->exports, mapped->journal);
 	return watch_routers(mapped);
 }
@@ -200,13 +200,13 @@ static ferryResult_t export_sample(struct ferry_mapped *mapped)
 ferryResult_t ferry_mapped_try(struct ferry_mapped *mapped)
 {
 	char why[FERRY_MESSAGE_BYTES];
-	pthread_mutex_lock(mapped->lock); /* the keeper sweeps the journal already */
+	pthread_mutex_lock(mapped->lock); /* the router monitor sweeps the journal already */
 	ferryResult_t result = export_sample(mapped);
 	pthread_mutex_unlock(mapped->lock);
 	if (!result)
 		return ferrySuccess;
 	if (ferry_rank_failed(mapped->rank))
-		return ferry_rank_say_failed(mapped->rank);
+		return ferry_rank_report_failure(mapped->rank);
 	if (result == ferryRemoteError) /* a router that has died has said nothing of this */
 		return result;
 	snprintf(why, sizeof why, "%s", ferry_last_message());
@@ -217,7 +217,7 @@ static void unwatch_routers(struct ferry_mapped *mapped)
 {
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++) {
 		if (mapped->watched[domain].added)
-			ferry_keeper_remove(&mapped->watched[domain].kept);
+			ferry_router_monitor_remove(&mapped->watched[domain].kept);
 		mapped->watched[domain].added = false;
 	}
 }
@@ -232,24 +232,24 @@ bool ferry_mapped_may_be_handed_over(const struct ferry_mapped *mapped)
 	return may;
 }
 
-static const uint8_t *gpu_of(void *context, int *words)
+static const uint8_t *gpu_of(void *context, int *flags)
 {
 	const struct ferry_mapped *mapped = context;
-	*words = mapped->words_descriptor;
+	*flags = mapped->flags_descriptor;
 	return mapped->gpu;
 }
 
 static bool waits(void *context)
 {
 	const struct ferry_mapped *mapped = context;
-	return ferry_word_table_waits(mapped->words);
+	return ferry_stream_flag_table_waits(mapped->flags);
 }
 
 static void renewed(void *context, uint32_t domain)
 {
 	struct ferry_mapped *mapped = context;
-	ferry_mover_close(&mapped->movers[domain]);
-	ferry_mover_open(&mapped->movers[domain], mapped->rank, domain);
+	ferry_copy_quiesce_close(&mapped->movers[domain]);
+	ferry_copy_quiesce_open(&mapped->movers[domain], mapped->rank, domain);
 }
 
 static void lost(void *context, uint32_t domain)
@@ -278,7 +278,7 @@ ferryResult_t ferry_mapped_enqueue(struct ferry_mapped *mapped, uint32_t domains
 {
 	wake_router(mapped, domains);
 	in_stream->open = request->open;
-	ferryResult_t result = mapped->device->ops->enqueue_word(mapped->device, request->stream, in_stream);
+	ferryResult_t result = mapped->device->ops->enqueue_flag(mapped->device, request->stream, in_stream);
 	if (!result && request->open)
 		ferry_open_call_keep(request->open, mapped->device, mapped->rank, request->stream, in_stream);
 	if (result)
@@ -294,17 +294,17 @@ void ferry_mapped_close(struct ferry_mapped *mapped)
 	ferry_captures_free(&mapped->captures);
 	/* else streams may wait in copies of theirs, and freeing would wait for those */
 	if (!ferry_rank_failed(mapped->rank))
-		ferry_windows_free(&mapped->windows, mapped->device);
+		ferry_bounce_buffers_free(&mapped->windows, mapped->device);
 }
 
 void ferry_mapped_end(struct ferry_mapped *mapped)
 {
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++)
-		ferry_mover_lose(&mapped->movers[domain]); /* all are waited for from now on */
+		ferry_copy_quiesce_lose(&mapped->movers[domain]); /* all are waited for from now on */
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++)
-		ferry_mover_wait(&mapped->movers[domain]);
-	if (ferry_mover_has_words(&mapped->movers[mapped->rank->domain]))
-		ferry_word_table_lose(mapped->words);
+		ferry_copy_quiesce_wait(&mapped->movers[domain]);
+	if (ferry_copy_quiesce_has_flags(&mapped->movers[mapped->rank->domain]))
+		ferry_stream_flag_table_lose(mapped->flags);
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++)
-		ferry_mover_close(&mapped->movers[domain]);
+		ferry_copy_quiesce_close(&mapped->movers[domain]);
 }

@@ -7,18 +7,18 @@
 #define FERRY_RANK_LIB_MAPPED_H
 
 #include "rank-lib/attach/handover.h"
+#include "rank-lib/bounce_buffers.h"
 #include "rank-lib/captures.h"
 #include "rank-lib/collective_call.h"
+#include "rank-lib/copy_quiesce.h"
 #include "rank-lib/fabrics.h"
 #include "rank-lib/journal.h"
-#include "rank-lib/keeper.h"
-#include "rank-lib/mover.h"
+#include "rank-lib/router_monitor.h"
+#include "rank-lib/stream_flags.h"
 #include "rank-lib/submissions.h"
 #include "rank-lib/watchdog.h"
-#include "rank-lib/windows.h"
-#include "rank-lib/words.h"
 
-/* A router that the keeper watches. */
+/* A router that the router monitor watches. */
 struct ferry_watched {
 	struct ferry_kept kept; /* first */
 	struct ferry_mapped *mapped;
@@ -30,7 +30,7 @@ struct ferry_mapped {
 	/* constant, from who makes the communicator */
 	struct ferry_rank *rank;
 	struct ferry_device *device;
-	struct ferry_word_table *words;
+	struct ferry_stream_flag_table *flags;
 	struct ferry_plan_cache *plans;
 	struct ferry_numbering *numbers;
 	struct ferry_journal *journal;
@@ -38,17 +38,18 @@ struct ferry_mapped {
 	pthread_mutex_t *lock; /* the communicator's */
 
 	uint8_t gpu[FERRY_GPU_BYTES]; /* its UUID, and the block of words: what a router is told of the rank */
-	int words_descriptor;
+	int flags_descriptor;
 	bool handed_over;             /* where its router dies, it is to the next; while it is open */
 
 	struct ferry_watched watched[FERRY_MAX_DOMAINS];
-	struct ferry_mover movers[FERRY_MAX_DOMAINS]; /* each domain's router */
-	struct ferry_router_watchdog watchdog;        /* of the rank's own; keeper */
-	bool let_go; /* by its routers, as far as the keeper knows: its streams are released; keeper */
+	struct ferry_copy_quiesce movers[FERRY_MAX_DOMAINS]; /* each domain's router */
+	struct ferry_router_watchdog watchdog;               /* of the rank's own; router monitor */
+	/* by its routers, as far as the router monitor knows: its streams are released; router monitor */
+	bool released;
 	struct ferry_exports *exports; /* what its routers map for it; NULL: nothing */
 	struct ferry_submissions submissions;
 	struct ferry_captures captures;
-	struct ferry_windows windows;
+	struct ferry_bounce_buffers windows;
 };
 
 /**
@@ -62,8 +63,8 @@ ferryResult_t ferry_mapped_refuse(const struct ferry_mapped *mapped, const char 
 
 /**
  * All have attached, and its router has said that it will. Errors: ferry_mapped_close is to be called all the same
- * where the rank has a ring. handed_over: who tells of its router's end is not the keeper, but calls its `closed`
- * (rank-lib/takeover.h).
+ * where the rank has a ring. handed_over: who tells of its router's end is not the router monitor, but calls its
+ * `closed` (rank-lib/takeover.h).
  */
 ferryResult_t ferry_mapped_open(struct ferry_mapped *mapped);
 

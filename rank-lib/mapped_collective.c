@@ -11,39 +11,39 @@ static void find_reach(const struct ferry_mapped *mapped, const struct ferry_col
 {
 	const struct ferry_request *request = collective->request;
 	const struct ferry_steps *steps = &collective->entry->steps;
-	reach[FERRY_UP] = steps->reach[FERRY_UP];
-	reach[FERRY_DOWN] = steps->reach[FERRY_DOWN];
+	reach[FERRY_DIR_D2H] = steps->reach[FERRY_DIR_D2H];
+	reach[FERRY_DIR_H2D] = steps->reach[FERRY_DIR_H2D];
 	if (request->collective != FERRY_ALLTOALLV)
 		return;
 	for (int peer = 0; peer < mapped->rank->nranks; peer++) {
 		uint64_t sent = parts->send_offsets[peer] + parts->send_lengths[peer];
 		uint64_t received = parts->receive_offsets[peer] + parts->receive_lengths[peer];
-		if (parts->send_lengths[peer] && sent > reach[FERRY_UP])
-			reach[FERRY_UP] = sent;
-		if (parts->receive_lengths[peer] && received > reach[FERRY_DOWN])
-			reach[FERRY_DOWN] = received;
+		if (parts->send_lengths[peer] && sent > reach[FERRY_DIR_D2H])
+			reach[FERRY_DIR_D2H] = sent;
+		if (parts->receive_lengths[peer] && received > reach[FERRY_DIR_H2D])
+			reach[FERRY_DIR_H2D] = received;
 	}
 }
 
 /* Names the buffer, or (aside, or where it cannot be exported) a window in its place. */
 static ferryResult_t name_buffer(struct ferry_mapped *mapped, const void *buffer, uint64_t bytes,
                                  enum ferry_direction direction, const struct ferry_stream_state *stream,
-                                 bool landing, bool aside, struct ferry_buffer_name *name, char **window)
+                                 bool put_target, bool aside, struct ferry_buffer_name *name, char **window)
 {
 	uint64_t submission = mapped->journal->number + 1;
 	void *memory;
-	ferryResult_t result =
-	        aside ? ferryInvalidUsage
-	              : ferry_exports_name(mapped->exports, buffer, bytes, submission, stream->captures, landing, name);
+	ferryResult_t result = aside ? ferryInvalidUsage
+	                             : ferry_exports_name(mapped->exports, buffer, bytes, submission, stream->captures,
+	                                                  put_target, name);
 	if (!ferry_exports_refused(result))
 		return result;
 	ferry_forget_message(); /* that it cannot be exported is no failure */
-	result = ferry_windows_take(&mapped->windows, mapped->device, stream->captures ? 0 : stream->id, direction,
-	                            bytes, &memory);
+	result = ferry_bounce_buffers_take(&mapped->windows, mapped->device, stream->captures ? 0 : stream->id,
+	                                   direction, bytes, &memory);
 	if (result)
 		return result;
 	*window = memory;
-	return ferry_exports_name(mapped->exports, memory, bytes, submission, stream->captures, landing, name);
+	return ferry_exports_name(mapped->exports, memory, bytes, submission, stream->captures, put_target, name);
 }
 
 ferryResult_t ferry_mapped_name(struct ferry_mapped *mapped, struct ferry_collective_call *collective)
@@ -58,11 +58,11 @@ ferryResult_t ferry_mapped_name(struct ferry_mapped *mapped, struct ferry_collec
 	ferry_request_buffers(request, mapped->rank, mapped->device, &parts, &buffers);
 	find_reach(mapped, collective, &parts, reach);
 	bool aside[2] = {ferry_call_puts_cross(&collective->entry->steps, &buffers), false};
-	bool landing[2] = {false, collective->entry->plan->flags & FERRY_PLAN_PUTS};
-	for (enum ferry_direction i = FERRY_UP; i <= FERRY_DOWN && !result; i++)
+	bool put_target[2] = {false, collective->entry->plan->flags & FERRY_PLAN_PUTS};
+	for (enum ferry_direction i = FERRY_DIR_D2H; i <= FERRY_DIR_H2D && !result; i++)
 		if (reach[i])
-			result = name_buffer(mapped, starts[i], reach[i], i, &collective->stream, landing[i], aside[i],
-			                     &collective->names[i], &collective->windows[i]);
+			result = name_buffer(mapped, starts[i], reach[i], i, &collective->stream, put_target[i],
+			                     aside[i], &collective->names[i], &collective->windows[i]);
 	if (result && collective->stream.captures && collective->names[0].generation)
 		ferry_exports_unpin(mapped->exports, &collective->names[0]);
 	return result;
@@ -82,32 +82,32 @@ static void fill_head(const struct ferry_collective_call *collective, struct fer
 	                                  .shape = collective->shape,
 	                                  .root = entry->key.root,
 	                                  .stamp = collective->request->open ? collective->request->open->stamp : 0,
-	                                  .send = collective->names[FERRY_UP],
-	                                  .receive = collective->names[FERRY_DOWN]};
+	                                  .send = collective->names[FERRY_DIR_D2H],
+	                                  .receive = collective->names[FERRY_DIR_H2D]};
 	if (collective->factor.device_scalar)
 		head->flags |= FERRY_SUBMIT_SCALAR;
 }
 
 /* Its word, and who keeps what it needs. */
-static ferryResult_t take_word(struct ferry_mapped *mapped, const struct ferry_collective_call *collective,
+static ferryResult_t take_flag(struct ferry_mapped *mapped, const struct ferry_collective_call *collective,
                                struct ferry_submission *head, struct ferry_stream_call *in_stream)
 {
 	if (!collective->stream.captures)
-		return ferry_word_for_stream(mapped->words, collective->stream.id, &head->word, &head->turn);
-	return ferry_captures_keep(&mapped->captures, collective->entry, collective->names, 2, &head->word, in_stream);
+		return ferry_stream_flag_for_stream(mapped->flags, collective->stream.id, &head->flag, &head->turn);
+	return ferry_captures_keep(&mapped->captures, collective->entry, collective->names, 2, &head->flag, in_stream);
 }
 
 static ferryResult_t submit_collective(struct ferry_mapped *mapped, const struct ferry_collective_call *collective,
                                        struct ferry_submission *head, const struct ferry_request_parts *parts)
 {
-	struct ferry_submitted_part behind[FERRY_MAX_RANKS];
+	struct ferry_call_decoder_part behind[FERRY_MAX_RANKS];
 	if (collective->request->collective != FERRY_ALLTOALLV)
 		return ferry_submissions_write(&mapped->submissions, mapped->rank, mapped->numbers, head, NULL, 0);
 	head->nparts = (uint32_t)mapped->rank->nranks;
 	for (uint32_t peer = 0; peer < head->nparts; peer++)
-		behind[peer] = (struct ferry_submitted_part){parts->send_lengths[peer], parts->send_offsets[peer],
-		                                             parts->receive_lengths[peer],
-		                                             parts->receive_offsets[peer]};
+		behind[peer] = (struct ferry_call_decoder_part){parts->send_lengths[peer], parts->send_offsets[peer],
+		                                                parts->receive_lengths[peer],
+		                                                parts->receive_offsets[peer]};
 	return ferry_submissions_write(&mapped->submissions, mapped->rank, mapped->numbers, head, behind,
 	                               head->nparts * sizeof *behind);
 }
@@ -119,7 +119,7 @@ static ferryResult_t fill_window(const struct ferry_collective_call *collective,
 {
 	const struct ferry_steps *steps = &collective->entry->steps;
 	char *window = collective->windows[direction],
-	     *start = direction == FERRY_UP ? buffers->send : buffers->receive;
+	     *start = direction == FERRY_DIR_D2H ? buffers->send : buffers->receive;
 	if (!window)
 		return ferrySuccess;
 	if (!(*copies = calloc(steps->nsteps[direction] + 1, sizeof **copies)))
@@ -132,7 +132,7 @@ static ferryResult_t fill_window(const struct ferry_collective_call *collective,
 		if (!transfer.length || transfer.destination || forwards)
 			continue;
 		char *there = window + (transfer.user - start);
-		(*copies)[(*ncopies)++] = direction == FERRY_UP
+		(*copies)[(*ncopies)++] = direction == FERRY_DIR_D2H
 		                                  ? (struct ferry_local_copy){there, transfer.user, transfer.length}
 		                                  : (struct ferry_local_copy){transfer.user, there, transfer.length};
 	}
@@ -144,9 +144,9 @@ static ferryResult_t fill_copies(const struct ferry_collective_call *collective,
 {
 	ferryResult_t result = ferry_own_copies(&collective->entry->steps, buffers, in_stream);
 	if (!result)
-		result = fill_window(collective, buffers, FERRY_UP, &in_stream->before, &in_stream->nbefore);
+		result = fill_window(collective, buffers, FERRY_DIR_D2H, &in_stream->before, &in_stream->nbefore);
 	if (!result)
-		result = fill_window(collective, buffers, FERRY_DOWN, &in_stream->after, &in_stream->nafter);
+		result = fill_window(collective, buffers, FERRY_DIR_H2D, &in_stream->after, &in_stream->nafter);
 	return result;
 }
 
@@ -165,9 +165,9 @@ ferryResult_t ferry_mapped_collective(struct ferry_mapped *mapped, const struct 
 		atomic_store_explicit(&steps->last_seq, collective->number.seq, memory_order_relaxed);
 	ferryResult_t result = fill_copies(collective, &buffers, &in_stream);
 	if (!result)
-		result = take_word(mapped, collective, &head, &in_stream);
+		result = take_flag(mapped, collective, &head, &in_stream);
 	if (!result) {
-		in_stream.word = ferry_word_at(head.word);
+		in_stream.flag = ferry_stream_flag_at(head.flag);
 		result = submit_collective(mapped, collective, &head, &parts);
 	}
 	if (!collective->stream.captures)

@@ -9,14 +9,14 @@
 struct messages {
 	const struct ferry_request *requests;
 	const struct ferry_fabrics *fabrics; /* NULL: none is pushed */
-	struct ferry_submitted_message *submitted;
+	struct ferry_call_decoder_message *submitted;
 	uint32_t count;
 	uint64_t windowed[2]; /* bytes of windows that are needed, by direction */
 };
 
 static void *buffer_of(const struct ferry_request *request)
 {
-	return request->direction == FERRY_UP ? (void *)request->send : request->receive;
+	return request->direction == FERRY_DIR_D2H ? (void *)request->send : request->receive;
 }
 
 static uint64_t up_to_line(uint64_t bytes)
@@ -31,19 +31,19 @@ static ferryResult_t name_messages(struct ferry_mapped *mapped, struct messages 
 	uint32_t self = (uint32_t)mapped->rank->self;
 	for (uint32_t i = 0; i < messages->count; i++) {
 		const struct ferry_request *request = &messages->requests[i];
-		struct ferry_submitted_message *message = &messages->submitted[i];
-		*message = (struct ferry_submitted_message){.bytes = request->count * ferry_type_size(request->type),
-		                                            .peer = (uint32_t)request->root,
-		                                            .type = (uint8_t)request->type,
-		                                            .direction = (uint8_t)request->direction};
-		bool up = request->direction == FERRY_UP;
-		message->puts = ferry_fabrics_pushes(messages->fabrics, up ? self : message->peer,
-		                                     up ? message->peer : self, message->bytes);
+		struct ferry_call_decoder_message *message = &messages->submitted[i];
+		*message = (struct ferry_call_decoder_message){.bytes = request->count * ferry_type_size(request->type),
+		                                               .peer = (uint32_t)request->root,
+		                                               .type = (uint8_t)request->type,
+		                                               .direction = (uint8_t)request->direction};
+		bool d2h = request->direction == FERRY_DIR_D2H;
+		message->puts = ferry_fabrics_pushes(messages->fabrics, d2h ? self : message->peer,
+		                                     d2h ? message->peer : self, message->bytes);
 		if (!message->bytes)
 			continue;
-		bool landing = message->puts && !up;
+		bool put_target = message->puts && !d2h;
 		ferryResult_t result = ferry_exports_name(mapped->exports, buffer_of(request), message->bytes,
-		                                          submission, pin, landing, &message->buffer);
+		                                          submission, pin, put_target, &message->buffer);
 		if (result && !ferry_exports_refused(result))
 			return result;
 		if (!result)
@@ -61,45 +61,45 @@ static ferryResult_t fill_windows(struct ferry_mapped *mapped, struct messages *
 	uint32_t ncopies[2] = {0, 0};
 	void *windows[2];
 	uint64_t at[2] = {0, 0};
-	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++) {
+	for (enum ferry_direction direction = FERRY_DIR_D2H; direction <= FERRY_DIR_H2D; direction++) {
 		if (!messages->windowed[direction])
 			continue;
-		ferryResult_t result = ferry_windows_take(&mapped->windows, mapped->device,
-		                                          stream->captures ? 0 : stream->id, direction,
-		                                          messages->windowed[direction], &windows[direction]);
+		ferryResult_t result = ferry_bounce_buffers_take(&mapped->windows, mapped->device,
+		                                                 stream->captures ? 0 : stream->id, direction,
+		                                                 messages->windowed[direction], &windows[direction]);
 		copies[direction] = calloc(messages->count, sizeof *copies[direction]);
-		*(direction == FERRY_UP ? &in_stream->before : &in_stream->after) = copies[direction];
+		*(direction == FERRY_DIR_D2H ? &in_stream->before : &in_stream->after) = copies[direction];
 		if (result || !copies[direction])
 			return result ? result
 			              : ferry_fail(ferrySystemError, "no memory for %u copies", messages->count);
 	}
 	for (uint32_t i = 0; i < messages->count; i++) {
-		struct ferry_submitted_message *message = &messages->submitted[i];
+		struct ferry_call_decoder_message *message = &messages->submitted[i];
 		enum ferry_direction direction = message->direction;
 		char *user = buffer_of(&messages->requests[i]);
 		if (!message->bytes || message->buffer.generation)
 			continue;
 		char *there = (char *)windows[direction] + at[direction];
 		ferryResult_t result = ferry_exports_name(mapped->exports, there, message->bytes, submission,
-		                                          stream->captures, message->puts && direction == FERRY_DOWN,
+		                                          stream->captures, message->puts && direction == FERRY_DIR_H2D,
 		                                          &message->buffer);
 		if (result)
 			return result;
 		at[direction] += up_to_line(message->bytes);
-		copies[direction][ncopies[direction]++] = direction == FERRY_UP
+		copies[direction][ncopies[direction]++] = direction == FERRY_DIR_D2H
 		                                                  ? (struct ferry_local_copy){there, user,
 		                                                                              message->bytes}
 		                                                  : (struct ferry_local_copy){user, there,
 		                                                                              message->bytes};
 	}
-	in_stream->nbefore = ncopies[FERRY_UP];
-	in_stream->nafter = ncopies[FERRY_DOWN];
+	in_stream->nbefore = ncopies[FERRY_DIR_D2H];
+	in_stream->nafter = ncopies[FERRY_DIR_H2D];
 	return ferrySuccess;
 }
 
 /* Records of FERRY_SUBMISSION_MESSAGES each; the last one makes the call. */
 static ferryResult_t submit_messages(struct ferry_mapped *mapped, struct ferry_submission *head,
-                                     const struct ferry_submitted_message *messages, uint32_t count)
+                                     const struct ferry_call_decoder_message *messages, uint32_t count)
 {
 	ferryResult_t result = ferrySuccess;
 	for (uint32_t sent = 0; sent < count && !result; sent += head->nparts) {
@@ -114,19 +114,19 @@ static ferryResult_t submit_messages(struct ferry_mapped *mapped, struct ferry_s
 }
 
 /* Their word and, of captured ones, what they need. */
-static ferryResult_t take_word_of_messages(struct ferry_mapped *mapped, const struct messages *messages,
+static ferryResult_t take_flag_of_messages(struct ferry_mapped *mapped, const struct messages *messages,
                                            const struct ferry_stream_state *stream, struct ferry_submission *head,
                                            struct ferry_stream_call *in_stream)
 {
 	if (!stream->captures)
-		return ferry_word_for_stream(mapped->words, stream->id, &head->word, &head->turn);
+		return ferry_stream_flag_for_stream(mapped->flags, stream->id, &head->flag, &head->turn);
 	struct ferry_buffer_name *names = malloc(messages->count * sizeof *names);
 	if (!names)
 		return ferry_fail(ferrySystemError, "no memory for %u sends and receives", messages->count);
 	for (uint32_t i = 0; i < messages->count; i++)
 		names[i] = messages->submitted[i].buffer;
-	ferryResult_t result =
-	        ferry_captures_keep(&mapped->captures, NULL, names, messages->count, &head->word, in_stream);
+	ferryResult_t result = ferry_captures_keep(&mapped->captures, NULL, names, messages->count, &head->flag,
+	                                           in_stream);
 	free(names);
 	return result;
 }
@@ -145,14 +145,14 @@ static ferryResult_t launch_messages(struct ferry_mapped *mapped, struct message
 	if (!result)
 		result = fill_windows(mapped, messages, last, stream, in_stream);
 	if (!result)
-		result = take_word_of_messages(mapped, messages, stream, &head, in_stream);
+		result = take_flag_of_messages(mapped, messages, stream, &head, in_stream);
 	if (result)
 		return result;
 	for (uint32_t i = 0; i < messages->count; i++) {
-		struct ferry_submitted_message *message = &messages->submitted[i];
+		struct ferry_call_decoder_message *message = &messages->submitted[i];
 		message->message = ferry_numbering_message(mapped->numbers, message->direction, message->peer);
 	}
-	in_stream->word = ferry_word_at(head.word);
+	in_stream->flag = ferry_stream_flag_at(head.flag);
 	if ((result = submit_messages(mapped, &head, messages->submitted, messages->count))) {
 		ferry_rank_fail(mapped->rank, result, ferry_last_message());
 		return result;

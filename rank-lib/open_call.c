@@ -11,8 +11,9 @@ void ferry_open_call_keep(struct ferry_open_call *open, struct ferry_device *dev
 	open->device = device;
 	open->rank = rank;
 	open->stream = stream;
-	open->rest = (struct ferry_stream_call){
-	        .word = in_stream->word, .after = in_stream->after, .nafter = in_stream->nafter};
+	open->rest = (struct ferry_stream_call){.flag = in_stream->flag,
+	                                        .after = in_stream->after,
+	                                        .nafter = in_stream->nafter};
 	in_stream->after = NULL;
 	in_stream->nafter = 0;
 }
@@ -21,7 +22,7 @@ ferryResult_t ferry_open_call_finish(struct ferry_open_call *open)
 {
 	if (!open->device)
 		return ferrySuccess;
-	ferryResult_t result = open->device->ops->finish_word(open->device, open->stream, &open->rest);
+	ferryResult_t result = open->device->ops->finish_flag(open->device, open->stream, &open->rest);
 	if (result)
 		ferry_rank_fail(open->rank, result, ferry_last_message());
 	free(open->rest.after);

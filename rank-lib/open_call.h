@@ -3,7 +3,8 @@
  * A call that is put into its stream in two steps: it begins at the first, and work behind the second comes after it.
  * What the caller puts into the stream in between runs beside the call. For who divides calls among Ferry and others.
  *
- * On streams with words (ipc/words.h). On host devices the first step is the whole call, and nothing runs beside it.
+ * On streams with words (ipc/stream_flag.h). On host devices the first step is the whole call, and nothing runs beside
+ * it.
  */
 #ifndef FERRY_RANK_LIB_OPEN_CALL_H
 #define FERRY_RANK_LIB_OPEN_CALL_H

@@ -10,8 +10,8 @@ ferryResult_t ferry_own_copies(const struct ferry_steps *steps, const struct fer
 {
 	call->copies = NULL;
 	call->ncopies = 0;
-	for (uint32_t i = 0; i < steps->nsteps[FERRY_DOWN]; i++) {
-		const struct ferry_step *step = &steps->steps[FERRY_DOWN][0][i];
+	for (uint32_t i = 0; i < steps->nsteps[FERRY_DIR_H2D]; i++) {
+		const struct ferry_step *step = &steps->steps[FERRY_DIR_H2D][0][i];
 		struct ferry_transfer transfer;
 		if (!ferry_call_stream_copies(buffers, step))
 			continue;

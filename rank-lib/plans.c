@@ -19,8 +19,8 @@ static void entry_free(struct ferry_plan_entry *entry)
 
 /* The programs of a call, one for each fabric that carries a part of it. */
 struct parts {
-	struct ferry_program_part all[FERRY_NUM_FABRICS];
-	struct ferry_program *made[FERRY_NUM_FABRICS]; /* here; the others are the user's */
+	struct ferry_program_part all[FERRY_OWN_FABRICS];
+	struct ferry_program *made[FERRY_OWN_FABRICS]; /* here; the others are the user's */
 	uint32_t count;
 };
 
@@ -204,7 +204,7 @@ static bool routers_finished(const struct ferry_plans *plans, const struct ferry
 	uint64_t last = atomic_load_explicit(&entry->steps.last_seq, memory_order_relaxed);
 	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
 		if (entry->steps.domains >> domain & 1 &&
-		    atomic_load_explicit(&rank->shared.arenas[domain].header->finished[last % FERRY_BANKS],
+		    atomic_load_explicit(&rank->shared.arenas[domain].header->finished[last % FERRY_PARITIES],
 		                         memory_order_acquire) < last)
 			return false;
 	return true;

@@ -24,7 +24,7 @@ void ferry_rank_end(struct ferry_rank *rank)
 	pthread_mutex_destroy(&rank->error_lock);
 }
 
-void ferry_rank_tell_timeout(const struct ferry_rank *rank)
+void ferry_rank_publish_timeout(const struct ferry_rank *rank)
 {
 	struct ferry_rank_line *line = ferry_rank_line(&rank->shared, (uint32_t)rank->self);
 	atomic_store_explicit(&line->timeout_reports, rank->timeout.reports, memory_order_relaxed);
@@ -86,7 +86,7 @@ bool ferry_rank_failed(struct ferry_rank *rank)
 	return false;
 }
 
-ferryResult_t ferry_rank_say_failed(const struct ferry_rank *rank)
+ferryResult_t ferry_rank_report_failure(const struct ferry_rank *rank)
 {
 	return ferry_fail(rank->error, "the communicator has failed: %s", rank->error_message);
 }
@@ -108,7 +108,7 @@ uint64_t ferry_rank_last_loss(const struct ferry_rank *rank, uint32_t domain, ch
 	return last;
 }
 
-const char *ferry_rank_say_loss(const struct ferry_rank *rank, uint32_t domain, char text[FERRY_RANK_LOSS])
+const char *ferry_rank_report_loss(const struct ferry_rank *rank, uint32_t domain, char text[FERRY_RANK_LOSS])
 {
 	text[0] = '\0';
 	ferry_rank_last_loss(rank, domain, text);
@@ -122,7 +122,7 @@ void ferry_rank_check_sockets(struct ferry_rank *rank)
 		    !ferry_rank_failed(rank) && ferry_endpoint_closed(rank->links[domain].socket)) {
 			char text[FERRY_MESSAGE_BYTES], loss[FERRY_RANK_LOSS];
 			snprintf(text, sizeof text, "the router of domain %u died%.300s", domain,
-			         ferry_rank_say_loss(rank, domain, loss));
+			         ferry_rank_report_loss(rank, domain, loss));
 			ferry_rank_fail(rank, ferryRemoteError, text);
 		}
 }

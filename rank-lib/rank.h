@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * What a rank is in its job: its number, the arenas it shares with the others, its connections to the routers, and why
- * the job has ended, if it has. Whatever works for a rank takes this. Lanes and the keeper use it beside the
+ * the job has ended, if it has. Whatever works for a rank takes this. Lanes and the router monitor use it beside the
  * application's threads: all but what a comment names is constant once the rank has attached.
  */
 #ifndef FERRY_RANK_LIB_RANK_H
@@ -49,7 +49,7 @@ void ferry_rank_init(struct ferry_rank *rank, int self, int nranks, const uint8_
 void ferry_rank_end(struct ferry_rank *rank);
 
 /** The arenas are mapped: tells who moves the rank's data for how long its calls may wait. */
-void ferry_rank_tell_timeout(const struct ferry_rank *rank);
+void ferry_rank_publish_timeout(const struct ferry_rank *rank);
 
 /**
  * Ends the job here and, through shared memory, on every rank. The first error stays. In a forked child it does
@@ -67,10 +67,10 @@ uint64_t ferry_rank_last_loss(const struct ferry_rank *rank, uint32_t domain, ch
  * What the last router of that domain said that died with its context on a GPU, "; " before it; "" if none did. Behind
  * its end.
  */
-const char *ferry_rank_say_loss(const struct ferry_rank *rank, uint32_t domain, char text[FERRY_RANK_LOSS]);
+const char *ferry_rank_report_loss(const struct ferry_rank *rank, uint32_t domain, char text[FERRY_RANK_LOSS]);
 
 /** The error of a rank that has failed, as ferry_fail gives it. */
-ferryResult_t ferry_rank_say_failed(const struct ferry_rank *rank);
+ferryResult_t ferry_rank_report_failure(const struct ferry_rank *rank);
 
 /**
  * Whether the socket of a router has closed whose place nobody takes; fails the rank then. Costs a system call per such

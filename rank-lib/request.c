@@ -9,8 +9,8 @@ void ferry_request_extents(const struct ferry_request *request, const struct fer
 	uint32_t send_blocks, receive_blocks;
 	uint64_t block = request->count * ferry_type_size(request->type);
 	if (request->collective == FERRY_SENDRECV) {
-		*sends = request->direction == FERRY_UP ? block : 0;
-		*receives = request->direction == FERRY_DOWN ? block : 0;
+		*sends = request->direction == FERRY_DIR_D2H ? block : 0;
+		*receives = request->direction == FERRY_DIR_H2D ? block : 0;
 		return;
 	}
 	if (request->collective == FERRY_ALLTOALLV) {
@@ -199,7 +199,7 @@ void ferry_request_buffers(const struct ferry_request *request, const struct fer
 	size_t element = ferry_type_size(request->type);
 	*buffers = (struct ferry_call_buffers){.send = (char *)request->send,
 	                                       .receive = request->receive,
-	                                       .stream_copies = device->ops->enqueue_word};
+	                                       .stream_copies = device->ops->enqueue_flag};
 	if (request->collective != FERRY_ALLTOALLV)
 		return;
 	for (int peer = 0; peer < rank->nranks; peer++) {

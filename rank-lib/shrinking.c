@@ -4,7 +4,7 @@
 #include "ipc/deadline.h"
 #include "ipc/publish.h"
 #include "ipc/rankset.h"
-#include "rank-lib/door.h"
+#include "rank-lib/put_gate.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -31,7 +31,7 @@ static uint64_t gone(const struct ferry_rank *rank, uint64_t of)
 	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
 		ranks |= atomic_load_explicit(&rank->shared.arenas[domain].header->gone, memory_order_acquire);
 	for (uint64_t left = of & ~ranks; left; left &= left - 1)
-		if (ferry_door_has_ended(rank, ferry_rankset_lowest(left)))
+		if (ferry_put_gate_has_ended(rank, ferry_rankset_lowest(left)))
 			ranks |= left & -left;
 	return ranks & of;
 }
@@ -127,7 +127,7 @@ static ferryResult_t compare_excluded(const struct ferry_shrinking *shrinking, u
 	return ferrySuccess;
 }
 
-static ferryResult_t say_given_up(const struct ferry_shrinking *shrinking)
+static ferryResult_t report_given_up(const struct ferry_shrinking *shrinking)
 {
 	char text[FERRY_RANKSET_TEXT];
 	uint64_t lost = gone(shrinking->rank, shrinking->ranks);
@@ -138,7 +138,7 @@ static ferryResult_t say_given_up(const struct ferry_shrinking *shrinking)
 	                  "another rank has given the shrinking of the communicator up: it says why; call it again");
 }
 
-static ferryResult_t say_absent(const struct ferry_shrinking *shrinking, uint64_t missing)
+static ferryResult_t report_absent(const struct ferry_shrinking *shrinking, uint64_t missing)
 {
 	char text[FERRY_RANKSET_TEXT];
 	end_as(shrinking, FERRY_OUTCOME_GIVEN_UP);
@@ -163,9 +163,9 @@ static ferryResult_t try_to_decide(struct ferry_shrinking *shrinking, bool *deci
 		return ferry_fail(rank->error, "without FERRY_SHRINK_ABORT: %s", rank->error_message);
 	}
 	if (!found && outcome_of(rank, shrinking->round) == FERRY_OUTCOME_GIVEN_UP)
-		return say_given_up(shrinking);
+		return report_given_up(shrinking);
 	if (!found && missing)
-		return is_late(shrinking) ? say_absent(shrinking, missing) : ferrySuccess;
+		return is_late(shrinking) ? report_absent(shrinking, missing) : ferrySuccess;
 	if (!found) {
 		ferryResult_t result = compare_excluded(shrinking, wanted);
 		if (result)
@@ -238,11 +238,11 @@ ferryResult_t ferry_shrinking_finish(struct ferry_shrinking *shrinking)
 			outcome = outcome_of(rank, shrinking->round);
 		end_turn(&turn, outcome != FERRY_OUTCOME_OPEN);
 	}
-	return outcome == FERRY_OUTCOME_MADE ? ferrySuccess : say_given_up(shrinking);
+	return outcome == FERRY_OUTCOME_MADE ? ferrySuccess : report_given_up(shrinking);
 }
 
 ferryResult_t ferry_shrinking_give_up(const struct ferry_shrinking *shrinking, ferryResult_t why)
 {
 	end_as(shrinking, FERRY_OUTCOME_GIVEN_UP);
-	return gone(shrinking->rank, shrinking->ranks) ? say_given_up(shrinking) : why;
+	return gone(shrinking->rank, shrinking->ranks) ? report_given_up(shrinking) : why;
 }

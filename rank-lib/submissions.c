@@ -28,7 +28,7 @@ ferryResult_t ferry_submissions_write(struct ferry_submissions *submissions, str
 		uint32_t ticket = ferry_doorbell_prepare(bell);
 		if (ferry_rank_failed(rank)) {
 			ferry_doorbell_cancel(bell);
-			return ferry_rank_say_failed(rank);
+			return ferry_rank_report_failure(rank);
 		}
 		if (ferry_submissions_taken(submissions))
 			ferry_doorbell_cancel(bell);

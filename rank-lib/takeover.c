@@ -21,7 +21,7 @@ static struct ferry_link *link_of(const struct ferry_takeover *takeover)
 }
 
 /* For FERRY_DEBUG. */
-static void say(const struct ferry_takeover *takeover, const char *what)
+static void report(const struct ferry_takeover *takeover, const char *what)
 {
 	ferry_debug_takeover(takeover->lost_ns, "rank %d, domain %u: %s", takeover->all->rank->self, takeover->domain,
 	                     what);
@@ -35,9 +35,9 @@ static bool has_calls(const struct ferry_takeovers *all)
 	const struct ferry_rank_line *line = ferry_rank_line(&all->rank->shared, (uint32_t)all->rank->self);
 	if (all->ops)
 		return all->ops->waits(all->context);
-	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
-		if (atomic_load_explicit(&line->ring[bank].seq, memory_order_acquire) >
-		    atomic_load_explicit(&line->finished[bank], memory_order_relaxed))
+	for (uint32_t parity = 0; parity < FERRY_PARITIES; parity++)
+		if (atomic_load_explicit(&line->ring[parity].seq, memory_order_acquire) >
+		    atomic_load_explicit(&line->finished[parity], memory_order_relaxed))
 			return true;
 	return false;
 }
@@ -66,9 +66,9 @@ static bool end_failed(struct ferry_takeover *takeover)
 static bool end(struct ferry_takeover *takeover, const char *why)
 {
 	char text[FERRY_MESSAGE_BYTES], loss[FERRY_RANK_LOSS];
-	ferry_rank_say_loss(takeover->all->rank, takeover->domain, loss);
+	ferry_rank_report_loss(takeover->all->rank, takeover->domain, loss);
 	snprintf(text, sizeof text, "%.*s%.240s", *loss ? 140 : FERRY_MESSAGE_BYTES - 1, why, loss);
-	say(takeover, "given up");
+	report(takeover, "given up");
 	ferry_rank_fail(takeover->all->rank, ferryRemoteError, text);
 	return end_failed(takeover);
 }
@@ -114,7 +114,7 @@ static bool serves(struct ferry_takeover *takeover, int connection, int process)
 		takeover->all->ops->renewed(takeover->all->context, takeover->domain);
 	ferry_log(FERRY_LOG_INFO, "rank %d: another router serves domain %u, %.1f ms after the one before died",
 	          rank->self, takeover->domain, (double)(now - takeover->lost_ns) / 1e6);
-	ferry_keeper_follow(&takeover->kept, connection);
+	ferry_router_monitor_follow(&takeover->kept, connection);
 	return mapped;
 }
 
@@ -127,7 +127,7 @@ static bool still_adopts(struct ferry_takeover *takeover)
 	if (epoch_of(takeover) == takeover->epoch)
 		return true;
 	takeover->state = FERRY_ROUTER_SERVES;
-	say(takeover, "that router serves");
+	report(takeover, "that router serves");
 	return false;
 }
 
@@ -137,12 +137,12 @@ static bool leaves(const struct ferry_takeovers *all)
 	return atomic_load(&all->given_up) || ferry_departed(&all->rank->shared) >> all->rank->self & 1;
 }
 
-static void say_given(const struct ferry_takeover *takeover, const struct ferry_handover *given)
+static void report_given(const struct ferry_takeover *takeover, const struct ferry_handover *given)
 {
 	char text[128];
 	snprintf(text, sizeof text, "handed over: %u plans, %u exports, %llu bytes of submissions", given->plans_given,
 	         given->exports_given, (unsigned long long)given->submissions_given);
-	say(takeover, text);
+	report(takeover, text);
 }
 
 /* A router listens. True: to be called again. */
@@ -158,10 +158,10 @@ static bool go_over(struct ferry_takeover *takeover, int connection)
 	                                  .given_up = &takeover->all->given_up};
 	char text[FERRY_MESSAGE_BYTES];
 	takeover->epoch = epoch_of(takeover);
-	say(takeover, "a router listens");
+	report(takeover, "a router listens");
 	ferryResult_t result = ferry_hand_over(&handover);
 	if (!result)
-		say_given(takeover, &handover);
+		report_given(takeover, &handover);
 	int process = handover.process;
 	if (!result)
 		return serves(takeover, connection, process);
@@ -174,7 +174,7 @@ static bool go_over(struct ferry_takeover *takeover, int connection)
 			close(process);
 		return leaves(takeover->all) ? false : end(takeover, text);
 	}
-	say(takeover, "that router has died, too");
+	report(takeover, "that router has died, too");
 	takeover->since_ns = ferry_now_ns();
 	if (process >= 0) {
 		count_death(takeover, false); /* else it had not answered, and may be counted, or listen, still */
@@ -189,16 +189,16 @@ static bool go_over(struct ferry_takeover *takeover, int connection)
 static bool look_for_one(struct ferry_takeover *takeover)
 {
 	int connection;
-	ferryResult_t result = ferry_routers_look(takeover->all->routers, takeover->domain, !takeover->told,
+	ferryResult_t result = ferry_routers_look(takeover->all->routers, takeover->domain, !takeover->logged,
 	                                          &connection);
 	if (!result)
 		return go_over(takeover, connection);
 	if (result == ferryRefused)
 		return end(takeover, ferry_last_message());
-	if (result != ferryInProgress && !takeover->told) /* somebody else may start one */
+	if (result != ferryInProgress && !takeover->logged) /* somebody else may start one */
 		ferry_log(FERRY_LOG_WARN, "rank %d: the router of domain %u died: %s", takeover->all->rank->self,
 		          takeover->domain, ferry_last_message());
-	takeover->told |= result != ferryInProgress;
+	takeover->logged |= result != ferryInProgress;
 	return true;
 }
 
@@ -206,7 +206,7 @@ static void see_end(struct ferry_takeover *takeover)
 {
 	if (takeover->state != FERRY_ROUTER_ENDS || !ferry_process_has_ended(link_of(takeover)->process))
 		return;
-	say(takeover, "the process of the router has ended");
+	report(takeover, "the process of the router has ended");
 	takeover->state = FERRY_ROUTER_SOUGHT;
 	takeover->since_ns = ferry_now_ns();
 }
@@ -242,10 +242,10 @@ static void on_router_lost(struct ferry_kept *kept)
 	uint64_t now = ferry_now_ns();
 	takeover->state = FERRY_ROUTER_ENDS;
 	takeover->lost_ns = takeover->since_ns = now;
-	takeover->told = false;
-	say(takeover, "the connection to the router has closed");
+	takeover->logged = false;
+	report(takeover, "the connection to the router has closed");
 	count_death(takeover, true);
-	ferry_keeper_look(kept);
+	ferry_router_monitor_look(kept);
 }
 
 /* ---- open, close ---- */
@@ -261,7 +261,7 @@ static ferryResult_t watch(struct ferry_takeovers *takeovers, uint32_t domain)
 	        .all = takeovers,
 	        .domain = domain};
 	ferry_link_set(link, FERRY_LINK_WATCHED);
-	ferryResult_t result = ferry_keeper_add(&takeover->kept);
+	ferryResult_t result = ferry_router_monitor_add(&takeover->kept);
 	takeover->added = !result;
 	return result;
 }
@@ -283,7 +283,7 @@ void ferry_takeovers_close(struct ferry_takeovers *takeovers)
 		if (!takeovers->domains[domain].all) /* nobody takes its place: it has never been watched */
 			continue;
 		if (takeovers->domains[domain].added)
-			ferry_keeper_remove(&takeovers->domains[domain].kept);
+			ferry_router_monitor_remove(&takeovers->domains[domain].kept);
 		takeovers->domains[domain].added = false;
 		ferry_link_set(&takeovers->rank->links[domain], FERRY_LINK_ENDED);
 	}

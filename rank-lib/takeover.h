@@ -3,7 +3,7 @@
  * What a rank does when a router of its job dies: it waits until that one's process has ended, which its pidfd tells;
  * looks for the router that takes its place, starting one where ranks do that; and hands over all that the old one had
  * from it (router/adoption.h). The job goes on when all ranks have done so. A router that dies in the middle of that is
- * the same case again. By the keeper, a step at a time; callers and streams notice nothing but time.
+ * the same case again. By the router monitor, a step at a time; callers and streams notice nothing but time.
  *
  * Nothing is handed over before the old router has ended: its threads might still write to the arenas. Of a router that
  * has ended before it answered a rank's first message the rank has no pidfd, and needs none: it has begun nothing, as
@@ -19,8 +19,8 @@
 #include "rank-lib/attach/handover.h"
 #include "rank-lib/attach/routers.h"
 #include "rank-lib/journal.h"
-#include "rank-lib/keeper.h"
 #include "rank-lib/rank.h"
+#include "rank-lib/router_monitor.h"
 
 enum ferry_takeover_state {
 	FERRY_ROUTER_SERVES,
@@ -30,7 +30,7 @@ enum ferry_takeover_state {
 	FERRY_ROUTER_ADOPTS
 };
 
-/* Of one domain. The keeper's, but for `given_up`. */
+/* Of one domain. The router monitor's, but for `given_up`. */
 struct ferry_takeover {
 	struct ferry_kept kept; /* first */
 	struct ferry_takeovers *all;
@@ -45,7 +45,7 @@ struct ferry_takeover {
 	uint64_t progress;
 	uint64_t loss_ns;   /* when the last one of them lost a GPU of the job's; lost_gpu: that was the last router */
 	bool lost_gpu;
-	bool told;          /* that no router can be started by this rank */
+	bool logged; /* that no router can be started by this rank */
 };
 
 struct ferry_takeovers {
@@ -62,7 +62,7 @@ struct ferry_takeovers {
 
 /**
  * All have attached: looks after the routers from now on, where another may take a router's place. Errors: those of
- * ferry_keeper_add; ferryInvalidArgument for FERRY_TAKEOVER.
+ * ferry_router_monitor_add; ferryInvalidArgument for FERRY_TAKEOVER.
  */
 ferryResult_t ferry_takeovers_open(struct ferry_takeovers *takeovers);
 

@@ -136,8 +136,8 @@ static bool fits(const struct ferry_user_program *kept, const struct ferry_topol
 	       !kept->refused[call->premulsum];
 }
 
-static void say_unfit(const struct ferry_user_program *kept, const struct ferry_topology *topology,
-                      const struct ferry_user_call *call, char reason[MOST_REASON])
+static void report_unfit(const struct ferry_user_program *kept, const struct ferry_topology *topology,
+                         const struct ferry_user_call *call, char reason[MOST_REASON])
 {
 	const struct ferry_program *program = kept->program;
 	uint32_t rank = 0;
@@ -184,13 +184,13 @@ static bool is_news(const char *reason, const char *name)
 	return news;
 }
 
-static void tell_unfit(const char *source, struct ferry_user_program *kept, const struct ferry_topology *topology,
-                       const struct ferry_user_call *call)
+static void log_unfit(const char *source, struct ferry_user_program *kept, const struct ferry_topology *topology,
+                      const struct ferry_user_call *call)
 {
 	char reason[MOST_REASON];
 	const char *name = kept->program->name;
-	say_unfit(kept, topology, call, reason);
-	kept->told = true;
+	report_unfit(kept, topology, call, reason);
+	kept->logged = true;
 	if (is_news(reason, name))
 		ferry_log(FERRY_LOG_WARN, "%s: %s is not used for %s, Ferry's own program is: %s", source, name,
 		          ferry_collective_name(call->collective), reason);
@@ -209,8 +209,8 @@ const struct ferry_program *ferry_user_programs_replacement(struct ferry_user_pr
 		tells = false; /* it is for other sizes, which its header says */
 	}
 	for (uint32_t i = 0; tells && i < programs->count; i++)
-		if (is_named_for(&programs->kept[i], call) && !programs->kept[i].told)
-			tell_unfit(programs->source, &programs->kept[i], topology, call);
+		if (is_named_for(&programs->kept[i], call) && !programs->kept[i].logged)
+			log_unfit(programs->source, &programs->kept[i], topology, call);
 	return NULL;
 }
 

@@ -17,7 +17,7 @@ struct ferry_user_program {
 	uint64_t least, most; /* bytes of the collective that it replaces the built-in one for */
 	/* why it does not compile, and so replaces nothing; NULL: not so. [1]: with premulsum, which asks for more */
 	char *refused[2];
-	bool told; /* that it fits no call of its collective */
+	bool logged; /* that it fits no call of its collective */
 };
 
 /** What a replacement is looked for. */

@@ -13,7 +13,7 @@ bool ferry_watchdog_is_due(const struct ferry_watchdog *watchdog, uint64_t waite
 {
 	const struct ferry_timeout *timeout = &watchdog->rank->timeout;
 	return ferry_timeout_over(timeout->fails, waited) || ferry_timeout_over(timeout->replaces, waited) ||
-	       (!watchdog->told && ferry_timeout_over(timeout->reports, waited));
+	       (!watchdog->logged && ferry_timeout_over(timeout->reports, waited));
 }
 
 bool ferry_watchdog_say(struct ferry_watchdog *watchdog, uint64_t waited, const char *what)
@@ -25,9 +25,9 @@ bool ferry_watchdog_say(struct ferry_watchdog *watchdog, uint64_t waited, const 
 	         (unsigned long long)(waited / 1000000000), what);
 	if (fails)
 		ferry_rank_fail(rank, ferryRemoteError, text);
-	else if (!watchdog->told)
+	else if (!watchdog->logged)
 		ferry_log(FERRY_LOG_WARN, "%s", text);
-	watchdog->told = true;
+	watchdog->logged = true;
 	return fails;
 }
 
@@ -77,8 +77,8 @@ ferryResult_t ferry_watchdog_ask(struct ferry_rank *rank, uint32_t domain, struc
 	struct ferry_deadline deadline = ferry_deadline_for((unsigned)seconds, NULL);
 	deadline.gives_up = gives_up;
 	deadline.who = &question;
-	result = ferry_link_ask_within(&rank->links[domain], message, payload, NULL, &reply, &deadline);
-	return result && ferry_rank_failed(rank) ? ferry_rank_say_failed(rank) : result;
+	result = ferry_link_request_within(&rank->links[domain], message, payload, NULL, &reply, &deadline);
+	return result && ferry_rank_failed(rank) ? ferry_rank_report_failure(rank) : result;
 }
 
 /* ---- the router that moves the rank's data ---- */
@@ -94,7 +94,7 @@ static uint64_t last_look(const struct ferry_rank *rank)
 static bool waits(const struct ferry_router_watchdog *watchdog, uint64_t taken)
 {
 	return taken != atomic_load_explicit(&watchdog->ring->written, memory_order_relaxed) ||
-	       ferry_word_table_waits(watchdog->words);
+	       ferry_stream_flag_table_waits(watchdog->flags);
 }
 
 /* The first call that the rank is in; NULL: none that the others have been told of. */
@@ -102,12 +102,12 @@ static const struct ferry_descriptor *call_of(const struct ferry_rank *rank, uin
 {
 	const struct ferry_rank_line *line = ferry_rank_line(&rank->shared, (uint32_t)rank->self);
 	const struct ferry_descriptor *found = NULL;
-	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
-		uint64_t begun = atomic_load_explicit(&line->ring[bank].seq, memory_order_acquire);
-		if (begun <= atomic_load_explicit(&line->finished[bank], memory_order_acquire) ||
-		    begun % FERRY_BANKS != bank || (found && begun > *seq))
+	for (uint32_t parity = 0; parity < FERRY_PARITIES; parity++) {
+		uint64_t begun = atomic_load_explicit(&line->ring[parity].seq, memory_order_acquire);
+		if (begun <= atomic_load_explicit(&line->finished[parity], memory_order_acquire) ||
+		    begun % FERRY_PARITIES != parity || (found && begun > *seq))
 			continue;
-		found = &line->ring[bank];
+		found = &line->ring[parity];
 		*seq = begun;
 	}
 	return found;
@@ -116,14 +116,14 @@ static const struct ferry_descriptor *call_of(const struct ferry_rank *rank, uin
 static bool all_are_in(const struct ferry_rank *rank, uint64_t seq)
 {
 	for (uint32_t other = 0; other < (uint32_t)rank->nranks; other++)
-		if (atomic_load_explicit(&ferry_rank_line(&rank->shared, other)->ring[seq % FERRY_BANKS].seq,
+		if (atomic_load_explicit(&ferry_rank_line(&rank->shared, other)->ring[seq % FERRY_PARITIES].seq,
 		                         memory_order_acquire) != seq)
 			return false;
 	return true;
 }
 
-static void say_slice(const struct ferry_router_watchdog *watchdog, uint64_t hash, uint64_t seq, char *text,
-                      size_t bytes)
+static void format_slice(const struct ferry_router_watchdog *watchdog, uint64_t hash, uint64_t seq, char *text,
+                         size_t bytes)
 {
 	const struct ferry_rank *rank = watchdog->wait.rank;
 	struct ferry_stalled stalled;
@@ -136,7 +136,7 @@ static void say_slice(const struct ferry_router_watchdog *watchdog, uint64_t has
 	pthread_mutex_unlock(watchdog->lock);
 }
 
-static void say_call(const struct ferry_router_watchdog *watchdog, uint64_t taken, char *text, size_t bytes)
+static void format_call(const struct ferry_router_watchdog *watchdog, uint64_t taken, char *text, size_t bytes)
 {
 	struct ferry_descriptor_fields fields;
 	char slice[80] = "";
@@ -155,7 +155,7 @@ static void say_call(const struct ferry_router_watchdog *watchdog, uint64_t take
 		return;
 	}
 	ferry_descriptor_read(call, &fields);
-	say_slice(watchdog, fields.plan_hash, seq, slice, sizeof slice);
+	format_slice(watchdog, fields.plan_hash, seq, slice, sizeof slice);
 	snprintf(text, bytes, "to go on with call %llu (%s)%s", (unsigned long long)seq,
 	         ferry_collective_name(fields.shape & 0xff), slice);
 }
@@ -171,7 +171,7 @@ bool ferry_watchdog_look(struct ferry_router_watchdog *watchdog)
 		watchdog->taken = taken;
 		watchdog->looked = looked;
 		watchdog->wait.since = now;
-		watchdog->wait.told = false;
+		watchdog->wait.logged = false;
 		return false;
 	}
 	uint64_t waited = now - watchdog->wait.since;
@@ -179,6 +179,6 @@ bool ferry_watchdog_look(struct ferry_router_watchdog *watchdog)
 		return waited >= DEAF_NS;
 	if (!ferry_watchdog_is_due(&watchdog->wait, waited))
 		return false;
-	say_call(watchdog, taken, what, sizeof what);
+	format_call(watchdog, taken, what, sizeof what);
 	return say_router(&watchdog->wait, waited, rank->domain, false, what);
 }

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * Watchdog: what a rank says and does where it waits for long, by FERRY_TIMEOUT and FERRY_ON_TIMEOUT (ipc/deadline.h).
- * A caller that waits for ranks, or asks a router, runs it itself. For calls in streams the keeper runs it four times a
- * second: it finds out whether the router that moves the rank's data has stopped or hangs, which that router's lanes
- * cannot tell. A router takes submissions whether their streams have come to them or not, and its lanes note every 50
- * ms that they have looked at a rank that has calls (ipc/arena.h). Where it does look, its lanes say who the blocker is
- * (router/stall.h).
+ * A caller that waits for ranks, or asks a router, runs it itself. For calls in streams the router monitor runs it four
+ * times a second: it finds out whether the router that moves the rank's data has stopped or hangs, which that router's
+ * lanes cannot tell. A router takes submissions whether their streams have come to them or not, and its lanes note
+ * every 50 ms that they have looked at a rank that has calls (ipc/arena.h). Where it does look, its lanes say who the
+ * blocker is (router/stall.h).
  */
 #ifndef FERRY_RANK_LIB_WATCHDOG_H
 #define FERRY_RANK_LIB_WATCHDOG_H
 
 #include "rank-lib/plan_cache.h"
 #include "rank-lib/rank.h"
-#include "rank-lib/words.h"
+#include "rank-lib/stream_flags.h"
 
 /* One wait. Whoever waits. */
 struct ferry_watchdog {
 	struct ferry_rank *rank;
 	uint64_t since; /* ferry_now_ns */
-	bool told;
+	bool logged;
 };
 
 /** Whether there is something to say, or to do, of a wait for so long. */
@@ -37,10 +37,10 @@ ferryResult_t ferry_watchdog_ask(struct ferry_rank *rank, uint32_t domain, struc
 
 /* The router that moves the rank's data. */
 struct ferry_router_watchdog {
-	struct ferry_watchdog wait; /* the keeper's: `taken` and `looked` are the same since then */
+	struct ferry_watchdog wait; /* the router monitor's: `taken` and `looked` are the same since then */
 	/* constant, from whoever watches */
 	const struct ferry_ring *ring;
-	struct ferry_word_table *words;
+	struct ferry_stream_flag_table *flags;
 	const struct ferry_plan_cache *plans;
 	pthread_mutex_t *lock;      /* of the plans: tried, and where somebody has it they are not looked at */
 	int process;                /* the router's, for people */

@@ -7,11 +7,11 @@
 #include "ipc/process.h"
 #include "ipc/publish.h"
 #include "ipc/rankset.h"
-#include "router/attendant.h"
-#include "router/brought.h"
-#include "router/guests.h"
-#include "router/intakes.h"
-#include "router/resumed.h"
+#include "router/foreign_ranks.h"
+#include "router/imported_arena.h"
+#include "router/job_thread.h"
+#include "router/recovery.h"
+#include "router/remote_ranks.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,7 @@ struct ferry_adoption {
 	uint64_t come;     /* bit r: rank r has handed over everything */
 	uint64_t since_ns; /* the first of them has had no router since then */
 	uint64_t until_ns; /* when those that have not come are waited for no longer */
-	bool opening;      /* all have come; the attendant readies what is needed to move data of theirs, or has */
+	bool opening;      /* all have come; the job thread readies what is needed to move data of theirs, or has */
 };
 
 /* ---- the job ---- */
@@ -36,11 +36,11 @@ static ferryResult_t open_job(const struct ferry_jobs *jobs, const struct ferry_
 	long seconds;
 	ferryResult_t result = ferry_deadline_seconds(&seconds);
 	if (!result)
-		result = ferry_brought_map(message, jobs->domain, descriptors, &shared);
+		result = ferry_imported_arena_map(message, jobs->domain, descriptors, &shared);
 	if (result)
 		return result;
 	if ((result = ferry_job_new_of(message->key, &shared, jobs->domain, jobs->workers.limit, made))) {
-		ferry_brought_unmap(&shared);
+		ferry_imported_arena_unmap(&shared);
 		return result;
 	}
 	uint64_t now = ferry_now_ns();
@@ -52,10 +52,10 @@ static ferryResult_t open_job(const struct ferry_jobs *jobs, const struct ferry_
 	}
 	job->adoption->since_ns = now;
 	job->adoption->until_ns = now + (uint64_t)seconds * 1000000000u;
-	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
-		job->runs[bank].last = atomic_load_explicit(&shared.arenas[jobs->domain].header->finished[bank],
-		                                            memory_order_acquire);
-		job->runs[bank].resumes = true;
+	for (uint32_t parity = 0; parity < FERRY_PARITIES; parity++) {
+		job->runs[parity].last = atomic_load_explicit(&shared.arenas[jobs->domain].header->finished[parity],
+		                                              memory_order_acquire);
+		job->runs[parity].resumes = true;
 	}
 	/* Who slept there has ended: nobody needs to wake it. */
 	atomic_store_explicit(&shared.arenas[jobs->domain].header->router.sleepers, 0, memory_order_relaxed);
@@ -72,7 +72,7 @@ static ferryResult_t make_job(struct ferry_jobs *jobs, const struct ferry_attach
 		result = open_job(jobs, message, descriptors, &job);
 	if (result)
 		return result;
-	const struct ferry_staging brings = ferry_brought_staging(&job->shared);
+	const struct ferry_staging brings = ferry_imported_arena_staging(&job->shared);
 	if ((result = ferry_quota_bring(&jobs->quota, &allowance, &brings))) {
 		ferry_job_free(job);
 		return result;
@@ -95,7 +95,7 @@ static ferryResult_t check_same(const struct ferry_job *job, const struct ferry_
 		return ferry_fail(ferryRefused, "rank %u hands over a job that this router has made, or serves already",
 		                  message->rank);
 	bool same = job->shared.nranks == message->nranks && job->shared.ndomains == message->ndomains &&
-	            ferry_brought_are_same(&job->shared, descriptors);
+	            ferry_imported_arena_are_same(&job->shared, descriptors);
 	return same ? ferrySuccess
 	            : ferry_fail(ferryRefused, "rank %u hands over other arenas than the ranks before it",
 	                         message->rank);
@@ -105,7 +105,7 @@ static ferryResult_t check_same(const struct ferry_job *job, const struct ferry_
 static void forget_lanes(const struct ferry_job *job, uint32_t rank)
 {
 	struct ferry_rank_line *line = ferry_rank_line(&job->shared, rank);
-	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++)
+	for (enum ferry_direction direction = FERRY_DIR_D2H; direction <= FERRY_DIR_H2D; direction++)
 		atomic_store_explicit(&line->traffic[direction].moves, 0, memory_order_relaxed);
 }
 
@@ -161,27 +161,27 @@ static bool any_moved(const struct ferry_job *job)
 	return false;
 }
 
-static void say_let_go(const struct ferry_job *job, uint64_t ranks)
+static void publish_released(const struct ferry_job *job, uint64_t ranks)
 {
-	atomic_fetch_or_explicit(&job->shared.arenas[job->domain].header->let_go, ranks, memory_order_release);
+	atomic_fetch_or_explicit(&job->shared.arenas[job->domain].header->released, ranks, memory_order_release);
 }
 
 void ferry_adoption_leave(struct ferry_job *job, uint32_t rank)
 {
 	if (!job->adoption || !job->imports[rank])
 		return;
-	say_let_go(job, 1ull << rank);
+	publish_released(job, 1ull << rank);
 	ferry_doorbell_ring(&ferry_rank_line(&job->shared, rank)->app);
 }
 
 /* Who has left while the job was adopted: what has been mapped and opened for it meanwhile goes. */
-static void close_leavers(struct ferry_jobs *jobs, struct ferry_job *job)
+static void close_departed(struct ferry_jobs *jobs, struct ferry_job *job)
 {
 	for (uint64_t left = ferry_departed(&job->shared) | job->detached; left; left &= left - 1) {
 		uint32_t rank = ferry_rankset_lowest(left);
-		struct ferry_ending *ending = ferry_intake_leave(job, rank, -1, false, false);
+		struct ferry_ending *ending = ferry_remote_rank_leave(job, rank, -1, false, false);
 		if (!ending)
-			ending = ferry_guest_leave(job, rank, -1, false);
+			ending = ferry_foreign_rank_leave(job, rank, -1, false);
 		if (ending)
 			ferry_reaper_give(&jobs->reaper, ending);
 		else if (job->imports[rank]) /* it has not come, so no lane has it */
@@ -197,7 +197,7 @@ static void serve(struct ferry_jobs *jobs, struct ferry_job *job)
 	ferry_debug_takeover(since, "router %u: serves the job of %u ranks", jobs->domain, job->shared.nranks);
 	uint64_t epoch = atomic_load_explicit(&header->epoch, memory_order_relaxed) + 1;
 	job->attached |= ferry_departed(&job->shared); /* none is waited for */
-	job->takeover = (struct ferry_takeover_told){.at_ns = now, .took_ns = now - since};
+	job->takeover = (struct ferry_takeover_reported){.at_ns = now, .took_ns = now - since};
 	jobs->takeovers++;
 	free(job->adoption);
 	job->adoption = NULL;
@@ -205,8 +205,8 @@ static void serve(struct ferry_jobs *jobs, struct ferry_job *job)
 	atomic_store_explicit(&job->ready, 1, memory_order_release);
 	atomic_store_explicit(&header->ready, 1, memory_order_release);
 	ferry_futex_wake(&header->ready, -1, true);
-	close_leavers(jobs, job);
-	/* What the old router has published without waking anybody. This one's attendant is among those that wait. */
+	close_departed(jobs, job);
+	/* What the old router has published without waking anybody. This one's job thread is among those that wait. */
 	ferry_wake_all(&job->shared);
 	ferry_log(FERRY_LOG_INFO,
 	          "domain %u: took the place of a router that ended, for a job of %u ranks: %.1f ms after a rank "
@@ -220,17 +220,17 @@ static void forget_absent(struct ferry_job *job)
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
 		if (job->adoption->come >> rank & 1)
 			continue;
-		ferry_resumed_free(job->resumed[rank]);
-		job->resumed[rank] = NULL;
+		ferry_recovery_free(job->recovery[rank]);
+		job->recovery[rank] = NULL;
 	}
 }
 
 bool ferry_adoption_takes(const struct ferry_job *job, uint32_t rank)
 {
-	return job->adoption && !job->adoption->opening && job->imports[rank] && !job->imports[rank]->guest;
+	return job->adoption && !job->adoption->opening && job->imports[rank] && !job->imports[rank]->foreign_rank;
 }
 
-/* At once where no data is moved here; else when the attendant has made ready for that. */
+/* At once where no data is moved here; else when the job thread has made ready for that. */
 static void go_on(struct ferry_jobs *jobs, struct ferry_job *job)
 {
 	if (!any_moved(job)) {
@@ -239,7 +239,7 @@ static void go_on(struct ferry_jobs *jobs, struct ferry_job *job)
 	}
 	if (!job->adoption->opening) {
 		forget_absent(job);
-		job->adoption->opening = ferry_attendant_open(job);
+		job->adoption->opening = ferry_job_thread_open(job);
 		if (!job->adoption->opening)
 			return; /* it has ended: the job has failed */
 	}
@@ -256,11 +256,11 @@ ferryResult_t ferry_adoption_come(struct ferry_jobs *jobs, struct ferry_job *job
 		return ferry_fail(ferryInvalidUsage, "rank %u has nothing to hand over: its job is served already",
 		                  rank);
 	if (ferry_adoption_takes(job, rank)) {
-		ferryResult_t result = ferry_resumed_add(&job->resumed[rank], NULL, 0);
+		ferryResult_t result = ferry_recovery_add(&job->recovery[rank], NULL, 0);
 		if (result)
 			return result;
-		job->resumed[rank]->number = message->hash;
-		job->resumed[rank]->calls = message->staging;
+		job->recovery[rank]->number = message->hash;
+		job->recovery[rank]->calls = message->staging;
 	}
 	job->adoption->come |= 1ull << rank;
 	ferry_debug_takeover(job->adoption->since_ns, "router %u: rank %u has handed over all", jobs->domain, rank);
@@ -299,7 +299,7 @@ static void watch(struct ferry_jobs *jobs, struct ferry_job *job, uint64_t now)
 		         "(FERRY_ATTACH_TIMEOUT sets the seconds)",
 		         job->domain, ferry_rankset_print(ranks, missing));
 		ferry_job_fail(job, ferryRemoteError, text);
-	} else if (!ranks) { /* the last of them has left, or the attendant may be done */
+	} else if (!ranks) { /* the last of them has left, or the job thread may be done */
 		go_on(jobs, job);
 	}
 }
@@ -308,14 +308,14 @@ static void watch(struct ferry_jobs *jobs, struct ferry_job *job, uint64_t now)
  * The job has failed, and no lane has begun anything here: ranks that have come already let their streams go on
  * themselves. Where lanes have been opened they do that.
  */
-static void let_go(const struct ferry_job *job)
+static void released(const struct ferry_job *job)
 {
 	uint64_t ranks = 0;
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++)
 		if (job->imports[rank])
 			ranks |= 1ull << rank;
 	if (!job->adoption->opening)
-		say_let_go(job, ranks);
+		publish_released(job, ranks);
 }
 
 int ferry_adoptions_watch(struct ferry_jobs *jobs)
@@ -326,7 +326,7 @@ int ferry_adoptions_watch(struct ferry_jobs *jobs)
 		if (job->adoption && !atomic_load(&job->dead))
 			watch(jobs, job, now);
 		if (job->adoption && atomic_load(&job->dead))
-			let_go(job);
+			released(job);
 		else if (job->adoption)
 			again = job->adoption->opening ? 1 : LOOK_MS;
 	}

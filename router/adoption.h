@@ -45,7 +45,7 @@ bool ferry_adoption_takes(const struct ferry_job *job, uint32_t rank);
 
 /**
  * The rank leaves in order: all its calls are over, so nothing is copied for it here, nor into its memory, whatever it
- * has handed over. If its job is being adopted that is said at once (let_go), so that the rank need not wait for all
+ * has handed over. If its job is being adopted that is said at once (released), so that the rank need not wait for all
  * others to come; what is opened for it is closed when the job goes on.
  */
 void ferry_adoption_leave(struct ferry_job *job, uint32_t rank);

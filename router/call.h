@@ -2,8 +2,8 @@
 /**
  * A call under way, as lanes see it: one rank's part of a collective, or a group of sends and receives. Its half for
  * each lane is that lane's alone; the rest is the D2H lane's, but for what is said at the fields. Whoever makes a call
- * (rank-lib: a rank with lanes of its own; router/submitted.c: a rank whose router moves the data) fills it in, hands
- * it to the lanes, and is told by `ops` when they let go of it.
+ * (rank-lib: a rank with lanes of its own; router/call_decoder.c: a rank whose router moves the data) fills it in,
+ * hands it to the lanes, and is told by `ops` when they let go of it.
  */
 #ifndef FERRY_ROUTER_CALL_H
 #define FERRY_ROUTER_CALL_H
@@ -18,7 +18,7 @@ struct ferry_transfer {
 	const struct ferry_step *step; /* NULL: point to point */
 	char *user;                    /* the device's side */
 	char *destination;             /* COPY; PUT: once it is known where the peer has its buffer */
-	int64_t process;               /* PUT, and what is pushed: as in struct ferry_landing */
+	int64_t process;               /* PUT, and what is pushed: as in struct ferry_put_target */
 	void *hold;                    /* the same; of PUTs to one rank the first has it. NULL: let go of */
 	uint64_t length;               /* bytes */
 	uint32_t nslices;
@@ -34,24 +34,24 @@ struct ferry_transfer {
 	uint64_t base;                 /* slices of earlier messages; known once it is this message's turn */
 	uint64_t first;                /* number of the call's first message with that peer this way; named calls */
 	bool last;                     /* with that peer this way, of its call; constant */
-	bool puts;                     /* pushed into the destination's buffer, which is `landing` there */
-	bool told;                     /* the same: its destination can see what is about to be pushed */
-	struct ferry_buffer_name landing;
+	bool puts;                     /* pushed into the destination's buffer, which is `put_target` there */
+	bool published;                /* the same: its destination can see what is about to be pushed */
+	struct ferry_buffer_name put_target;
 };
 
 /* One lane's half of a call. The lanes' halves lie apart: each is written for every slice. */
 struct ferry_half {
-	_Alignas(128) struct ferry_call *next;         /* in the inbox, then in the list, of its seat */
-	struct ferry_transfer *transfers;              /* of the bank that the call runs in */
+	_Alignas(128) struct ferry_call *next;         /* in the inbox, then in the list, of its lane rank */
+	struct ferry_transfer *transfers;              /* of the parity that the call runs in */
 	uint32_t ntransfers, left, turn;               /* left: not finished; turn: which one is looked at first */
 	uint32_t all;                                  /* transfers that a run has to finish; constant */
 	uint64_t ended;                                /* captured: number of the last run whose half has ended */
-	struct ferry_transfer *prepared[FERRY_BANKS];  /* NULL for a bank that it will not run in */
+	struct ferry_transfer *prepared[FERRY_PARITIES]; /* NULL for a parity that it will not run in */
 };
 
 enum ferry_call_stage {
 	FERRY_CALL_MADE,     /* its stream has not reached it */
-	FERRY_CALL_REACHED,  /* the stream waits; the call has no number yet, or its bank is not free */
+	FERRY_CALL_REACHED,  /* the stream waits; the call has no number yet, or its parity is not free */
 	FERRY_CALL_SUBMITTED /* the other ranks and the routers have been told; slices move */
 };
 
@@ -97,7 +97,8 @@ struct ferry_call_ops {
 struct ferry_call {
 	const struct ferry_call_ops *ops;
 	struct ferry_member *member;
-	struct ferry_buffer_name landing; /* its receive buffer, as others that put there are told (ipc/descriptor.h) */
+	struct ferry_buffer_name
+	        put_target; /* its receive buffer, as others that put there are told (ipc/descriptor.h) */
 	/* host devices: what the D2H lane copies before it tells others, so that they may put where it was; or NULL */
 	char *aside;
 	const char *aside_from;
@@ -110,14 +111,14 @@ struct ferry_call {
 	_Atomic uint64_t seq;
 	/* number of the call that must be over everywhere before this one begins; 0: none; set with its own number */
 	uint64_t after;
-	uint32_t bank;
+	uint32_t parity;
 	uint64_t count;             /* elements */
 	uint32_t shape, root;       /* as in the descriptor */
 	uint64_t scalar;            /* premulsum: this rank's factor */
 	const void *device_scalar;  /* where it is read when the stream reaches the call; NULL: it is in `scalar` */
 	enum ferry_call_stage stage;
 	/* a router before this one may have told the others of the run that it is in; D2H lane, until it has begun */
-	bool resumed;
+	bool recovery;
 	bool timed;                 /* constant */
 	uint64_t reached_ns;        /* 0, or when a timed call was reached; D2H lane, before any slice */
 	/* that have not finished their half: set by who begins the call, each lane takes itself away */
@@ -130,7 +131,7 @@ struct ferry_call {
 /** Whether the H2D lane has something to do in it. */
 static inline bool ferry_call_descends(const struct ferry_call *call)
 {
-	return call->halves[FERRY_DOWN].all > 0;
+	return call->halves[FERRY_DIR_H2D].all > 0;
 }
 
 /** The number of the run that the call is in; 0: none (a call whose number rank 0 decides). */
@@ -141,7 +142,7 @@ static inline uint64_t ferry_call_number(const struct ferry_call *call)
 
 /**
  * Whether the lane is in a run of the call: the stream has reached it and, where rank 0 decides, it has its number. Its
- * bank and transfers then stay as they are until this lane, too, has ended its half. Where it has ended its half of a
+ * parity and transfers then stay as they are until this lane, too, has ended its half. Where it has ended its half of a
  * captured call, the D2H lane may begin the next run meanwhile.
  */
 static inline bool ferry_call_is_in_run(const struct ferry_call *call, enum ferry_direction direction)
@@ -168,11 +169,11 @@ struct ferry_call_buffers {
 	bool stream_copies; /* the rank's stream copies within the device what waits for nothing */
 };
 
-/** Memory for the halves' transfers; banks: bit b: the call may run in bank b. False: there is none. */
-bool ferry_call_prepare(struct ferry_call *call, uint32_t ups, uint32_t downs, uint32_t banks);
+/** Memory for the halves' transfers; parities: bit b: the call may run in parity b. False: there is none. */
+bool ferry_call_prepare(struct ferry_call *call, uint32_t ups, uint32_t downs, uint32_t parities);
 void ferry_call_unprepare(struct ferry_call *call);
 
-/** Fills the prepared banks with what call->steps and the buffers say. */
+/** Fills the prepared parities with what call->steps and the buffers say. */
 void ferry_call_fill(struct ferry_call *call, const struct ferry_call_buffers *buffers);
 
 /**
@@ -189,14 +190,15 @@ void ferry_call_fill_transfer(const struct ferry_plan *plan, const struct ferry_
 bool ferry_call_stream_copies(const struct ferry_call_buffers *buffers, const struct ferry_step *step);
 
 /**
- * Readies the call for its run in this bank: by who makes it, or the D2H lane while the H2D lane is in no run of it.
+ * Readies the call for its run in this parity: by who makes it, or the D2H lane while the H2D lane is in no run of it.
  */
-void ferry_call_arm(struct ferry_call *call, uint32_t bank);
+void ferry_call_arm(struct ferry_call *call, uint32_t parity);
 
 /**
  * Armed for its number: the halves go on behind what their counters say, as a router that has ended may have begun
  * them. What had been copied and not published is copied again: nobody has read it, and what was to be written over its
- * source waits for the counter. So does the stream of a rank that was pushed to (LAND): its buffer is the call's still.
+ * source waits for the counter. So does the stream of a rank that was pushed to (WAIT_PUT): its buffer is the call's
+ * still.
  */
 void ferry_call_resume(struct ferry_call *call);
 

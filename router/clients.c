@@ -9,8 +9,8 @@
 #include "ipc/wait.h"
 #include "router/adoption.h"
 #include "router/counter_pages.h"
-#include "router/guests.h"
-#include "router/intakes.h"
+#include "router/foreign_ranks.h"
+#include "router/remote_ranks.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -69,7 +69,7 @@ static void client_close(struct ferry_clients *clients, size_t index)
 	if (job) {
 		bool lost = !client->detached && !has_left(job, client->rank);
 		if (lost)
-			ferry_job_say_gone(job, client->rank);
+			ferry_job_report_gone(job, client->rank);
 		if (lost && !atomic_load(&job->dead)) {
 			char text[96];
 			snprintf(text, sizeof text,
@@ -80,10 +80,10 @@ static void client_close(struct ferry_clients *clients, size_t index)
 		if (!lost)
 			ferry_adoption_leave(job, client->rank);
 		/* Its connection closes after that: it may still be there, and then takes that for our end. */
-		struct ferry_ending *ending = ferry_intake_leave(job, client->rank, client->descriptor,
-		                                                  false, client->detached);
+		struct ferry_ending *ending = ferry_remote_rank_leave(job, client->rank, client->descriptor, false,
+		                                                      client->detached);
 		if (!ending)
-			ending = ferry_guest_leave(job, client->rank, client->descriptor, false);
+			ending = ferry_foreign_rank_leave(job, client->rank, client->descriptor, false);
 		if (ending) {
 			client->descriptor = -1;
 			ferry_reaper_give(&clients->jobs->reaper, ending);

@@ -20,58 +20,58 @@ ferryResult_t ferry_copies_open(struct ferry_copies *copies, struct ferry_copier
 	return result;
 }
 
-static void keep(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call,
+static void keep(struct ferry_copies *copies, struct ferry_lane_rank *lane_rank, struct ferry_call *call,
                  struct ferry_transfer *transfer, uint64_t bytes, uint32_t slices)
 {
-	copies->under_way[copies->tail++ % FERRY_MOST_COPIES] =
-	        (struct ferry_copying){seat, call, transfer, copies->queue.started, slices};
-	ferry_traffic_moves(seat, bytes);
-	seat->under_way++;
+	copies->under_way[copies->tail++ % FERRY_MOST_COPIES] = (struct ferry_copying){lane_rank, call, transfer,
+	                                                                               copies->queue.started, slices};
+	ferry_traffic_moves(lane_rank, bytes);
+	lane_rank->under_way++;
 	transfer->issued += slices;
 }
 
-static bool refused(struct ferry_seat *seat, ferryResult_t result)
+static bool refused(struct ferry_lane_rank *lane_rank, ferryResult_t result)
 {
 	if (result)
-		seat->member->ops->fail(seat->member, result, ferry_last_message());
+		lane_rank->member->ops->fail(lane_rank->member, result, ferry_last_message());
 	return result;
 }
 
-bool ferry_copies_push(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call,
-                       struct ferry_transfer *transfer, const struct ferry_landing *to, const void *source,
+bool ferry_copies_push(struct ferry_copies *copies, struct ferry_lane_rank *lane_rank, struct ferry_call *call,
+                       struct ferry_transfer *transfer, const struct ferry_put_target *to, const void *source,
                        uint64_t bytes, uint32_t slices)
 {
-	const struct ferry_member_ops *ops = seat->member->ops;
-	if (!ferry_traffic_may_move(seat))
+	const struct ferry_member_ops *ops = lane_rank->member->ops;
+	if (!ferry_traffic_may_move(lane_rank))
 		return false;
-	if (ops->enter && !ops->enter(seat->member, to->to))
+	if (ops->enter && !ops->enter(lane_rank->member, to->to))
 		return false;
 	drive(copies);
 	ferryResult_t result = copies->queue.copier->ops->push(&copies->queue, to, source, bytes);
 	drive(copies);
 	if (ops->enter)
-		ops->leave(seat->member, to->to);
-	if (refused(seat, result))
+		ops->leave(lane_rank->member, to->to);
+	if (refused(lane_rank, result))
 		return false;
-	keep(copies, seat, call, transfer, bytes, slices);
+	keep(copies, lane_rank, call, transfer, bytes, slices);
 	return true;
 }
 
-bool ferry_copies_start(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call,
+bool ferry_copies_start(struct ferry_copies *copies, struct ferry_lane_rank *lane_rank, struct ferry_call *call,
                         struct ferry_transfer *transfer, void *destination, const void *source, uint64_t bytes,
                         bool crosses)
 {
-	if (!ferry_traffic_may_move(seat))
+	if (!ferry_traffic_may_move(lane_rank))
 		return false;
 	if (bytes) {
 		drive(copies);
 		ferryResult_t result = copies->queue.copier->ops->copy(&copies->queue, destination, source, bytes,
 		                                                       transfer->length, crosses);
 		drive(copies);
-		if (refused(seat, result))
+		if (refused(lane_rank, result))
 			return false;
 	}
-	keep(copies, seat, call, transfer, bytes, 1);
+	keep(copies, lane_rank, call, transfer, bytes, 1);
 	return true;
 }
 
@@ -88,7 +88,7 @@ bool ferry_copies_take(struct ferry_copies *copies, uint64_t finished, struct fe
 	if (!ferry_copies_any(copies) || copies->under_way[copies->head % FERRY_MOST_COPIES].number > finished)
 		return false;
 	*copying = copies->under_way[copies->head++ % FERRY_MOST_COPIES];
-	copying->seat->under_way--;
+	copying->lane_rank->under_way--;
 	return true;
 }
 

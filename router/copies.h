@@ -9,10 +9,10 @@
 
 #define FERRY_MOST_COPIES 64 /* that a lane may have started and not finished */
 
-struct ferry_seat;
+struct ferry_lane_rank;
 
 struct ferry_copying {
-	struct ferry_seat *seat;
+	struct ferry_lane_rank *lane_rank;
 	struct ferry_call *call;
 	struct ferry_transfer *transfer;
 	uint64_t number; /* of the copy in the queue */
@@ -41,8 +41,8 @@ static inline bool ferry_copies_full(const struct ferry_copies *copies)
 	return copies->tail - copies->head == FERRY_MOST_COPIES;
 }
 
-/** Starts the copy of the transfer's next slice; false if the device refused (the seat's job has failed then). */
-bool ferry_copies_start(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call,
+/** Starts the copy of the transfer's next slice; false if the device refused (the lane rank's job has failed then). */
+bool ferry_copies_start(struct ferry_copies *copies, struct ferry_lane_rank *lane_rank, struct ferry_call *call,
                         struct ferry_transfer *transfer, void *destination, const void *source, uint64_t bytes,
                         bool crosses);
 
@@ -50,8 +50,8 @@ bool ferry_copies_start(struct ferry_copies *copies, struct ferry_seat *seat, st
  * The same for the next `slices` slices of a PUT, in the queue to its peer (router/pushes.h). False also where the
  * peer's memory is shut, as the job has failed.
  */
-bool ferry_copies_push(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call,
-                       struct ferry_transfer *transfer, const struct ferry_landing *to, const void *source,
+bool ferry_copies_push(struct ferry_copies *copies, struct ferry_lane_rank *lane_rank, struct ferry_call *call,
+                       struct ferry_transfer *transfer, const struct ferry_put_target *to, const void *source,
                        uint64_t bytes, uint32_t slices);
 
 /** How many copies have finished by now: an upper bound of the numbers that ferry_copies_take looks for. */

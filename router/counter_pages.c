@@ -11,9 +11,9 @@
 static uint64_t working_ns(const struct ferry_job *job)
 {
 	uint64_t sum = atomic_load_explicit(&job->working_ns, memory_order_relaxed);
-	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
-		if (atomic_load_explicit(&job->runs[bank].seq, memory_order_relaxed))
-			sum += atomic_load_explicit(&job->runs[bank].working_ns, memory_order_relaxed);
+	for (uint32_t parity = 0; parity < FERRY_PARITIES; parity++)
+		if (atomic_load_explicit(&job->runs[parity].seq, memory_order_relaxed))
+			sum += atomic_load_explicit(&job->runs[parity].working_ns, memory_order_relaxed);
 	return sum;
 }
 
@@ -73,12 +73,12 @@ static enum ferry_counters_state state_of(const struct ferry_job *job)
 /* What the rank's lanes have counted. */
 static void add_rank(struct ferry_job_counters *row, const struct ferry_rank_line *line, uint32_t rank, uint64_t now)
 {
-	const struct ferry_traffic *up = &line->traffic[FERRY_UP], *down = &line->traffic[FERRY_DOWN];
-	uint64_t calls = atomic_load_explicit(&up->calls, memory_order_relaxed);
+	const struct ferry_traffic *d2h = &line->traffic[FERRY_DIR_D2H], *h2d = &line->traffic[FERRY_DIR_H2D];
+	uint64_t calls = atomic_load_explicit(&d2h->calls, memory_order_relaxed);
 	row->calls = calls > row->calls ? calls : row->calls;
-	row->up += atomic_load_explicit(&up->bytes, memory_order_relaxed);
-	row->down += atomic_load_explicit(&down->bytes, memory_order_relaxed);
-	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++) {
+	row->d2h += atomic_load_explicit(&d2h->bytes, memory_order_relaxed);
+	row->h2d += atomic_load_explicit(&h2d->bytes, memory_order_relaxed);
+	for (enum ferry_direction direction = FERRY_DIR_D2H; direction <= FERRY_DIR_H2D; direction++) {
 		uint64_t awaits = atomic_load_explicit(&line->traffic[direction].awaits, memory_order_relaxed);
 		uint64_t since = atomic_load_explicit(&line->traffic[direction].since, memory_order_relaxed);
 		if (!awaits)
@@ -99,7 +99,7 @@ static void fill_job(const struct ferry_job *job, uint64_t now, struct ferry_job
 	                                   .state = state_of(job),
 	                                   .attached = job->attached,
 	                                   .left = job->detached,
-	                                   .staging = FERRY_BANKS * arena->staging_bytes,
+	                                   .staging = FERRY_PARITIES * arena->staging_bytes,
 	                                   .working_ns = working_ns(job)};
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++)
 		if (job->attached >> rank & 1 && job->shared.rank_domain[rank] == job->domain)
@@ -182,7 +182,7 @@ static void write_page(struct ferry_jobs *jobs, const struct ferry_user_page *us
 	qsort(draft->job_rows, draft->njob_rows, sizeof *draft->job_rows, compare_numbers);
 	qsort(draft->share_rows, draft->nshare_rows, sizeof *draft->share_rows, compare_numbers);
 	while (draft->ngpu_rows < FERRY_COUNTERS_GPUS &&
-	       ferry_gpus_tell(&jobs->mapper.gpus, draft->ngpu_rows, &draft->gpu_rows[draft->ngpu_rows]))
+	       ferry_gpus_describe(&jobs->mapper.gpus, draft->ngpu_rows, &draft->gpu_rows[draft->ngpu_rows]))
 		draft->ngpu_rows++;
 	for (uint32_t i = 0; i < draft->tenants; i++) {
 		const struct ferry_tenant *tenant = ferry_tenants_at(jobs->tenants, i);

@@ -42,15 +42,15 @@ static ferryResult_t pair_open(struct ferry_gpu_lanes *table, struct ferry_gpu *
 	                                      .stall_ns = table->stall_ns,
 	                                      .spin_ns = table->spin_ns,
 	                                      .priority = table->priority,
-	                                      .lookout = &table->lookout};
+	                                      .stream_poller = &table->stream_poller};
 	struct ferry_gpu_lane_pair *pair = aligned_alloc(_Alignof(struct ferry_gpu_lane_pair), sizeof *pair);
 	if (!pair)
 		return ferry_fail(ferrySystemError, "no memory for a GPU's lanes");
 	memset(pair, 0, sizeof *pair);
 	ferry_priority_need(table->priority);
-	ferryResult_t result = table->pairs ? ferrySuccess : ferry_lookout_open(&table->lookout);
+	ferryResult_t result = table->pairs ? ferrySuccess : ferry_stream_poller_open(&table->stream_poller);
 	if (!result && (result = ferry_lanes_open(&pair->lanes, &options)) && !table->pairs)
-		ferry_lookout_close(&table->lookout);
+		ferry_stream_poller_close(&table->stream_poller);
 	if (result) {
 		free(pair);
 		return result;
@@ -93,7 +93,7 @@ void ferry_gpu_lanes_leave(struct ferry_gpu_lanes *table, struct ferry_lanes *la
 		ferry_gpu_drop(pair->gpu);
 		free(pair);
 		if (!table->pairs)
-			ferry_lookout_close(&table->lookout);
+			ferry_stream_poller_close(&table->stream_poller);
 	}
 	pthread_mutex_unlock(&table->lock);
 }

@@ -181,7 +181,7 @@ void ferry_gpu_drop(struct ferry_gpu *gpu)
 }
 
 /* Under the lock. */
-static void tell(const struct ferry_gpus *gpus, const struct ferry_gpu *gpu, struct ferry_gpu_counters *row)
+static void notify(const struct ferry_gpus *gpus, const struct ferry_gpu *gpu, struct ferry_gpu_counters *row)
 {
 	memcpy(row->uuid, gpu->uuid, sizeof row->uuid);
 	row->nlinks = 0;
@@ -195,14 +195,14 @@ static void tell(const struct ferry_gpus *gpus, const struct ferry_gpu *gpu, str
 	}
 }
 
-bool ferry_gpus_tell(struct ferry_gpus *gpus, uint64_t place, struct ferry_gpu_counters *row)
+bool ferry_gpus_describe(struct ferry_gpus *gpus, uint64_t place, struct ferry_gpu_counters *row)
 {
 	pthread_mutex_lock(&gpus->lock);
 	const struct ferry_gpu *gpu = gpus->all;
 	for (; gpu && place; place--)
 		gpu = gpu->next;
 	if (gpu)
-		tell(gpus, gpu, row);
+		notify(gpus, gpu, row);
 	pthread_mutex_unlock(&gpus->lock);
 	return gpu;
 }

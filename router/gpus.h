@@ -65,7 +65,7 @@ void ferry_gpu_hold(struct ferry_gpu *gpu);
 void ferry_gpu_drop(struct ferry_gpu *gpu);
 
 /** One of those with a context, by its place among them; false: there are no more. Any thread; asks no driver. */
-bool ferry_gpus_tell(struct ferry_gpus *gpus, uint64_t place, struct ferry_gpu_counters *row);
+bool ferry_gpus_describe(struct ferry_gpus *gpus, uint64_t place, struct ferry_gpu_counters *row);
 
 /** For lanes: it stays where it is as long as the GPU is held. */
 struct ferry_copier *ferry_gpu_copier(struct ferry_gpu *gpu);

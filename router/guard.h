@@ -5,7 +5,8 @@
  * is replaced by an empty private one: the job computes nonsense and ends, the router and its other jobs go on. For the
  * daemon: a library does not take its host's signals.
  *
- * The table is written by the connection and attendant threads and read by the handler; a slot's base is released last.
+ * The table is written by the connection and job thread threads and read by the handler; a slot's base is released
+ * last.
  */
 #ifndef FERRY_ROUTER_GUARD_H
 #define FERRY_ROUTER_GUARD_H

@@ -13,16 +13,16 @@
 #define SWEEP_NS 250000000 /* how often idle ones are looked for; */
 #define BUSY_NS  10000000  /* and those that are to be unmapped and still in use */
 
-/* An export whose landings are mapped when all ranks have come. Its descriptors are its own. */
+/* An export whose put targets are mapped when all ranks have come. Its descriptors are its own. */
 struct ferry_later_export {
 	struct ferry_exported exported;
 	int descriptors[FERRY_MOST_PIECES];
 };
 
 void ferry_imports_init(struct ferry_imports *imports, uint32_t rank, const uint8_t *uuid,
-                        struct ferry_export_cell *cells, bool guest)
+                        struct ferry_export_cell *cells, bool foreign_rank)
 {
-	*imports = (struct ferry_imports){.rank = rank, .guest = guest, .cells = cells};
+	*imports = (struct ferry_imports){.rank = rank, .foreign_rank = foreign_rank, .cells = cells};
 	memcpy(imports->uuid, uuid, sizeof imports->uuid);
 	pthread_mutex_init(&imports->lock, NULL);
 	pthread_cond_init(&imports->quiet, NULL);
@@ -63,17 +63,17 @@ static struct ferry_import *find(const struct ferry_imports *imports, uint32_t i
 
 /*
  * Under the lock: where it is for copies of that GPU, and of its own rank's lanes (NULL). What has not been exported as
- * a landing nobody puts into, whoever names it.
+ * a put target nobody puts into, whoever names it.
  */
 static char *start_for(const struct ferry_import *import, const struct ferry_gpu *gpu)
 {
 	if (!gpu)
 		return import->mapping.address;
-	if (import->landings && gpu == ferry_imports_gpu(import->owner))
+	if (import->put_targets && gpu == ferry_imports_gpu(import->owner))
 		return import->mapping.address;
 	for (uint32_t i = 0; i < import->nlandings; i++)
-		if (import->landings[i].gpu == gpu)
-			return import->landings[i].mapping.address;
+		if (import->put_targets[i].gpu == gpu)
+			return import->put_targets[i].mapping.address;
 	return NULL;
 }
 
@@ -246,13 +246,13 @@ static void pass_over(struct ferry_imports *imports, struct pass *pass)
 
 /* ---- unmapping: the mapper ---- */
 
-static void free_landings(struct ferry_landing_map *landings, uint32_t count)
+static void free_put_targets(struct ferry_put_target_map *put_targets, uint32_t count)
 {
 	for (uint32_t i = 0; i < count; i++) {
-		ferry_gpu_unmap(landings[i].gpu, &landings[i].mapping);
-		ferry_gpu_drop(landings[i].gpu);
+		ferry_gpu_unmap(put_targets[i].gpu, &put_targets[i].mapping);
+		ferry_gpu_drop(put_targets[i].gpu);
 	}
-	free(landings);
+	free(put_targets);
 }
 
 static void free_later(struct ferry_import *import)
@@ -269,9 +269,9 @@ static void unmap(struct ferry_imports *imports, struct ferry_import *list)
 	while (list) {
 		struct ferry_import *import = list;
 		list = import->next;
-		free_landings(import->landings, import->nlandings);
+		free_put_targets(import->put_targets, import->nlandings);
 		free_later(import);
-		if (!imports->guest)
+		if (!imports->foreign_rank)
 			ferry_gpu_unmap(ferry_imports_gpu(imports), &import->mapping);
 		pthread_mutex_lock(&imports->lock);
 		if (import->state == FERRY_IMPORT_LEAVING && imports->cells)
@@ -295,14 +295,15 @@ bool ferry_imports_clear(struct ferry_imports *imports)
 	return unmap_replaced(imports, true);
 }
 
-/* For all of this rank's, with what is kept of it already. A guest's GPU is not known here. */
+/* For all of this rank's, with what is kept of it already. A foreign rank's GPU is not known here. */
 static uint64_t find_room(const struct ferry_imports *imports, uint64_t now)
 {
-	int64_t room = imports->guest ? 0 : (int64_t)imports->kept + ferry_gpu_room(ferry_imports_gpu(imports), now);
+	int64_t room = imports->foreign_rank ? 0
+	                                     : (int64_t)imports->kept + ferry_gpu_room(ferry_imports_gpu(imports), now);
 	return room > 0 ? (uint64_t)room : 0;
 }
 
-static void tell_kept(struct ferry_imports *imports, uint64_t kept)
+static void report_kept(struct ferry_imports *imports, uint64_t kept)
 {
 	if (kept != imports->kept)
 		ferry_gpu_keep(ferry_imports_gpu(imports), (int64_t)kept - (int64_t)imports->kept);
@@ -318,7 +319,7 @@ int64_t ferry_imports_sweep(struct ferry_imports *imports, uint64_t now)
 		pass.knows_room = true;
 		pass_over(imports, &pass);
 	}
-	tell_kept(imports, pass.kept);
+	report_kept(imports, pass.kept);
 	unmap(imports, pass.gone);
 	pthread_mutex_lock(&imports->lock);
 	int64_t next = imports->nreplaced ? BUSY_NS : imports->list ? SWEEP_NS : -1;
@@ -363,7 +364,7 @@ bool ferry_imports_end(struct ferry_imports *imports)
 	if (imports->list) /* abandoned, so nobody else changes it */
 		return false;
 	if (ferry_imports_gpu(imports)) {
-		tell_kept(imports, 0);
+		report_kept(imports, 0);
 		ferry_gpu_drop(ferry_imports_gpu(imports));
 	}
 	pthread_cond_destroy(&imports->quiet);
@@ -381,7 +382,7 @@ static ferryResult_t check(const struct ferry_imports *imports, const struct fer
 		return ferry_fail(ferryInvalidArgument,
 		                  "rank %u exports memory of another GPU than the one that it has attached with",
 		                  imports->rank);
-	if (imports->guest && (!exported->landing || (!imports->awaits_others && !imports->nothers)))
+	if (imports->foreign_rank && (!exported->put_target || (!imports->awaits_others && !imports->nothers)))
 		return ferry_fail(ferryInvalidArgument,
 		                  "rank %u of another domain exports memory that none of this router's GPUs puts into",
 		                  imports->rank);
@@ -400,22 +401,23 @@ static ferryResult_t check(const struct ferry_imports *imports, const struct fer
 }
 
 /* For each of the other GPUs, in their order. */
-static ferryResult_t map_landings(const struct ferry_imports *imports, const struct ferry_exported *exported,
-                                  const int *descriptors, struct ferry_landing_map **mapped)
+static ferryResult_t map_put_targets(const struct ferry_imports *imports, const struct ferry_exported *exported,
+                                     const int *descriptors, struct ferry_put_target_map **mapped)
 {
-	struct ferry_landing_map *landings = calloc(imports->nothers + 1, sizeof *landings);
-	if (!landings)
+	struct ferry_put_target_map *put_targets = calloc(imports->nothers + 1, sizeof *put_targets);
+	if (!put_targets)
 		return ferry_fail(ferrySystemError, "no memory for an export");
 	for (uint32_t i = 0; i < imports->nothers; i++) {
-		landings[i].gpu = imports->others[i];
-		ferryResult_t result = ferry_gpu_map(landings[i].gpu, exported, descriptors, &landings[i].mapping);
+		put_targets[i].gpu = imports->others[i];
+		ferryResult_t result = ferry_gpu_map(put_targets[i].gpu, exported, descriptors,
+		                                     &put_targets[i].mapping);
 		if (result) {
-			free_landings(landings, i);
+			free_put_targets(put_targets, i);
 			return result;
 		}
-		ferry_gpu_hold(landings[i].gpu);
+		ferry_gpu_hold(put_targets[i].gpu);
 	}
-	*mapped = landings;
+	*mapped = put_targets;
 	return ferrySuccess;
 }
 
@@ -441,12 +443,12 @@ static ferryResult_t keep_for_later(struct ferry_import *import, const struct fe
 static ferryResult_t land(struct ferry_import *import, const struct ferry_exported *exported, const int *descriptors)
 {
 	struct ferry_imports *imports = import->owner;
-	struct ferry_landing_map *landings = NULL;
-	ferryResult_t result = map_landings(imports, exported, descriptors, &landings);
+	struct ferry_put_target_map *put_targets = NULL;
+	ferryResult_t result = map_put_targets(imports, exported, descriptors, &put_targets);
 	if (result)
 		return result;
 	pthread_mutex_lock(&imports->lock);
-	import->landings = landings;
+	import->put_targets = put_targets;
 	import->nlandings = imports->nothers;
 	pthread_mutex_unlock(&imports->lock);
 	return ferrySuccess;
@@ -464,8 +466,8 @@ static ferryResult_t import_new(struct ferry_imports *imports, const struct ferr
 	                                .state = FERRY_IMPORT_REPLACED, /* in no table yet */
 	                                .comes_back = imports->idled[exported->index] == exported->generation};
 	ferryResult_t result = ferrySuccess;
-	if (imports->guest)
-		import->mapping.bytes = exported->bytes; /* of each landing, as is checked there */
+	if (imports->foreign_rank)
+		import->mapping.bytes = exported->bytes; /* of each put target, as is checked there */
 	else
 		result = ferry_gpu_map(ferry_imports_gpu(imports), exported, descriptors, &import->mapping);
 	if (result)
@@ -491,7 +493,7 @@ static void enter(struct ferry_imports *imports, struct ferry_import *import)
 /* Under the lock: whether the rank's export is mapped already, as it is wanted now. */
 static bool is_mapped(const struct ferry_import *import, const struct ferry_exported *exported)
 {
-	return import && (!exported->landing || import->landings || import->later);
+	return import && (!exported->put_target || import->put_targets || import->later);
 }
 
 ferryResult_t ferry_imports_map(struct ferry_imports *imports, const struct ferry_exported *exported, int *descriptors)
@@ -508,7 +510,7 @@ ferryResult_t ferry_imports_map(struct ferry_imports *imports, const struct ferr
 	if (!known)
 		result = import_new(imports, exported, descriptors, &fresh);
 	struct ferry_import *import = known ? known : fresh;
-	if (!result && exported->landing && !is_mapped(import, exported))
+	if (!result && exported->put_target && !is_mapped(import, exported))
 		result = imports->awaits_others ? keep_for_later(import, exported, descriptors)
 		                                : land(import, exported, descriptors);
 	pthread_mutex_lock(&imports->lock);
@@ -527,7 +529,7 @@ ferryResult_t ferry_imports_map(struct ferry_imports *imports, const struct ferr
 	              : ferrySuccess;
 }
 
-/* One whose landings are to be mapped, as it is named now or was before. NULL: none. */
+/* One whose put targets are to be mapped, as it is named now or was before. NULL: none. */
 static struct ferry_import *find_later(struct ferry_imports *imports)
 {
 	pthread_mutex_lock(&imports->lock);
@@ -554,7 +556,7 @@ ferryResult_t ferry_imports_land_later(struct ferry_imports *imports)
 
 bool ferry_imports_do_without(struct ferry_imports *imports)
 {
-	struct ferry_import *import = imports->guest ? find_later(imports) : NULL;
+	struct ferry_import *import = imports->foreign_rank ? find_later(imports) : NULL;
 	if (!import)
 		return false;
 	ferry_log(FERRY_LOG_INFO, "%s: nobody puts into that", ferry_last_message());

@@ -5,7 +5,7 @@
 #include "ipc/rankset.h"
 #include "router/guard.h"
 #include "router/imports.h"
-#include "router/resumed.h"
+#include "router/recovery.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static struct ferry_job *job_blank(const uint8_t *key, uint32_t domain)
 	job->weight = 1;
 	job->process = -1;
 	for (uint32_t rank = 0; rank < FERRY_MAX_RANKS; rank++)
-		job->words_descriptor[rank] = -1;
+		job->flags_descriptor[rank] = -1;
 	return job;
 }
 
@@ -65,7 +65,7 @@ ferryResult_t ferry_job_new_of(const uint8_t *key, const struct ferry_job_arenas
 	if (!job)
 		return ferrySystemError;
 	job->shared = *shared;
-	job->brought = true;
+	job->imported_arena = true;
 	job_open(job, workers);
 	*made = job;
 	return ferrySuccess;
@@ -79,9 +79,9 @@ void ferry_job_free(struct ferry_job *job)
 		ferry_arena_unmap(&job->shared.arenas[domain]);
 	}
 	for (uint32_t rank = 0; rank < FERRY_MAX_RANKS; rank++) {
-		if (job->words_descriptor[rank] >= 0)
-			close(job->words_descriptor[rank]);
-		ferry_resumed_free(job->resumed[rank]);
+		if (job->flags_descriptor[rank] >= 0)
+			close(job->flags_descriptor[rank]);
+		ferry_recovery_free(job->recovery[rank]);
 	}
 	free(job->adoption);
 	pthread_mutex_destroy(&job->admit);
@@ -93,7 +93,7 @@ void ferry_job_welcome(struct ferry_job *job, uint32_t rank, int client, uint32_
 {
 	struct ferry_arena *arena = &job->shared.arenas[job->domain];
 	const int handed[FERRY_ATTACH_ANSWERED] = {arena->descriptor, job->process}, own[] = {job->process, -1};
-	if (job->brought) { /* it has attached, and has the arenas */
+	if (job->imported_arena) { /* it has attached, and has the arenas */
 		if (ferry_attach_answer(client, ferrySuccess, flags, why, own))
 			ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message());
 		return;
@@ -113,9 +113,9 @@ void ferry_job_welcome(struct ferry_job *job, uint32_t rank, int client, uint32_
 static void ring_ranks(const struct ferry_job *job)
 {
 	/* a job that ranks bring comes with all of them */
-	bool known = job->brought || atomic_load_explicit(&job->ready, memory_order_acquire);
+	bool known = job->imported_arena || atomic_load_explicit(&job->ready, memory_order_acquire);
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
-		/* once: a rank may attach meanwhile, where the attendant fails the job */
+		/* once: a rank may attach meanwhile, where the job thread fails the job */
 		uint32_t domain = __atomic_load_n(&job->shared.rank_domain[rank], __ATOMIC_RELAXED);
 		const struct ferry_arena *arena = &job->shared.arenas[domain];
 		if (domain != job->domain && !known)
@@ -126,7 +126,7 @@ static void ring_ranks(const struct ferry_job *job)
 	}
 }
 
-void ferry_job_say_left(struct ferry_job *job, uint32_t rank)
+void ferry_job_mark_departed(struct ferry_job *job, uint32_t rank)
 {
 	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
 	if (job->shared.rank_domain[rank] != job->domain)
@@ -135,7 +135,7 @@ void ferry_job_say_left(struct ferry_job *job, uint32_t rank)
 	ring_ranks(job);
 }
 
-void ferry_job_say_gone(struct ferry_job *job, uint32_t rank)
+void ferry_job_report_gone(struct ferry_job *job, uint32_t rank)
 {
 	atomic_fetch_or_explicit(&job->shared.arenas[job->domain].header->gone, 1ull << rank, memory_order_release);
 	ring_ranks(job);
@@ -157,10 +157,10 @@ void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *messa
 	ring_ranks(job);
 }
 
-void ferry_job_tell_again(struct ferry_job *job)
+void ferry_job_report_again(struct ferry_job *job)
 {
 	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
-	if (!atomic_load_explicit(&job->told_dead, memory_order_acquire) ||
+	if (!atomic_load_explicit(&job->announced_dead, memory_order_acquire) ||
 	    atomic_load_explicit(&header->failed, memory_order_relaxed))
 		return;
 	atomic_store_explicit(&header->failed, 1, memory_order_release);
@@ -185,7 +185,7 @@ void ferry_job_repeat(struct ferry_job *job)
  * What a rank has said before it closed its connection, or let others see: they may close theirs before it does. Before
  * the job is ready ranks say it in every arena, so that this one will do.
  */
-static bool told_by_a_rank(const struct ferry_job *job, char *text, size_t bytes, ferryResult_t *code)
+static bool announced_by_rank(const struct ferry_job *job, char *text, size_t bytes, ferryResult_t *code)
 {
 	/* a job that ranks bring was ready before, and its arenas are known */
 	bool ready = atomic_load_explicit(&job->ready, memory_order_acquire) || job->adoption;
@@ -207,7 +207,7 @@ void ferry_job_lose(struct ferry_job *job, const char *message)
 	char text[2 * FERRY_MESSAGE_BYTES], missing[FERRY_RANKSET_TEXT];
 	ferryResult_t code = ferryRemoteError;
 	uint64_t absent = ferry_rankset_all(job->shared.nranks) & ~job->attached;
-	if (!told_by_a_rank(job, text, sizeof text, &code)) {
+	if (!announced_by_rank(job, text, sizeof text, &code)) {
 		snprintf(text, sizeof text, "%s", message);
 		if (absent && !job->adoption)
 			snprintf(text, sizeof text, "%s; %s had not attached to domain %u", message,
@@ -225,7 +225,7 @@ ferryResult_t ferry_job_failure(struct ferry_job *job)
 	return ferry_fail((ferryResult_t)code, "the job has failed: %s", message);
 }
 
-/* By this router, when the job is ready. Its intake is opened then. */
+/* By this router, when the job is ready. Its remote rank is opened then. */
 static bool is_to_be_moved(const struct ferry_job *job, uint32_t rank)
 {
 	return job->imports[rank] && ferry_imports_gpu(job->imports[rank]);
@@ -240,48 +240,49 @@ ferryResult_t ferry_job_add_plan(struct ferry_job *job, uint32_t rank, const voi
 	 * While the job is adopted all ranks give what they have; of those with lanes of their own rank 0 alone takes
 	 * plans back.
 	 */
-	bool moved = job->intakes[rank] || (job->adoption && is_to_be_moved(job, rank));
+	bool moved = job->remote_ranks[rank] || (job->adoption && is_to_be_moved(job, rank));
 	return ferry_job_plans_add(&job->plans, job->adoption && !moved ? 0 : rank, moved, blob, bytes);
 }
 
 /* ---- calls ---- */
 
-/* The next call of this bank, if rank 0 has submitted it: 0 if not. */
-static uint64_t submitted(struct ferry_job *job, uint32_t bank)
+/* The next call of this parity, if rank 0 has submitted it: 0 if not. */
+static uint64_t submitted(struct ferry_job *job, uint32_t parity)
 {
-	struct ferry_descriptor *first = &ferry_rank_line(&job->shared, 0)->ring[bank];
+	struct ferry_descriptor *first = &ferry_rank_line(&job->shared, 0)->ring[parity];
 	uint64_t seq = atomic_load_explicit(&first->seq, memory_order_acquire);
-	return seq > atomic_load_explicit(&job->runs[bank].last, memory_order_relaxed) && seq % FERRY_BANKS == bank
+	return seq > atomic_load_explicit(&job->runs[parity].last, memory_order_relaxed) &&
+	                       seq % FERRY_PARITIES == parity
 	               ? seq
 	               : 0;
 }
 
-static bool all_submitted(struct ferry_job *job, uint32_t bank, uint64_t seq)
+static bool all_submitted(struct ferry_job *job, uint32_t parity, uint64_t seq)
 {
 	for (uint32_t rank = 1; rank < job->shared.nranks; rank++)
-		if (atomic_load_explicit(&ferry_rank_line(&job->shared, rank)->ring[bank].seq, memory_order_acquire) !=
-		    seq)
+		if (atomic_load_explicit(&ferry_rank_line(&job->shared, rank)->ring[parity].seq,
+		                         memory_order_acquire) != seq)
 			return false;
 	return true;
 }
 
-void ferry_job_end_call(struct ferry_job *job, uint32_t bank, uint64_t seq, struct ferry_job_plan *plan)
+void ferry_job_end_call(struct ferry_job *job, uint32_t parity, uint64_t seq, struct ferry_job_plan *plan)
 {
-	atomic_store_explicit(&job->runs[bank].seq, 0, memory_order_release);
+	atomic_store_explicit(&job->runs[parity].seq, 0, memory_order_release);
 	ferry_job_release_plan(plan);
-	atomic_store_explicit(&job->shared.arenas[job->domain].header->finished[bank], seq, memory_order_release);
-	atomic_store_explicit(&job->runs[bank].ended, seq, memory_order_release);
+	atomic_store_explicit(&job->shared.arenas[job->domain].header->finished[parity], seq, memory_order_release);
+	atomic_store_explicit(&job->runs[parity].ended, seq, memory_order_release);
 	ferry_wake(&job->shared, ferry_rankset_all(job->shared.nranks), 0, 0);
 }
 
-static void start(struct ferry_job *job, uint32_t bank, uint64_t seq, struct ferry_job_plan *plan)
+static void start(struct ferry_job *job, uint32_t parity, uint64_t seq, struct ferry_job_plan *plan)
 {
-	struct ferry_run *run = &job->runs[bank];
-	uint64_t left = ferry_works_arm(&plan->works, plan->plan, bank, seq, run->resumes);
+	struct ferry_run *run = &job->runs[parity];
+	uint64_t left = ferry_works_arm(&plan->works, plan->plan, parity, seq, run->resumes);
 	run->resumes = false;
 	if (!left) {
 		atomic_store_explicit(&run->last, seq, memory_order_relaxed);
-		ferry_job_end_call(job, bank, seq, plan);
+		ferry_job_end_call(job, parity, seq, plan);
 		return;
 	}
 	run->began_ns = ferry_now_ns();
@@ -296,25 +297,25 @@ static void start(struct ferry_job *job, uint32_t bank, uint64_t seq, struct fer
 	atomic_store_explicit(&run->last, seq, memory_order_release);
 }
 
-static void admit_bank(struct ferry_job *job, uint32_t bank)
+static void admit_parity(struct ferry_job *job, uint32_t parity)
 {
 	struct ferry_descriptor_fields calls[FERRY_MAX_RANKS], first;
-	uint64_t seq = submitted(job, bank);
-	if (!seq || !all_submitted(job, bank, seq))
+	uint64_t seq = submitted(job, parity);
+	if (!seq || !all_submitted(job, parity, seq))
 		return;
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++)
-		ferry_descriptor_read(&ferry_rank_line(&job->shared, rank)->ring[bank], &calls[rank]);
+		ferry_descriptor_read(&ferry_rank_line(&job->shared, rank)->ring[parity], &calls[rank]);
 	/*
 	 * Nobody waits for a router without work in the call: the ranks may have gone on and be writing their next
 	 * descriptors.
 	 */
 	ferry_full_fence();
-	if (submitted(job, bank) != seq || !all_submitted(job, bank, seq))
+	if (submitted(job, parity) != seq || !all_submitted(job, parity, seq))
 		return;
 	first = calls[0];
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
 		char text[FERRY_MESSAGE_BYTES];
-		job->runs[bank].scalars[rank] = calls[rank].scalar;
+		job->runs[parity].scalars[rank] = calls[rank].scalar;
 		if (ferry_descriptor_agree(&first, &calls[rank]))
 			continue;
 		ferry_descriptor_disagreement(text, sizeof text, seq, 0, &first, rank, &calls[rank]);
@@ -322,7 +323,7 @@ static void admit_bank(struct ferry_job *job, uint32_t bank)
 		return;
 	}
 	if (!(first.domains >> job->domain & 1)) { /* nothing to do here */
-		atomic_store_explicit(&job->runs[bank].last, seq, memory_order_relaxed);
+		atomic_store_explicit(&job->runs[parity].last, seq, memory_order_relaxed);
 		return;
 	}
 	struct ferry_job_plan *entry = ferry_job_plans_find(&job->plans, first.plan_hash);
@@ -333,7 +334,7 @@ static void admit_bank(struct ferry_job *job, uint32_t bank)
 		ferry_job_fail(job, ferryInternalError, text);
 		return;
 	}
-	start(job, bank, seq, entry);
+	start(job, parity, seq, entry);
 }
 
 /* Without the lock, which would pass from core to core with every look. */
@@ -341,10 +342,11 @@ bool ferry_job_may_admit(struct ferry_job *job)
 {
 	if (!atomic_load_explicit(&job->ready, memory_order_acquire))
 		return false;
-	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
-		uint64_t seq = atomic_load_explicit(&job->runs[bank].seq, memory_order_acquire) ? 0
-		                                                                                : submitted(job, bank);
-		if (seq && all_submitted(job, bank, seq))
+	for (uint32_t parity = 0; parity < FERRY_PARITIES; parity++) {
+		uint64_t seq = atomic_load_explicit(&job->runs[parity].seq, memory_order_acquire)
+		                       ? 0
+		                       : submitted(job, parity);
+		if (seq && all_submitted(job, parity, seq))
 			return true;
 	}
 	return false;
@@ -354,10 +356,10 @@ void ferry_job_admit(struct ferry_job *job)
 {
 	if (!ferry_job_may_admit(job) || pthread_mutex_trylock(&job->admit))
 		return;
-	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
-		if (!atomic_load_explicit(&job->runs[bank].seq, memory_order_acquire) &&
+	for (uint32_t parity = 0; parity < FERRY_PARITIES; parity++)
+		if (!atomic_load_explicit(&job->runs[parity].seq, memory_order_acquire) &&
 		    !atomic_load_explicit(&job->dead, memory_order_relaxed))
-			admit_bank(job, bank);
+			admit_parity(job, parity);
 	pthread_mutex_unlock(&job->admit);
 }
 

@@ -2,10 +2,10 @@
 #include "router/jobs.h"
 
 #include "ipc/error.h"
-#include "router/attendant.h"
-#include "router/brought.h"
-#include "router/guests.h"
-#include "router/intakes.h"
+#include "router/foreign_ranks.h"
+#include "router/imported_arena.h"
+#include "router/job_thread.h"
+#include "router/remote_ranks.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ struct ferry_job *ferry_jobs_find(struct ferry_jobs *jobs, uint32_t owner, const
 
 static uint64_t made_here(const struct ferry_job *job)
 {
-	return job->brought ? 0 : FERRY_BANKS * job->shared.arenas[job->domain].staging_bytes;
+	return job->imported_arena ? 0 : FERRY_PARITIES * job->shared.arenas[job->domain].staging_bytes;
 }
 
 static void add(struct ferry_staging *sum, const struct ferry_staging *staging)
@@ -128,7 +128,7 @@ ferryResult_t ferry_jobs_add(struct ferry_jobs *jobs, struct ferry_job *job, con
 	job->gpu_lanes = &jobs->gpu_lanes;
 	job->mapper = &jobs->mapper;
 	job->process = jobs->process;
-	result = ferry_attendant_start(job, &jobs->workers, jobs->lock_staging);
+	result = ferry_job_thread_start(job, &jobs->workers, jobs->lock_staging);
 	if (!result)
 		ferry_workers_add_job(&jobs->workers, job);
 	return result;
@@ -206,12 +206,12 @@ static ferryResult_t bring(struct ferry_jobs *jobs, struct ferry_job *job, int *
 		struct ferry_tenant_use use = ferry_jobs_used_by(jobs, job->tenant);
 		allowance = allow(job->tenant, &use);
 	}
-	ferryResult_t result = ferry_brought_map_others(descriptors, job->domain, &others);
+	ferryResult_t result = ferry_imported_arena_map_others(descriptors, job->domain, &others);
 	if (result)
 		return result;
-	struct ferry_staging brings = ferry_brought_staging(&others);
+	struct ferry_staging brings = ferry_imported_arena_staging(&others);
 	if ((result = ferry_quota_bring(&jobs->quota, &allowance, &brings))) {
-		ferry_brought_unmap(&others);
+		ferry_imported_arena_unmap(&others);
 		return result;
 	}
 	job->brings = brings;
@@ -237,10 +237,10 @@ static void end_job(struct ferry_ending *ending)
 {
 	struct ferry_job *job = (struct ferry_job *)((char *)ending - offsetof(struct ferry_job, ending));
 	struct ferry_jobs *jobs = ending->context;
-	ferry_attendant_join(job);
+	ferry_job_thread_join(job);
 	ferry_workers_remove_job(&jobs->workers, job);
-	ferry_intakes_close(job);
-	ferry_guests_close(job);
+	ferry_remote_ranks_close(job);
+	ferry_foreign_ranks_close(job);
 	ferry_mapper_leave(&jobs->mapper, job);
 	uint64_t bytes = job->freeing;
 	ferry_job_free(job);

@@ -70,7 +70,7 @@ void ferry_jobs_allow_plans(const struct ferry_jobs *jobs, struct ferry_job *job
 void ferry_jobs_assign(struct ferry_job *job, const struct ferry_tenant *tenant);
 
 /**
- * The job that a rank's attach message names: found, or made; its attendant then allocates its arena, and fails it
+ * The job that a rank's attach message names: found, or made; its job thread then allocates its arena, and fails it
  * where there is no room. Errors: ferryRefused while draining, over a limit of the router's or of the rank's tenant or
  * the memory that is left, with the numbers, or where the job has another shape; ferrySystemError.
  */
@@ -85,14 +85,14 @@ ferryResult_t ferry_jobs_check_tenant(const struct ferry_jobs *jobs, const struc
 
 /**
  * A rank of the job, which all have attached to, brings the arenas of the other domains: they count for its tenant. The
- * descriptors that are taken become -1. Errors: those of ferry_brought_map_others, ferryRefused over a limit, with the
- * numbers: the job has failed with them; ferryInvalidUsage the second time.
+ * descriptors that are taken become -1. Errors: those of ferry_imported_arena_map_others, ferryRefused over a limit,
+ * with the numbers: the job has failed with them; ferryInvalidUsage the second time.
  */
 ferryResult_t ferry_jobs_bring(struct ferry_jobs *jobs, struct ferry_job *job, int *descriptors);
 
 /**
- * Takes a job in, whose staging is counted already: it is found from now on and has its attendant. On an error it stays
- * the caller's. Error: ferrySystemError.
+ * Takes a job in, whose staging is counted already: it is found from now on and has its job thread. On an error it
+ * stays the caller's. Error: ferrySystemError.
  */
 ferryResult_t ferry_jobs_add(struct ferry_jobs *jobs, struct ferry_job *job, const struct ferry_standing *standing);
 

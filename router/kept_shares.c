@@ -91,7 +91,7 @@ static struct ferry_share_line *whole_in(struct ferry_kept_setting *setting, con
 	return setting->nwholes < FERRY_SHARE_LINES ? &setting->wholes[setting->nwholes++] : NULL;
 }
 
-/* What a job has not seen of a carrier stays what an earlier one has. */
+/* What a job has not seen of a fabric stays what an earlier one has. */
 static void keep_whole(struct ferry_kept_setting *setting, const struct ferry_share_line *line)
 {
 	struct ferry_share_line *place = whole_in(setting, line), before;
@@ -99,7 +99,7 @@ static void keep_whole(struct ferry_kept_setting *setting, const struct ferry_sh
 		return;
 	before = *place;
 	*place = *line;
-	for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
+	for (int c = 0; c < FERRY_NUM_FABRICS; c++)
 		if (!(line->paces[c].rate > 0))
 			place->paces[c] = before.paces[c];
 }

@@ -11,7 +11,7 @@
 #include <sys/prctl.h>
 
 #define POLL_LEAST_US 5 /* below this, sleeping takes longer than looking again */
-#define POLL_MOST_US  FERRY_LOOKOUT_US
+#define POLL_MOST_US  FERRY_STREAM_POLLER_US
 #define SLEEP_MOST_US 1000000
 
 /* ---- when it sleeps ---- */
@@ -35,8 +35,9 @@ static bool may_look(const struct ferry_lane *lane)
 /* Whether the D2H lane has a call that its stream has not reached, or may reach again. It wakes the other one. */
 static bool awaits_start(const struct ferry_lane *lane)
 {
-	for (uint32_t i = 0; lane->direction == FERRY_UP && i < lane->nseats; i++)
-		for (const struct ferry_call *call = lane->seats[i]->calls; call; call = call->halves[FERRY_UP].next)
+	for (uint32_t i = 0; lane->direction == FERRY_DIR_D2H && i < lane->nseats; i++)
+		for (const struct ferry_call *call = lane->lane_ranks[i]->calls; call;
+		     call = call->halves[FERRY_DIR_D2H].next)
 			if (call->stage == FERRY_CALL_MADE)
 				return true;
 	return false;
@@ -46,7 +47,7 @@ static bool awaits_start(const struct ferry_lane *lane)
  * How long to sleep at most; 0: not at all. Never for ever: the bell is in the arena, where another rank of the job may
  * have written that nobody sleeps at it. A GPU rings no bell. While it copies for this lane, the lane looks again at
  * once. A call that it has not reached is looked for after a 64th of the time already spent waiting, which finds it
- * late by less than 2%, and after POLL_MOST_US at most: a router has a lookout for that, and the lane sleeps on.
+ * late by less than 2%, and after POLL_MOST_US at most: a router has a stream poller for that, and the lane sleeps on.
  */
 static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 {
@@ -63,19 +64,20 @@ static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 		return most;
 	int64_t step = (int64_t)(ferry_idle_ns(&lane->idle, now) / 1000 / 64);
 	if (step >= POLL_MOST_US)
-		return lane->lanes->lookout ? most : POLL_MOST_US;
+		return lane->lanes->stream_poller ? most : POLL_MOST_US;
 	return step < POLL_LEAST_US ? 0 : step;
 }
 
 /*
- * By the lookout, while the lane sleeps: for streams that have come to a call, and for graphs that have gone, whose
- * buffers the lane would hold on to.
+ * By the stream poller, while the lane sleeps: for streams that have come to a call, and for graphs that have gone,
+ * whose buffers the lane would hold on to.
  */
 static void look_for_start(struct ferry_sleeper *sleeper)
 {
 	const struct ferry_lane *lane = (struct ferry_lane *)((char *)sleeper - offsetof(struct ferry_lane, sleeper));
 	for (uint32_t i = 0; i < lane->nseats; i++)
-		for (const struct ferry_call *call = lane->seats[i]->calls; call; call = call->halves[FERRY_UP].next)
+		for (const struct ferry_call *call = lane->lane_ranks[i]->calls; call;
+		     call = call->halves[FERRY_DIR_D2H].next)
 			if (call->stage == FERRY_CALL_MADE &&
 			    (call->ops->started(call) || (call->captured && call->ops->forgotten(call)))) {
 				ferry_doorbell_ring(lane->bell);
@@ -88,9 +90,9 @@ static void fail_all(struct ferry_lane *lane)
 {
 	struct ferry_copying copying;
 	for (uint32_t i = 0; i < lane->nseats; i++)
-		if (lane->seats[i]->calls)
-			lane->seats[i]->member->ops->fail(lane->seats[i]->member, ferryUnhandledDeviceError,
-			                                  ferry_last_message());
+		if (lane->lane_ranks[i]->calls)
+			lane->lane_ranks[i]->member->ops->fail(lane->lane_ranks[i]->member, ferryUnhandledDeviceError,
+			                                       ferry_last_message());
 	while (ferry_copies_take(&lane->copies, UINT64_MAX, &copying))
 		;
 	for (uint32_t i = 0; i < FERRY_PUSH_QUEUES; i++)
@@ -105,14 +107,14 @@ static void watch(struct ferry_lane *lane, uint64_t now)
 	const struct ferry_lane *other = &lane->lanes->lane[!lane->direction];
 	ferry_stall_watch_other(&lane->watch, !lane->direction, &other->driving, lane->lanes->stall_ns, now);
 	for (uint32_t i = 0; i < lane->nseats; i++) {
-		if (!lane->seats[i]->idle_since)
+		if (!lane->lane_ranks[i]->idle_since)
 			continue;
-		if (lane->seats[i]->calls)
-			ferry_stall_watch_seat(lane->seats[i], now);
-		ferry_audit_seat(lane->seats[i]);
+		if (lane->lane_ranks[i]->calls)
+			ferry_stall_watch_lane_rank(lane->lane_ranks[i], now);
+		ferry_audit_lane_rank(lane->lane_ranks[i]);
 	}
 	/* With nothing under way one lane stays out of the driver: when the other hangs in there, it can still tell. */
-	if (is_busy(lane) && (lane->direction == FERRY_UP || ferry_copies_any(&lane->copies)) &&
+	if (is_busy(lane) && (lane->direction == FERRY_DIR_D2H || ferry_copies_any(&lane->copies)) &&
 	    (ferry_copies_check(&lane->copies) || ferry_pushes_check(&lane->pushes)))
 		fail_all(lane);
 }
@@ -122,11 +124,11 @@ static void watch(struct ferry_lane *lane, uint64_t now)
 static void prepare_sleep(struct ferry_lane *lane)
 {
 	for (uint32_t i = 0; i < lane->nseats; i++)
-		ferry_traffic_rests(lane->seats[i]);
+		ferry_traffic_rests(lane->lane_ranks[i]);
 	lane->bells[lane->nbells++] = ferry_bell_prepare(lane->bell);
 	for (uint32_t i = 0; i < lane->nseats; i++)
-		if (lane->seats[i]->bell != lane->bell)
-			lane->bells[lane->nbells++] = ferry_bell_prepare(lane->seats[i]->bell);
+		if (lane->lane_ranks[i]->bell != lane->bell)
+			lane->bells[lane->nbells++] = ferry_bell_prepare(lane->lane_ranks[i]->bell);
 }
 
 static void cancel_sleep(struct ferry_lane *lane)
@@ -138,12 +140,12 @@ static void cancel_sleep(struct ferry_lane *lane)
 /* bells: of prepare_sleep. */
 static void sleep_at_bells(struct ferry_lane *lane, int64_t timeout)
 {
-	bool looked_for = lane->lanes->lookout && (timeout < 0 || timeout >= POLL_MOST_US) && awaits_start(lane);
+	bool looked_for = lane->lanes->stream_poller && (timeout < 0 || timeout >= POLL_MOST_US) && awaits_start(lane);
 	if (looked_for)
-		ferry_lookout_enter(lane->lanes->lookout, &lane->sleeper);
+		ferry_stream_poller_enter(lane->lanes->stream_poller, &lane->sleeper);
 	ferry_bells_wait(lane->bells, lane->nbells, timeout);
 	if (looked_for)
-		ferry_lookout_leave(lane->lanes->lookout, &lane->sleeper);
+		ferry_stream_poller_leave(lane->lanes->stream_poller, &lane->sleeper);
 	lane->nbells = 0;
 }
 

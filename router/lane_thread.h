@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * A lane's thread: it makes round after round (router/lane.h), looks on for a while when one finds nothing, and then
- * sleeps at the bells of its seats; and it tells of seats, copies and the other lane that stand still. Opened and
- * closed by router/lanes.c.
+ * sleeps at the bells of its lane ranks; and it tells of lane ranks, copies and the other lane that stand still. Opened
+ * and closed by router/lanes.c.
  */
 #ifndef FERRY_ROUTER_LANE_THREAD_H
 #define FERRY_ROUTER_LANE_THREAD_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "router/lanes.h"
 
-#include "router/landings.h"
 #include "router/lane_thread.h"
+#include "router/put_targets.h"
 
 #include <string.h>
 
@@ -14,10 +14,10 @@ ferryResult_t ferry_lanes_open(struct ferry_lanes *lanes, const struct ferry_lan
 	lanes->stall_ns = options->stall_ns;
 	lanes->spin.limit_ns = options->spin_ns;
 	lanes->priority = options->priority;
-	lanes->lookout = options->lookout;
+	lanes->stream_poller = options->stream_poller;
 	pthread_mutex_init(&lanes->lock, NULL);
 	pthread_cond_init(&lanes->changed, NULL);
-	for (enum ferry_direction direction = FERRY_UP; !result && direction <= FERRY_DOWN; direction++)
+	for (enum ferry_direction direction = FERRY_DIR_D2H; !result && direction <= FERRY_DIR_H2D; direction++)
 		if (!(result = ferry_lane_thread_open(lanes, direction, options->bells[direction])))
 			lanes->running++;
 	if (result)
@@ -27,7 +27,7 @@ ferryResult_t ferry_lanes_open(struct ferry_lanes *lanes, const struct ferry_lan
 
 static void ring_lanes(struct ferry_lanes *lanes)
 {
-	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++)
+	for (enum ferry_direction direction = FERRY_DIR_D2H; direction <= FERRY_DIR_H2D; direction++)
 		ferry_doorbell_ring(lanes->lane[direction].bell);
 }
 
@@ -45,19 +45,19 @@ void ferry_lanes_close(struct ferry_lanes *lanes)
 
 /* ---- members ---- */
 
-void ferry_lanes_seat(struct ferry_member *member)
+void ferry_lanes_lane_rank(struct ferry_member *member)
 {
 	struct ferry_rank_line *line = ferry_member_line(member);
-	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++) {
-		struct ferry_seat *seat = &member->seats[direction];
-		seat->member = member;
-		seat->direction = direction;
-		seat->bell = direction == FERRY_UP ? &line->d2h : &line->h2d;
-		seat->inbox_end = &seat->inbox;
-		seat->calls_end = &seat->calls;
-		pthread_mutex_init(&seat->inbox_lock, NULL);
+	for (enum ferry_direction direction = FERRY_DIR_D2H; direction <= FERRY_DIR_H2D; direction++) {
+		struct ferry_lane_rank *lane_rank = &member->lane_ranks[direction];
+		lane_rank->member = member;
+		lane_rank->direction = direction;
+		lane_rank->bell = direction == FERRY_DIR_D2H ? &line->d2h : &line->h2d;
+		lane_rank->inbox_end = &lane_rank->inbox;
+		lane_rank->calls_end = &lane_rank->calls;
+		pthread_mutex_init(&lane_rank->inbox_lock, NULL);
 		for (uint32_t peer = 0; peer < member->shared->nranks; peer++)
-			seat->message[peer] = 1;
+			lane_rank->message[peer] = 1;
 	}
 }
 
@@ -76,12 +76,12 @@ void ferry_lanes_leave(struct ferry_member *member)
 {
 	struct ferry_lanes *lanes = member->lanes;
 	pthread_mutex_lock(&lanes->lock);
-	member->seats[FERRY_UP].leaves = member->seats[FERRY_DOWN].leaves = true;
+	member->lane_ranks[FERRY_DIR_D2H].leaves = member->lane_ranks[FERRY_DIR_H2D].leaves = true;
 	atomic_fetch_add_explicit(&lanes->generation, 1, memory_order_relaxed);
 	pthread_mutex_unlock(&lanes->lock);
 	ring_lanes(lanes);
 	pthread_mutex_lock(&lanes->lock);
-	while (!member->seats[FERRY_UP].left || !member->seats[FERRY_DOWN].left)
+	while (!member->lane_ranks[FERRY_DIR_D2H].left || !member->lane_ranks[FERRY_DIR_H2D].left)
 		pthread_cond_wait(&lanes->changed, &lanes->lock);
 	for (struct ferry_member **link = &lanes->members; *link; link = &(*link)->next)
 		if (*link == member) {
@@ -89,11 +89,12 @@ void ferry_lanes_leave(struct ferry_member *member)
 			break;
 		}
 	pthread_mutex_unlock(&lanes->lock);
-	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++) {
-		ferry_lane_drop_calls(&member->seats[direction]); /* what one lane has taken after the other had left */
-		pthread_mutex_destroy(&member->seats[direction].inbox_lock);
+	for (enum ferry_direction direction = FERRY_DIR_D2H; direction <= FERRY_DIR_H2D; direction++) {
+		ferry_lane_drop_calls(
+		        &member->lane_ranks[direction]); /* what one lane has taken after the other had left */
+		pthread_mutex_destroy(&member->lane_ranks[direction].inbox_lock);
 	}
-	ferry_landings_stop(member);
+	ferry_put_targets_stop(member);
 	member->lanes = NULL;
 }
 
@@ -102,15 +103,16 @@ void ferry_lanes_submit(struct ferry_member *member, struct ferry_call *call)
 	const struct ferry_copy_ops *ops = member->lanes->copier->ops;
 	bool descends = ferry_call_descends(call);
 	atomic_store_explicit(&call->holders, 1 + descends, memory_order_relaxed);
-	for (enum ferry_direction direction = FERRY_UP; direction <= (descends ? FERRY_DOWN : FERRY_UP); direction++) {
-		struct ferry_seat *seat = &member->seats[direction];
+	for (enum ferry_direction direction = FERRY_DIR_D2H; direction <= (descends ? FERRY_DIR_H2D : FERRY_DIR_D2H);
+	     direction++) {
+		struct ferry_lane_rank *lane_rank = &member->lane_ranks[direction];
 		struct ferry_half *half = &call->halves[direction];
-		pthread_mutex_lock(&seat->inbox_lock);
+		pthread_mutex_lock(&lane_rank->inbox_lock);
 		half->next = NULL;
-		*seat->inbox_end = call;
-		seat->inbox_end = &half->next;
-		atomic_store_explicit(&seat->inbox_filled, 1, memory_order_release);
-		pthread_mutex_unlock(&seat->inbox_lock);
+		*lane_rank->inbox_end = call;
+		lane_rank->inbox_end = &half->next;
+		atomic_store_explicit(&lane_rank->inbox_filled, 1, memory_order_release);
+		pthread_mutex_unlock(&lane_rank->inbox_lock);
 		/*
 		 * A device that is polled rings nobody; and waking a thread takes longer than many a call, so it starts
 		 * now. Who ends the job rings once: either finds the call in the inbox, or is seen here to have done
@@ -118,17 +120,18 @@ void ferry_lanes_submit(struct ferry_member *member, struct ferry_call *call)
 		 */
 		ferry_full_fence();
 		if (ops->polled || member->ops->failed(member))
-			ferry_doorbell_ring(seat->bell);
+			ferry_doorbell_ring(lane_rank->bell);
 	}
 }
 
 void ferry_lanes_announce(struct ferry_member *member, const struct ferry_call *call, uint64_t seq)
 {
 	bool descends = ferry_call_descends(call);
-	for (enum ferry_direction direction = FERRY_UP; direction <= (descends ? FERRY_DOWN : FERRY_UP); direction++) {
-		struct ferry_seat *seat = &member->seats[direction];
-		atomic_fetch_add_explicit(&seat->announced, 1, memory_order_release);
-		ferry_doorbell_ring(seat->bell);
+	for (enum ferry_direction direction = FERRY_DIR_D2H; direction <= (descends ? FERRY_DIR_H2D : FERRY_DIR_D2H);
+	     direction++) {
+		struct ferry_lane_rank *lane_rank = &member->lane_ranks[direction];
+		atomic_fetch_add_explicit(&lane_rank->announced, 1, memory_order_release);
+		ferry_doorbell_ring(lane_rank->bell);
 	}
 	if (!call->steps || !call->steps->domains)
 		return;

@@ -13,7 +13,7 @@ struct ferry_lanes_options {
 	uint64_t stall_ns;
 	uint64_t spin_ns;                /* how long they look for what is about to come */
 	struct ferry_priority *priority; /* of the threads; NULL: as they are */
-	struct ferry_lookout *lookout;   /* NULL: there is none */
+	struct ferry_stream_poller *stream_poller; /* NULL: there is none */
 	struct ferry_doorbell *bells[2]; /* of the only member that will ever join; NULL: several may */
 };
 
@@ -23,8 +23,8 @@ ferryResult_t ferry_lanes_open(struct ferry_lanes *lanes, const struct ferry_lan
 /** All members have left. */
 void ferry_lanes_close(struct ferry_lanes *lanes);
 
-/** The member's seats, as they begin; who knows better changes them before it joins. As ferry_lanes_join. */
-void ferry_lanes_seat(struct ferry_member *member);
+/** The member's lane ranks, as they begin; who knows better changes them before it joins. As ferry_lanes_join. */
+void ferry_lanes_lane_rank(struct ferry_member *member);
 
 /**
  * From now on the lanes run the member's calls. It has been seated. The caller has filled in ops, shared and rank, and

@@ -400,7 +400,7 @@ static int start(const struct arguments *arguments)
 }
 
 /* To systemd, where that has started this process and waits for it (sd_notify(3)). */
-static void tell_systemd(void)
+static void notify_systemd(void)
 {
 	static const char ready[] = "READY=1";
 	const char *path = ferry_env("NOTIFY_SOCKET");
@@ -420,13 +420,13 @@ static void tell_systemd(void)
 }
 
 /* Once: a spare is ready when it stands by. */
-static void say_ready(struct arguments *arguments)
+static void report_ready(struct arguments *arguments)
 {
 	static bool said;
 	if (said)
 		return;
 	said = true;
-	tell_systemd();
+	notify_systemd();
 	if (arguments->daemon)
 		fall_silent();
 	if (arguments->ready_fd < 0)
@@ -447,7 +447,7 @@ static int start_when_free(struct arguments *arguments)
 		sigaddset(&signals, SIGTERM);
 		sigaddset(&signals, SIGINT);
 		sigprocmask(SIG_UNBLOCK, &signals, NULL);
-		say_ready(arguments);
+		report_ready(arguments);
 		if (ferry_router_stand_by(&arguments->router)) {
 			ferry_log(FERRY_LOG_WARN, "standing by: %s", ferry_last_message());
 			sleep(1);
@@ -495,7 +495,7 @@ int main(int argc, char **argv)
 	failed = start_when_free(&arguments);
 	if (failed)
 		return failed;
-	say_ready(&arguments);
+	report_ready(&arguments);
 	ferry_router_wait(running);
 	end_reloading();
 	ferry_router_stop(running);

@@ -18,8 +18,8 @@
 #define LEFT_NS  10000000 /* how soon it is looked whether the lanes have released what an ended job has left */
 #define CLEAR_NS 5000000  /* for so long it is waited for lanes that are about to say that a call has ended */
 
-#define LET_GO_NS      100000000 /* for so long it is waited for who holds what is to be forgotten; */
-#define LET_GO_LOOK_NS 100000    /* and so often it is looked meanwhile */
+#define RELEASE_NS      100000000 /* for so long it is waited for who holds what is to be forgotten; */
+#define RELEASE_POLL_NS 100000    /* and so often it is looked meanwhile */
 
 #define MOST_AHEAD 64 /* so many FORGETs in a row go before what has waited for longer */
 
@@ -149,7 +149,7 @@ static void serve(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
 		answer(mapper, rank, result);
 		return;
 	}
-	request->until = ferry_now_ns() + LET_GO_NS;
+	request->until = ferry_now_ns() + RELEASE_NS;
 	pthread_mutex_lock(&mapper->lock);
 	request->kind = FORGOTTEN;
 	pthread_mutex_unlock(&mapper->lock);
@@ -233,7 +233,7 @@ static int64_t look_after_rank(struct ferry_mapper *mapper, struct ferry_mapped_
 		if (left || now >= rank->request.until || !ferry_imports_keep(&rank->imports, rank->request.index))
 			answer(mapper, rank, ferrySuccess);
 		else
-			due = LET_GO_LOOK_NS;
+			due = RELEASE_POLL_NS;
 	}
 	if (!left || !ferry_imports_end(&rank->imports))
 		return due;
@@ -307,7 +307,7 @@ static void on_lost(struct ferry_gpus *gpus, const uint8_t *uuid, const char *wh
 	for (struct ferry_mapped_rank *rank = mapper->ranks; rank; rank = rank->next) {
 		const struct ferry_imports *imports = &rank->imports;
 		/* of one that has left the imports may be about to be freed */
-		if (rank->left || imports->guest || memcmp(imports->uuid, uuid, sizeof imports->uuid))
+		if (rank->left || imports->foreign_rank || memcmp(imports->uuid, uuid, sizeof imports->uuid))
 			continue;
 		pthread_mutex_lock(&rank->welcoming);
 		if (rank->job)
@@ -370,24 +370,24 @@ static ferryResult_t copy_client(int client, int *copy)
 }
 
 static void start_imports(struct ferry_mapped_rank *rank, struct ferry_job *job,
-                          const struct ferry_attach_message *message, bool guest)
+                          const struct ferry_attach_message *message, bool foreign_rank)
 {
 	struct ferry_export_cell *cells = job->shared.arenas[job->domain].export_cells +
 	                                  (size_t)message->rank * FERRY_MOST_EXPORTS;
-	ferry_imports_init(&rank->imports, message->rank, message->gpu, cells, guest);
-	if (job->brought) {
+	ferry_imports_init(&rank->imports, message->rank, message->gpu, cells, foreign_rank);
+	if (job->imported_arena) {
 		/* What the router before this one had mapped. Before the rank is answered, which exports again what it
 		 * needs. */
 		for (uint32_t i = 0; i < FERRY_MOST_EXPORTS; i++)
 			atomic_store_explicit(&cells[i].mapped, 0, memory_order_relaxed);
 		ferry_imports_await_others(&rank->imports);
-		if (guest) /* it exports before the job is ready: what that router put into */
+		if (foreign_rank) /* it exports before the job is ready: what that router put into */
 			ferry_imports_follow(&rank->imports, &ferry_rank_ring(&job->shared, message->rank)->over);
 	}
 	ferry_full_fence(); /* before who is answered looks at what is used */
 }
 
-/* client: -1: of a guest. */
+/* client: -1: of a foreign rank. */
 static ferryResult_t add(struct ferry_mapper *mapper, struct ferry_job *job, const struct ferry_attach_message *message,
                          int client)
 {
@@ -471,7 +471,7 @@ ferryResult_t ferry_mapper_forget(struct ferry_mapper *mapper, struct ferry_impo
 	return ask(mapper, imports, &request, client);
 }
 
-void ferry_mapper_land(struct ferry_mapper *mapper, const struct ferry_job *job)
+void ferry_mapper_put_target(struct ferry_mapper *mapper, const struct ferry_job *job)
 {
 	pthread_mutex_lock(&mapper->lock);
 	for (uint32_t number = 0; number < job->shared.nranks; number++)

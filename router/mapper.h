@@ -22,7 +22,7 @@ struct ferry_mapper {
 	pthread_cond_t asked;
 	pthread_t thread;
 	bool running;                    /* connection thread */
-	pthread_cond_t landed;           /* a rank's landings are mapped */
+	pthread_cond_t landed;           /* a rank's put targets are mapped */
 	bool stopping, changed;          /* under the lock; changed: a rank has left */
 	struct ferry_mapped_rank *ranks; /* under the lock: the connection thread adds, the mapper removes */
 	uint64_t requests;               /* ranks' so far; under the lock: the connection thread */
@@ -43,9 +43,9 @@ void ferry_mapper_look(struct ferry_mapper *mapper);
 
 /**
  * Rank `message->rank` of the job attaches and would be mapped: finds its GPU, then welcomes it on a copy of `client`
- * (router/job.h). A rank of another domain (a guest: router/imports.h) has no client here (-1), and is not welcomed.
- * The job's table of its imports is there at once, until ferry_mapper_leave. Connection thread. ferrySystemError:
- * nothing has happened.
+ * (router/job.h). A rank of another domain (a foreign rank: router/imports.h) has no client here (-1), and is not
+ * welcomed. The job's table of its imports is there at once, until ferry_mapper_leave. Connection thread.
+ * ferrySystemError: nothing has happened.
  */
 ferryResult_t ferry_mapper_join(struct ferry_mapper *mapper, struct ferry_job *job,
                                 const struct ferry_attach_message *message, int client);
@@ -63,9 +63,9 @@ ferryResult_t ferry_mapper_forget(struct ferry_mapper *mapper, struct ferry_impo
 
 /**
  * All ranks of a job that comes from another router have come, and it is known whom their GPUs reach: what they have
- * exported as landings is mapped when this returns, or the job has failed. Attendant's thread.
+ * exported as put targets is mapped when this returns, or the job has failed. Attendant's thread.
  */
-void ferry_mapper_land(struct ferry_mapper *mapper, const struct ferry_job *job);
+void ferry_mapper_put_target(struct ferry_mapper *mapper, const struct ferry_job *job);
 
 /**
  * The job ends: it and its arena are not touched from here on, its tables are the mapper's, which unmaps and frees them

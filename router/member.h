@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * One rank of one job, as who moves its data sees it: a rank that has lanes of its own (rank-lib), or the router of its
- * domain. A member has a seat on each lane of its device: what that lane keeps for it from call to call.
+ * domain. A member has a lane rank on each lane of its device: what that lane keeps for it from call to call.
  *
- * Whoever hosts the lanes makes a member, joins it to them (ferry_lanes_join), and implements `ops`. A seat is its
+ * Whoever hosts the lanes makes a member, joins it to them (ferry_lanes_join), and implements `ops`. A lane rank is its
  * lane's thread's alone, but for what is said at the fields.
  */
 #ifndef FERRY_ROUTER_MEMBER_H
@@ -20,13 +20,13 @@ struct ferry_member_ops {
 	void (*fail)(struct ferry_member *member, ferryResult_t code, const char *message);
 	/**
 	 * D2H lane, of a call whose plan has PUTs, once in each run and for each rank that they go to: where that
-	 * rank's buffer is for this one's pushes, so that `bytes` bytes are there until let_go, whatever becomes of the
-	 * other rank. Of a message that is pushed the same. Errors are the job's.
+	 * rank's buffer is for this one's pushes, so that `bytes` bytes are there until released, whatever becomes of
+	 * the other rank. Of a message that is pushed the same. Errors are the job's.
 	 */
 	ferryResult_t (*land)(struct ferry_member *member, uint32_t peer, const struct ferry_buffer_name *name,
-	                      uint64_t bytes, struct ferry_landing *landing);
+	                      uint64_t bytes, struct ferry_put_target *put_target);
 	/** D2H lane: of what land has put into landing->hold, if that is not NULL, once no push to it is under way. */
-	void (*let_go)(struct ferry_member *member, void *hold);
+	void (*released)(struct ferry_member *member, void *hold);
 	/**
 	 * D2H lane, around each copy into another rank's memory, which the copier has made when it returns. enter:
 	 * false: nothing is to be put there any more. NULL: what land holds is enough.
@@ -71,7 +71,7 @@ struct ferry_member_ops {
 	void (*ended)(struct ferry_member *member, const struct ferry_call *call);
 };
 
-struct ferry_seat {
+struct ferry_lane_rank {
 	struct ferry_member *member;
 	enum ferry_direction direction;
 	struct ferry_doorbell *bell;           /* in the rank's line of the arena */
@@ -89,7 +89,7 @@ struct ferry_seat {
 	bool moves;                            /* as in the rank's line */
 	uint64_t message[FERRY_MAX_RANKS];     /* next message to or from each peer */
 	uint64_t slices[FERRY_MAX_RANKS];      /* of finished messages */
-	uint64_t told[FERRY_MAX_RANKS];        /* what the pair's line says of this lane's slices */
+	uint64_t published[FERRY_MAX_RANKS];   /* what the pair's line says of this lane's slices */
 	uint64_t idle_since;                   /* nanoseconds; 0: its last round found work */
 	/* nanoseconds: when it last waited for its stream, or (H2D) for a rank that had not come */
 	uint64_t awaited_until;
@@ -108,10 +108,10 @@ struct ferry_order {
 	_Atomic uint64_t fixed;
 	bool fixed_alone;        /* the last of them must be alone; before `fixed` is stored */
 	bool named_alone;        /* the last call begun under a number of rank 0's must be alone */
-	uint64_t last_seq[FERRY_BANKS]; /* number of the last call begun in each bank */
-	uint64_t router_seq[FERRY_BANKS][FERRY_MAX_DOMAINS]; /* last call with work for that router */
-	/* last call finished in each bank, before the rank's line says so and after that; who ends it, release */
-	_Atomic uint64_t ending[FERRY_BANKS], ended[FERRY_BANKS];
+	uint64_t last_seq[FERRY_PARITIES];                      /* number of the last call begun in each parity */
+	uint64_t router_seq[FERRY_PARITIES][FERRY_MAX_DOMAINS]; /* last call with work for that router */
+	/* last call finished in each parity, before the rank's line says so and after that; who ends it, release */
+	_Atomic uint64_t ending[FERRY_PARITIES], ended[FERRY_PARITIES];
 	uint64_t messages[2][FERRY_MAX_RANKS]; /* the last number given here, by direction and peer */
 	uint64_t runs;                         /* of named groups of messages */
 };
@@ -120,7 +120,7 @@ struct ferry_member {
 	const struct ferry_member_ops *ops;
 	const struct ferry_job_arenas *shared; /* constant once the member has joined its lanes */
 	uint32_t rank;
-	bool awaits_quiet;                     /* constant: router/landings.h */
+	bool awaits_quiet;                     /* constant: router/put_targets.h */
 	const _Atomic uint32_t *weight;        /* of its job's turns on lanes that several share; NULL: 1 */
 	bool stopped;                          /* the rank's line says so; D2H lane, and who takes it off the lanes */
 	/* H2D lane: since when it waits for that, or UINT64_MAX: it has waited long enough */
@@ -128,7 +128,7 @@ struct ferry_member {
 	struct ferry_lanes *lanes;             /* written by ferry_lanes_join and _leave */
 	struct ferry_member *next;             /* on the same lanes; under their lock */
 	struct ferry_order order;
-	struct ferry_seat seats[2];
+	struct ferry_lane_rank lane_ranks[2];
 };
 
 static inline uint32_t ferry_member_weight(const struct ferry_member *member)

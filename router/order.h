@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The order of a job's calls, from "the stream has reached it" to "the stream may go on": a call's number, its bank,
+ * The order of a job's calls, from "the stream has reached it" to "the stream may go on": a call's number, its parity,
  * the descriptor that tells the other ranks, the comparison with theirs, and its end. By the D2H lane's thread, where
  * nothing else is said.
  */
@@ -9,7 +9,7 @@
 
 #include "router/member.h"
 
-/** The stream has reached a call whose number rank 0 decides: true once it has one, and its bank is free. */
+/** The stream has reached a call whose number rank 0 decides: true once it has one, and its parity is free. */
 bool ferry_order_begin(struct ferry_member *member, struct ferry_call *call);
 
 /**
@@ -23,8 +23,8 @@ void ferry_order_number_message(struct ferry_member *member, enum ferry_directio
                                 struct ferry_transfer *transfer, uint64_t first[FERRY_MAX_RANKS]);
 
 /**
- * Whether the call before in this one's bank, and call `after` (0: none), are over on all ranks and in the routers that
- * had work.
+ * Whether the call before in this one's parity, and call `after` (0: none), are over on all ranks and in the routers
+ * that had work.
  */
 bool ferry_order_may_begin(const struct ferry_member *member, uint64_t seq, uint64_t after);
 

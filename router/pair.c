@@ -37,13 +37,13 @@ void ferry_pair_cut(struct ferry_transfer *transfer, bool puts, uint32_t slot_by
 }
 
 /* window: NULL, or where to put the address of the slot that the slice goes through. */
-static struct ferry_pair_line *line_of(const struct ferry_seat *seat, const struct ferry_transfer *transfer,
+static struct ferry_pair_line *line_of(const struct ferry_lane_rank *lane_rank, const struct ferry_transfer *transfer,
                                        uint64_t slice, char **window)
 {
-	const struct ferry_member *member = seat->member;
+	const struct ferry_member *member = lane_rank->member;
 	uint32_t self = member->rank;
-	uint32_t source = seat->direction == FERRY_UP ? self : transfer->peer;
-	uint32_t destination = seat->direction == FERRY_UP ? transfer->peer : self;
+	uint32_t source = lane_rank->direction == FERRY_DIR_D2H ? self : transfer->peer;
+	uint32_t destination = lane_rank->direction == FERRY_DIR_D2H ? transfer->peer : self;
 	const struct ferry_arena *arena = &member->shared->arenas[member->shared->rank_domain[source]];
 	if (window)
 		*window = ferry_pair_window(arena, source, destination) +
@@ -80,26 +80,26 @@ static const char *name_of(uint32_t type)
 	return name ? name : "an unknown type";
 }
 
-static void disagree(struct ferry_seat *seat, const struct ferry_transfer *transfer, struct said theirs)
+static void disagree(struct ferry_lane_rank *lane_rank, const struct ferry_transfer *transfer, struct said theirs)
 {
 	static const char *const ways[] = {" through the host", " by a push"};
 	char text[FERRY_MESSAGE_BYTES];
 	struct said mine = said_here(transfer);
-	bool up = seat->direction == FERRY_UP;
+	bool d2h = lane_rank->direction == FERRY_DIR_D2H;
 	/* Of messages that differ, the ways may for that alone. */
 	bool settings = mine.bytes == theirs.bytes && mine.type == theirs.type && mine.pushed != theirs.pushed;
-	struct said sent = up ? mine : theirs, received = up ? theirs : mine;
+	struct said sent = d2h ? mine : theirs, received = d2h ? theirs : mine;
 	snprintf(text, sizeof text,
 	         "message %llu from rank %u to rank %u: sent %llu bytes of %s%s, received as %llu bytes of %s%s%s",
-	         (unsigned long long)transfer->message, up ? seat->member->rank : transfer->peer,
-	         up ? transfer->peer : seat->member->rank, (unsigned long long)sent.bytes, name_of(sent.type),
+	         (unsigned long long)transfer->message, d2h ? lane_rank->member->rank : transfer->peer,
+	         d2h ? transfer->peer : lane_rank->member->rank, (unsigned long long)sent.bytes, name_of(sent.type),
 	         settings ? ways[sent.pushed] : "", (unsigned long long)received.bytes, name_of(received.type),
 	         settings ? ways[received.pushed] : "",
 	         settings ? ": FERRY_FABRICS, FERRY_SHARES or FERRY_HOST_LINK differ on the two ranks" : "");
-	seat->member->ops->fail(seat->member, ferryInvalidUsage, text);
+	lane_rank->member->ops->fail(lane_rank->member, ferryInvalidUsage, text);
 }
 
-static bool message_agrees(struct ferry_seat *seat, const struct ferry_transfer *transfer,
+static bool message_agrees(struct ferry_lane_rank *lane_rank, const struct ferry_transfer *transfer,
                            const struct ferry_pair_slot *slot)
 {
 	struct said theirs = {atomic_load_explicit(&slot->bytes, memory_order_relaxed),
@@ -108,27 +108,27 @@ static bool message_agrees(struct ferry_seat *seat, const struct ferry_transfer 
 	uint64_t message = atomic_load_explicit(&slot->message, memory_order_relaxed);
 	if (is_same(said_here(transfer), theirs) && message == transfer->message)
 		return true;
-	disagree(seat, transfer, theirs);
+	disagree(lane_rank, transfer, theirs);
 	return false;
 }
 
 /* Receiver, when it is the message's turn. */
-static void post(struct ferry_seat *seat, const struct ferry_transfer *transfer)
+static void post(struct ferry_lane_rank *lane_rank, const struct ferry_transfer *transfer)
 {
-	struct ferry_pair_post *there = &line_of(seat, transfer, 0, NULL)->post;
+	struct ferry_pair_post *there = &line_of(lane_rank, transfer, 0, NULL)->post;
 	atomic_store_explicit(&there->bytes, transfer->length, memory_order_relaxed);
 	atomic_store_explicit(&there->type, transfer->type, memory_order_relaxed);
-	atomic_store_explicit(&there->index, transfer->landing.index, memory_order_relaxed);
-	atomic_store_explicit(&there->generation, transfer->landing.generation, memory_order_relaxed);
-	atomic_store_explicit(&there->offset, transfer->landing.offset, memory_order_relaxed);
+	atomic_store_explicit(&there->index, transfer->put_target.index, memory_order_relaxed);
+	atomic_store_explicit(&there->generation, transfer->put_target.generation, memory_order_relaxed);
+	atomic_store_explicit(&there->offset, transfer->put_target.offset, memory_order_relaxed);
 	atomic_store_explicit(&there->message, transfer->message, memory_order_release);
-	ferry_wake(seat->member->shared, 1ull << transfer->peer, 0, 0);
+	ferry_wake(lane_rank->member->shared, 1ull << transfer->peer, 0, 0);
 }
 
 /* Sender: true once the receiver has posted where its buffer is, which is *to then. */
-static bool find_landing(struct ferry_seat *seat, struct ferry_transfer *transfer)
+static bool find_put_target(struct ferry_lane_rank *lane_rank, struct ferry_transfer *transfer)
 {
-	const struct ferry_pair_post *there = &line_of(seat, transfer, 0, NULL)->post;
+	const struct ferry_pair_post *there = &line_of(lane_rank, transfer, 0, NULL)->post;
 	if (transfer->destination)
 		return true;
 	if (atomic_load_explicit(&there->message, memory_order_acquire) != transfer->message)
@@ -139,36 +139,37 @@ static bool find_landing(struct ferry_seat *seat, struct ferry_transfer *transfe
 	        .index = atomic_load_explicit(&there->index, memory_order_relaxed),
 	        .generation = atomic_load_explicit(&there->generation, memory_order_relaxed),
 	        .offset = atomic_load_explicit(&there->offset, memory_order_relaxed)};
-	struct ferry_landing landing = {0};
+	struct ferry_put_target put_target = {0};
 	if (!is_same(said_here(transfer), theirs)) {
-		disagree(seat, transfer, theirs);
+		disagree(lane_rank, transfer, theirs);
 		return false;
 	}
-	ferryResult_t result = seat->member->ops->land(seat->member, transfer->peer, &name, theirs.bytes, &landing);
+	ferryResult_t result = lane_rank->member->ops->land(lane_rank->member, transfer->peer, &name, theirs.bytes,
+	                                                    &put_target);
 	if (result) {
-		seat->member->ops->fail(seat->member, result, ferry_last_message());
+		lane_rank->member->ops->fail(lane_rank->member, result, ferry_last_message());
 		return false;
 	}
-	transfer->destination = landing.address;
-	transfer->process = landing.process;
-	transfer->hold = landing.hold;
+	transfer->destination = put_target.address;
+	transfer->process = put_target.process;
+	transfer->hold = put_target.hold;
 	return true;
 }
 
-static bool push(struct ferry_pushes *pushes, struct ferry_seat *seat, struct ferry_call *call,
+static bool push(struct ferry_pushes *pushes, struct ferry_lane_rank *lane_rank, struct ferry_call *call,
                  struct ferry_transfer *transfer, uint64_t start, uint64_t bytes)
 {
 	struct ferry_copies *copies = ferry_pushes_to(pushes, transfer->peer);
 	if (!copies) {
-		seat->member->ops->fail(seat->member, ferryUnhandledDeviceError, ferry_last_message());
+		lane_rank->member->ops->fail(lane_rank->member, ferryUnhandledDeviceError, ferry_last_message());
 		return false;
 	}
-	const struct ferry_landing to = {.address = transfer->destination + start,
-	                                 .process = transfer->process,
-	                                 .from = seat->member->rank,
-	                                 .to = transfer->peer};
+	const struct ferry_put_target to = {.address = transfer->destination + start,
+	                                    .process = transfer->process,
+	                                    .from = lane_rank->member->rank,
+	                                    .to = transfer->peer};
 	return !ferry_copies_full(copies) &&
-	       ferry_copies_push(copies, seat, call, transfer, &to, transfer->user + start, bytes, 1);
+	       ferry_copies_push(copies, lane_rank, call, transfer, &to, transfer->user + start, bytes, 1);
 }
 
 /* Fields first, then `message`: a receiver may look before the slice is published. */
@@ -184,45 +185,46 @@ static void fill_head(struct ferry_pair_slot *slot, const struct ferry_transfer 
  * A receiver that does not expect a push, as it expects fewer bytes or its settings are others, posts nothing, and
  * waits for a slice: it is to find out.
  */
-static void tell(struct ferry_seat *seat, struct ferry_pair_slot *slot, struct ferry_transfer *transfer)
+static void notify(struct ferry_lane_rank *lane_rank, struct ferry_pair_slot *slot, struct ferry_transfer *transfer)
 {
-	if (transfer->told)
+	if (transfer->published)
 		return;
 	fill_head(slot, transfer);
-	transfer->told = true;
-	ferry_wake(seat->member->shared, 0, 1ull << transfer->peer, 0);
+	transfer->published = true;
+	ferry_wake(lane_rank->member->shared, 0, 1ull << transfer->peer, 0);
 }
 
 /* Nothing has been published: the message is about to be pushed, and this end expects one that is not. */
-static void look_for_push(struct ferry_seat *seat, const struct ferry_transfer *transfer,
+static void look_for_push(struct ferry_lane_rank *lane_rank, const struct ferry_transfer *transfer,
                           const struct ferry_pair_slot *slot)
 {
 	if (!transfer->puts && !transfer->issued &&
 	    atomic_load_explicit(&slot->message, memory_order_acquire) == transfer->message)
-		message_agrees(seat, transfer, slot);
+		message_agrees(lane_rank, transfer, slot);
 }
 
-bool ferry_pair_waits(const struct ferry_seat *seat, const struct ferry_transfer *transfer)
+bool ferry_pair_waits(const struct ferry_lane_rank *lane_rank, const struct ferry_transfer *transfer)
 {
 	if (transfer->finished == transfer->nslices)
 		return false;
-	if (seat->direction == FERRY_UP)
+	if (lane_rank->direction == FERRY_DIR_D2H)
 		return true;
-	const struct ferry_pair_line *line = line_of(seat, transfer, 0, NULL);
-	return transfer->current && transfer->base + transfer->nslices >
-	                                    atomic_load_explicit(&line->up.value, memory_order_acquire);
+	const struct ferry_pair_line *line = line_of(lane_rank, transfer, 0, NULL);
+	return transfer->current &&
+	       transfer->base + transfer->nslices > atomic_load_explicit(&line->d2h.value, memory_order_acquire);
 }
 
-void ferry_pair_say_wait(const struct ferry_seat *seat, const struct ferry_transfer *transfer, char *text, size_t bytes)
+void ferry_pair_say_wait(const struct ferry_lane_rank *lane_rank, const struct ferry_transfer *transfer, char *text,
+                         size_t bytes)
 {
-	const struct ferry_pair_line *line = line_of(seat, transfer, 0, NULL);
-	const struct ferry_pair_turn *turn = &line->ends[!seat->direction].turns[transfer->message % 2];
+	const struct ferry_pair_line *line = line_of(lane_rank, transfer, 0, NULL);
+	const struct ferry_pair_turn *turn = &line->ends[!lane_rank->direction].turns[transfer->message % 2];
 	unsigned long long message = transfer->message;
-	uint64_t sent = atomic_load_explicit(&line->up.value, memory_order_relaxed) - transfer->base;
+	uint64_t sent = atomic_load_explicit(&line->d2h.value, memory_order_relaxed) - transfer->base;
 	bool begun = atomic_load_explicit(&turn->message, memory_order_relaxed) == transfer->message;
-	if (seat->direction == FERRY_UP && !begun)
+	if (lane_rank->direction == FERRY_DIR_D2H && !begun)
 		snprintf(text, bytes, "rank %u to receive message %llu", transfer->peer, message);
-	else if (seat->direction == FERRY_UP)
+	else if (lane_rank->direction == FERRY_DIR_D2H)
 		snprintf(text, bytes, "rank %u to take slice %u of %u of message %llu", transfer->peer,
 		         transfer->issued + 1, transfer->nslices, message);
 	else if (!begun)
@@ -232,10 +234,11 @@ void ferry_pair_say_wait(const struct ferry_seat *seat, const struct ferry_trans
 		         transfer->peer, (unsigned long long)sent, transfer->nslices);
 }
 
-static void take_turn(struct ferry_seat *seat, const struct ferry_call *call, const struct ferry_transfer *transfer)
+static void take_turn(struct ferry_lane_rank *lane_rank, const struct ferry_call *call,
+                      const struct ferry_transfer *transfer)
 {
-	struct ferry_pair_line *line = line_of(seat, transfer, 0, NULL);
-	struct ferry_pair_turn *turn = &line->ends[seat->direction].turns[transfer->message % 2];
+	struct ferry_pair_line *line = line_of(lane_rank, transfer, 0, NULL);
+	struct ferry_pair_turn *turn = &line->ends[lane_rank->direction].turns[transfer->message % 2];
 	bool named = call->name && call->ops->run;
 	if (atomic_load_explicit(&turn->message, memory_order_relaxed) == transfer->message &&
 	    atomic_load_explicit(&turn->base, memory_order_relaxed) == transfer->base)
@@ -247,113 +250,116 @@ static void take_turn(struct ferry_seat *seat, const struct ferry_call *call, co
 	atomic_store_explicit(&turn->message, transfer->message, memory_order_release);
 }
 
-bool ferry_pair_told_is_there(const struct ferry_seat *seat, char *text, size_t bytes)
+bool ferry_pair_published_is_there(const struct ferry_lane_rank *lane_rank, char *text, size_t bytes)
 {
-	bool up = seat->direction == FERRY_UP;
-	for (uint32_t peer = 0; peer < seat->member->shared->nranks; peer++) {
+	bool d2h = lane_rank->direction == FERRY_DIR_D2H;
+	for (uint32_t peer = 0; peer < lane_rank->member->shared->nranks; peer++) {
 		const struct ferry_transfer any = {.peer = peer};
-		const struct ferry_pair_line *line = line_of(seat, &any, 0, NULL);
-		uint64_t there = atomic_load_explicit(up ? &line->up.value : &line->down.value, memory_order_relaxed);
-		if (there == seat->told[peer])
+		const struct ferry_pair_line *line = line_of(lane_rank, &any, 0, NULL);
+		uint64_t there = atomic_load_explicit(d2h ? &line->d2h.value : &line->h2d.value, memory_order_relaxed);
+		if (there == lane_rank->published[peer])
 			continue;
 		snprintf(text, bytes, "rank %u: the arena says that it has %s %llu slices %s rank %u; it has %llu",
-		         seat->member->rank, up ? "sent" : "taken", (unsigned long long)there, up ? "to" : "from", peer,
-		         (unsigned long long)seat->told[peer]);
+		         lane_rank->member->rank, d2h ? "sent" : "taken", (unsigned long long)there,
+		         d2h ? "to" : "from", peer, (unsigned long long)lane_rank->published[peer]);
 		return false;
 	}
 	return true;
 }
 
-bool ferry_pair_is_sane(const struct ferry_seat *seat, const struct ferry_transfer *transfer, char *text, size_t bytes)
+bool ferry_pair_is_sane(const struct ferry_lane_rank *lane_rank, const struct ferry_transfer *transfer, char *text,
+                        size_t bytes)
 {
-	const struct ferry_pair_line *line = line_of(seat, transfer, 0, NULL);
-	bool up = seat->direction == FERRY_UP;
-	uint64_t sent = atomic_load_explicit(&line->up.value, memory_order_acquire);
-	uint64_t taken = atomic_load_explicit(&line->down.value, memory_order_acquire);
+	const struct ferry_pair_line *line = line_of(lane_rank, transfer, 0, NULL);
+	bool d2h = lane_rank->direction == FERRY_DIR_D2H;
+	uint64_t sent = atomic_load_explicit(&line->d2h.value, memory_order_acquire);
+	uint64_t taken = atomic_load_explicit(&line->h2d.value, memory_order_acquire);
 	uint64_t there = atomic_load_explicit(&line->post.message, memory_order_acquire);
 	uint64_t own = transfer->base + transfer->finished, issued = transfer->base + transfer->issued;
 	/* where it is to be pushed to has been posted; the next message's place is not yet */
-	bool posted = !transfer->puts || (up ? there <= transfer->message : there == transfer->message);
-	if (posted && (up ? sent == own && taken <= own
-	                  : taken == own && sent >= issued && sent - own <= FERRY_PAIR_SLOTS))
+	bool posted = !transfer->puts || (d2h ? there <= transfer->message : there == transfer->message);
+	if (posted &&
+	    (d2h ? sent == own && taken <= own : taken == own && sent >= issued && sent - own <= FERRY_PAIR_SLOTS))
 		return true;
 	snprintf(text, bytes,
 	         "message %llu from rank %u to rank %u: the arena says that %llu slices were sent and %llu taken, and "
 	         "where message %llu goes; rank %u has %s %llu",
-	         (unsigned long long)transfer->message, up ? seat->member->rank : transfer->peer,
-	         up ? transfer->peer : seat->member->rank, (unsigned long long)sent, (unsigned long long)taken,
-	         (unsigned long long)there, seat->member->rank, up ? "sent" : "taken", (unsigned long long)own);
+	         (unsigned long long)transfer->message, d2h ? lane_rank->member->rank : transfer->peer,
+	         d2h ? transfer->peer : lane_rank->member->rank, (unsigned long long)sent, (unsigned long long)taken,
+	         (unsigned long long)there, lane_rank->member->rank, d2h ? "sent" : "taken", (unsigned long long)own);
 	return false;
 }
 
-bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_pushes *pushes, struct ferry_seat *seat,
+bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_pushes *pushes, struct ferry_lane_rank *lane_rank,
                       struct ferry_call *call, struct ferry_transfer *transfer)
 {
 	char *window;
 	if (transfer->issued == transfer->nslices)
 		return false;
 	if (!transfer->current) {
-		if (seat->message[transfer->peer] != transfer->message)
+		if (lane_rank->message[transfer->peer] != transfer->message)
 			return false;
 		/* What nobody will take is not sent into the window, as if it had arrived (router/stall.h). */
-		if (seat->direction == FERRY_UP && ferry_departed(seat->member->shared) >> transfer->peer & 1)
+		if (lane_rank->direction == FERRY_DIR_D2H &&
+		    ferry_departed(lane_rank->member->shared) >> transfer->peer & 1)
 			return false;
 		transfer->current = true;
-		transfer->base = seat->slices[transfer->peer];
-		take_turn(seat, call, transfer);
-		if (transfer->puts && seat->direction == FERRY_DOWN)
-			post(seat, transfer);
+		transfer->base = lane_rank->slices[transfer->peer];
+		take_turn(lane_rank, call, transfer);
+		if (transfer->puts && lane_rank->direction == FERRY_DIR_H2D)
+			post(lane_rank, transfer);
 	}
 	bool pushed = is_pushed(transfer);
 	uint64_t slice = transfer->base + transfer->issued;
-	struct ferry_pair_line *line = line_of(seat, transfer, slice, &window);
+	struct ferry_pair_line *line = line_of(lane_rank, transfer, slice, &window);
 	uint64_t start = (uint64_t)transfer->issued * transfer->slice;
 	uint64_t bytes = transfer->length - start < transfer->slice ? transfer->length - start : transfer->slice;
 	struct ferry_pair_slot *slot = &line->slots[slice % FERRY_PAIR_SLOTS];
-	if (seat->direction == FERRY_UP) {
-		if (slice >= atomic_load_explicit(&line->down.value, memory_order_acquire) + FERRY_PAIR_SLOTS)
+	if (lane_rank->direction == FERRY_DIR_D2H) {
+		if (slice >= atomic_load_explicit(&line->h2d.value, memory_order_acquire) + FERRY_PAIR_SLOTS)
 			return false;
 		if (pushed) {
-			tell(seat, slot, transfer);
-			if (!find_landing(seat, transfer))
+			notify(lane_rank, slot, transfer);
+			if (!find_put_target(lane_rank, transfer))
 				return false;
 			fill_head(slot, transfer);
-			return push(pushes, seat, call, transfer, start, bytes);
+			return push(pushes, lane_rank, call, transfer, start, bytes);
 		}
 		fill_head(slot, transfer);
-		return !ferry_copies_full(copies) && ferry_copies_start(copies, seat, call, transfer, window,
+		return !ferry_copies_full(copies) && ferry_copies_start(copies, lane_rank, call, transfer, window,
 		                                                        transfer->user + start, bytes, true);
 	}
-	if (slice >= atomic_load_explicit(&line->up.value, memory_order_acquire)) {
-		look_for_push(seat, transfer, slot);
+	if (slice >= atomic_load_explicit(&line->d2h.value, memory_order_acquire)) {
+		look_for_push(lane_rank, transfer, slot);
 		return false;
 	}
-	if (!transfer->issued && !message_agrees(seat, transfer, slot))
+	if (!transfer->issued && !message_agrees(lane_rank, transfer, slot))
 		return false;
 	/* What was pushed is there: it only takes its turn. */
-	return !ferry_copies_full(copies) && ferry_copies_start(copies, seat, call, transfer, transfer->user + start,
-	                                                        window, pushed ? 0 : bytes, true);
+	return !ferry_copies_full(copies) &&
+	       ferry_copies_start(copies, lane_rank, call, transfer, transfer->user + start, window, pushed ? 0 : bytes,
+	                          true);
 }
 
-void ferry_pair_publish(struct ferry_seat *seat, struct ferry_transfer *transfer)
+void ferry_pair_publish(struct ferry_lane_rank *lane_rank, struct ferry_transfer *transfer)
 {
-	struct ferry_pair_line *line = line_of(seat, transfer, 0, NULL);
-	bool up = seat->direction == FERRY_UP;
+	struct ferry_pair_line *line = line_of(lane_rank, transfer, 0, NULL);
+	bool d2h = lane_rank->direction == FERRY_DIR_D2H;
 	uint64_t peer = 1ull << transfer->peer;
-	seat->told[transfer->peer] = transfer->base + transfer->finished;
-	atomic_store_explicit(up ? &line->up.value : &line->down.value, seat->told[transfer->peer],
+	lane_rank->published[transfer->peer] = transfer->base + transfer->finished;
+	atomic_store_explicit(d2h ? &line->d2h.value : &line->h2d.value, lane_rank->published[transfer->peer],
 	                      memory_order_release);
-	ferry_wake(seat->member->shared, up ? 0 : peer, up ? peer : 0, 0);
+	ferry_wake(lane_rank->member->shared, d2h ? 0 : peer, d2h ? peer : 0, 0);
 }
 
-void ferry_pair_done(struct ferry_seat *seat, const struct ferry_call *call, struct ferry_transfer *transfer)
+void ferry_pair_done(struct ferry_lane_rank *lane_rank, const struct ferry_call *call, struct ferry_transfer *transfer)
 {
 	/* Now, not with the call: others of its messages may wait for ranks that come much later. */
 	if (transfer->hold)
-		seat->member->ops->let_go(seat->member, transfer->hold);
+		lane_rank->member->ops->released(lane_rank->member, transfer->hold);
 	transfer->hold = NULL;
 	if (call->name && transfer->last && call->ops->passed)
-		call->ops->passed(call, seat->direction, transfer->peer);
-	seat->message[transfer->peer]++;
-	seat->slices[transfer->peer] += transfer->nslices;
+		call->ops->passed(call, lane_rank->direction, transfer->peer);
+	lane_rank->message[transfer->peer]++;
+	lane_rank->slices[transfer->peer] += transfer->nslices;
 }

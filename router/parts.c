@@ -163,7 +163,7 @@ static void publish(struct ferry_job *job, uint64_t seq, const struct ferry_job_
 		if (published != before) {
 			atomic_store_explicit(&work->published, published, memory_order_release);
 			ferry_publish(&job->shared, work->instr, work->counter, seq, published);
-			atomic_store_explicit(&work->told, published, memory_order_release);
+			atomic_store_explicit(&work->logged, published, memory_order_release);
 			count_slices(job, entry->plan, work->instr, before, published);
 		}
 		atomic_store(&work->publishing, 0);
@@ -172,10 +172,10 @@ static void publish(struct ferry_job *job, uint64_t seq, const struct ferry_job_
 	} while (again);
 }
 
-static uint32_t work_run(struct ferry_job *job, uint32_t bank, uint64_t seq, uint32_t worker, uint32_t most, bool steal,
-                         uint32_t *wanted, int64_t *credit)
+static uint32_t work_run(struct ferry_job *job, uint32_t parity, uint64_t seq, uint32_t worker, uint32_t most,
+                         bool steal, uint32_t *wanted, int64_t *credit)
 {
-	struct ferry_run *run = &job->runs[bank];
+	struct ferry_run *run = &job->runs[parity];
 	struct ferry_job_plan *entry = atomic_load_explicit(&run->plan, memory_order_relaxed);
 	uint32_t count = 0;
 	uint64_t began = 0;
@@ -184,7 +184,7 @@ static uint32_t work_run(struct ferry_job *job, uint32_t bank, uint64_t seq, uin
 	while (progress && count < most && spent < may) {
 		progress = false;
 		for (uint32_t i = 0; i < entry->works.nworks && count < most && spent < may; i++) {
-			struct ferry_work *work = &entry->works.works[bank][i];
+			struct ferry_work *work = &entry->works.works[parity][i];
 			uint32_t slice, part;
 			bool others = false;
 			if (!claim_any(work, worker, steal, seq, entry->plan->window, &slice, &part, &others))
@@ -206,18 +206,18 @@ static uint32_t work_run(struct ferry_job *job, uint32_t bank, uint64_t seq, uin
 	if (credit)
 		*credit -= spent;
 	atomic_fetch_add_explicit(&run->working_ns, ferry_now_ns() - began, memory_order_relaxed);
-	/* Not before this worker has come out of publish: it would meet the bank's next call there. */
+	/* Not before this worker has come out of publish: it would meet the parity's next call there. */
 	if (atomic_fetch_sub(&run->left, count) == count) {
 		count_call(job, run);
-		ferry_job_end_call(job, bank, seq, entry);
+		ferry_job_end_call(job, parity, seq, entry);
 	}
 	return count;
 }
 
-static uint32_t work_bank(struct ferry_job *job, uint32_t bank, uint32_t worker, uint32_t most, bool steal,
-                          uint32_t *wanted, int64_t *credit)
+static uint32_t work_parity(struct ferry_job *job, uint32_t parity, uint32_t worker, uint32_t most, bool steal,
+                            uint32_t *wanted, int64_t *credit)
 {
-	struct ferry_run *run = &job->runs[bank];
+	struct ferry_run *run = &job->runs[parity];
 	uint64_t seq = atomic_load_explicit(&run->seq, memory_order_acquire);
 	if (!seq)
 		return 0;
@@ -225,7 +225,7 @@ static uint32_t work_bank(struct ferry_job *job, uint32_t bank, uint32_t worker,
 	uint32_t share = plan->workers ? plan->workers : UINT32_MAX, more = 0;
 	if (plan->flags & FERRY_PLAN_DMA && plan->workers > *wanted)
 		*wanted = plan->workers;
-	uint32_t count = worker < share ? work_run(job, bank, seq, worker, most, steal, &more, credit) : 0;
+	uint32_t count = worker < share ? work_run(job, parity, seq, worker, most, steal, &more, credit) : 0;
 	if (more > share) /* the others would look for what they must not do */
 		more = share;
 	if (more > *wanted)
@@ -240,8 +240,8 @@ uint32_t ferry_parts_work(struct ferry_job *job, uint32_t worker, uint32_t most,
 	if (atomic_load_explicit(&job->dead, memory_order_relaxed))
 		return 0;
 	ferry_job_admit(job);
-	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
-		count += work_bank(job, bank, worker, most, steal, wanted, credit);
+	for (uint32_t parity = 0; parity < FERRY_PARITIES; parity++)
+		count += work_parity(job, parity, worker, most, steal, wanted, credit);
 	return count;
 }
 
@@ -260,12 +260,12 @@ bool ferry_parts_any(struct ferry_job *job)
 		return false;
 	if (ferry_job_may_admit(job))
 		return true;
-	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
-		struct ferry_run *run = &job->runs[bank];
+	for (uint32_t parity = 0; parity < FERRY_PARITIES; parity++) {
+		struct ferry_run *run = &job->runs[parity];
 		uint64_t seq = atomic_load_explicit(&run->seq, memory_order_acquire);
 		struct ferry_job_plan *entry = seq ? atomic_load_explicit(&run->plan, memory_order_relaxed) : NULL;
 		for (uint32_t i = 0; entry && i < entry->works.nworks; i++)
-			if (has_part(&entry->works.works[bank][i], seq, entry->plan->window))
+			if (has_part(&entry->works.works[parity][i], seq, entry->plan->window))
 				return true;
 	}
 	return false;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * How those threads of a router are scheduled that move data: its lanes, workers and attendants. A router process asks
+ * How those threads of a router are scheduled that move data: its lanes, workers and job threads. A router process asks
  * for better than its ranks have, where it may: on a busy machine a thread that slices wait for comes late by whole
  * time slices of the scheduler. Not by default where ranks have lanes of their own, as on host devices: a worker that
  * takes the CPU from the lane that feeds it gains nothing (AllReduce of 16 MiB between two ranks on two CPUs: 25%

@@ -14,7 +14,7 @@ struct ferry_copies *ferry_pushes_to(struct ferry_pushes *pushes, uint32_t rank)
 		ferry_fail(ferryInvalidUsage, "%s devices push into no other", copier->ops->kind);
 		return NULL;
 	}
-	if (ferry_copies_open(copies, copier, FERRY_UP, pushes->driving))
+	if (ferry_copies_open(copies, copier, FERRY_DIR_D2H, pushes->driving))
 		return NULL;
 	pushes->open |= 1u << queue;
 	return copies;

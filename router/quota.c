@@ -121,7 +121,7 @@ ferryResult_t ferry_quota_bring(struct ferry_quota *quota, const struct ferry_al
                                 const struct ferry_staging *staging)
 {
 	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {
-		uint64_t left = quota->limit - at_most(quota->limit, quota->brought.of[domain]);
+		uint64_t left = quota->limit - at_most(quota->limit, quota->imported_arena.of[domain]);
 		ferryResult_t result = check_allowance(allowance, domain, staging->of[domain]);
 		if (!result && staging->of[domain] > left)
 			result = ferry_fail(ferryRefused,
@@ -134,7 +134,7 @@ ferryResult_t ferry_quota_bring(struct ferry_quota *quota, const struct ferry_al
 			return result;
 	}
 	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
-		quota->brought.of[domain] += staging->of[domain];
+		quota->imported_arena.of[domain] += staging->of[domain];
 	quota->used += staging->of[quota->domain];
 	return ferrySuccess;
 }
@@ -147,6 +147,6 @@ void ferry_quota_give_back(struct ferry_quota *quota, uint64_t staging)
 void ferry_quota_carry_off(struct ferry_quota *quota, const struct ferry_staging *staging)
 {
 	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
-		quota->brought.of[domain] -= staging->of[domain];
+		quota->imported_arena.of[domain] -= staging->of[domain];
 	quota->used -= staging->of[quota->domain];
 }

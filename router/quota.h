@@ -22,7 +22,8 @@ struct ferry_quota {
 	char limited_by[300];     /* who says so */
 	uint64_t fallback;        /* a job's staging where it says nothing */
 	uint64_t used;            /* of the limit, in this domain */
-	struct ferry_staging brought; /* of the limit, in each domain by itself: by arenas that ranks have brought */
+	struct ferry_staging
+	        imported_arena; /* of the limit, in each domain by itself: by arenas that ranks have brought */
 	/* bytes of arenas that nobody finds any more and that are about to be freed: the connection thread adds, the
 	   reaper subtracts */
 	_Atomic uint64_t freeing;

@@ -3,18 +3,18 @@
 
 #include "ipc/error.h"
 #include "router/adoption.h"
-#include "router/attendant.h"
 #include "router/counter_pages.h"
-#include "router/guests.h"
-#include "router/intakes.h"
-#include "router/resumed.h"
+#include "router/foreign_ranks.h"
+#include "router/job_thread.h"
+#include "router/recovery.h"
+#include "router/remote_ranks.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
-static ferryResult_t check_guest(const struct ferry_jobs *jobs, const struct ferry_attach_message *message)
+static ferryResult_t check_foreign_rank(const struct ferry_jobs *jobs, const struct ferry_attach_message *message)
 {
 	if (!(message->flags & FERRY_ATTACH_LANDS) || message->domain != jobs->domain)
 		return ferrySuccess;
@@ -28,7 +28,7 @@ static ferryResult_t attach_rank(struct ferry_jobs *jobs, struct ferry_client *c
 	struct ferry_job *job;
 	if (client->job)
 		return ferry_fail(ferryInvalidUsage, "this connection has attached as rank %u already", client->rank);
-	bool mapped = message->flags & FERRY_ATTACH_MAPPED, guest = message->flags & FERRY_ATTACH_LANDS;
+	bool mapped = message->flags & FERRY_ATTACH_MAPPED, foreign_rank = message->flags & FERRY_ATTACH_LANDS;
 	ferryResult_t result = ferry_jobs_join(jobs, message, &client->standing, &job);
 	if (result)
 		return result;
@@ -43,13 +43,13 @@ static ferryResult_t attach_rank(struct ferry_jobs *jobs, struct ferry_client *c
 			ferry_jobs_destroy(jobs, job);
 		return result;
 	}
-	/* the attendant may look at it meanwhile, to tell who is there that it has failed the job */
+	/* the job thread may look at it meanwhile, to tell who is there that it has failed the job */
 	__atomic_store_n(&job->shared.rank_domain[message->rank], (uint8_t)message->domain, __ATOMIC_RELAXED);
 	job->shared.arenas[job->domain].header->rank_domain[message->rank] = (uint8_t)message->domain;
-	result = check_guest(jobs, message);
+	result = check_foreign_rank(jobs, message);
 	if (!result && mapped)
 		result = ferry_mapper_join(&jobs->mapper, job, message, client->descriptor);
-	else if (!result && guest)
+	else if (!result && foreign_rank)
 		result = ferry_mapper_join(&jobs->mapper, job, message, -1);
 	if (result) {
 		if (!job->attached) /* it was made for this rank */
@@ -60,7 +60,7 @@ static ferryResult_t attach_rank(struct ferry_jobs *jobs, struct ferry_client *c
 	client->job = job;
 	client->rank = message->rank;
 	if (mapped) {
-		job->words_descriptor[message->rank] = client->descriptors[0];
+		job->flags_descriptor[message->rank] = client->descriptors[0];
 		client->descriptors[0] = -1;
 	} else {
 		ferry_job_welcome(job, message->rank, client->descriptor, 0, "");
@@ -75,7 +75,7 @@ static ferryResult_t adopt(struct ferry_jobs *jobs, struct ferry_client *client)
 	struct ferry_job *job;
 	if (client->job)
 		return ferry_fail(ferryInvalidUsage, "this connection has attached as rank %u already", client->rank);
-	ferryResult_t result = check_guest(jobs, &client->message);
+	ferryResult_t result = check_foreign_rank(jobs, &client->message);
 	if (!result)
 		result = ferry_adoption_join(jobs, &client->message, &client->standing, client->descriptors, &job);
 	if (result)
@@ -83,7 +83,7 @@ static ferryResult_t adopt(struct ferry_jobs *jobs, struct ferry_client *client)
 	client->job = job;
 	client->rank = client->message.rank;
 	if (client->message.flags & FERRY_ATTACH_MAPPED) {
-		job->words_descriptor[client->rank] = client->descriptors[client->message.ndomains];
+		job->flags_descriptor[client->rank] = client->descriptors[client->message.ndomains];
 		client->descriptors[client->message.ndomains] = -1;
 		return ferry_mapper_join(&jobs->mapper, job, &client->message, client->descriptor); /* it answers */
 	}
@@ -101,7 +101,7 @@ static ferryResult_t resubmit(struct ferry_client *client)
 	struct ferry_job *job = client->job;
 	if (!job || !ferry_adoption_takes(job, client->rank))
 		return ferry_fail(ferryInvalidUsage, "RESUBMIT of a rank that no other router has moved the data of");
-	return ferry_resumed_add(&job->resumed[client->rank], client->payload, client->message.payload);
+	return ferry_recovery_add(&job->recovery[client->rank], client->payload, client->message.payload);
 }
 
 static ferryResult_t map_export(struct ferry_jobs *jobs, struct ferry_client *client)
@@ -125,7 +125,7 @@ static ferryResult_t forget_export(struct ferry_jobs *jobs, struct ferry_client 
 	                           client->message.flags & FERRY_ATTACH_UNMAPPED, client->descriptor);
 }
 
-/* *handed: the attendant answers. */
+/* *handed: the job thread answers. */
 static ferryResult_t make_ready(struct ferry_jobs *jobs, struct ferry_client *client, bool *handed)
 {
 	struct ferry_job *job = client->job;
@@ -141,13 +141,13 @@ static ferryResult_t make_ready(struct ferry_jobs *jobs, struct ferry_client *cl
 	if (client->ndescriptors != job->shared.ndomains && (client->ndescriptors || job->shared.ndomains > 1))
 		return ferry_fail(ferryInvalidArgument, "READY with arenas of %u domains, the job has %u",
 		                  client->ndescriptors, job->shared.ndomains);
-	if (client->ndescriptors && !ferry_attendant_was_asked(job)) {
+	if (client->ndescriptors && !ferry_job_thread_was_requested(job)) {
 		ferryResult_t result = ferry_jobs_bring(jobs, job, client->descriptors);
 		if (result)
 			return result;
 	}
 	*handed = true;
-	return ferry_attendant_ask(job, client->descriptor);
+	return ferry_job_thread_request(job, client->descriptor);
 }
 
 static ferryResult_t keep_plan(struct ferry_jobs *jobs, struct ferry_client *client)
@@ -180,18 +180,18 @@ static ferryResult_t detach(struct ferry_jobs *jobs, struct ferry_client *client
 	if (!job)
 		return ferrySuccess;
 	job->detached |= 1ull << client->rank;
-	bool guest = ferry_guest_is_open(job, client->rank);
-	if (!guest && !ferry_intake_is_open(job, client->rank)) {
+	bool foreign_rank = ferry_foreign_rank_is_open(job, client->rank);
+	if (!foreign_rank && !ferry_remote_rank_is_open(job, client->rank)) {
 		ferry_adoption_leave(job, client->rank);
-		ferry_job_say_left(job, client->rank);
+		ferry_job_mark_departed(job, client->rank);
 		return ferrySuccess;
 	}
 	int copy = fcntl(client->descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
 	if (copy < 0)
 		return ferry_fail(ferrySystemError, "a descriptor to answer DETACH with: %s", strerror(errno));
 	*handed = true;
-	ferry_reaper_give(&jobs->reaper, guest ? ferry_guest_leave(job, client->rank, copy, true)
-	                                       : ferry_intake_leave(job, client->rank, copy, true, true));
+	ferry_reaper_give(&jobs->reaper, foreign_rank ? ferry_foreign_rank_leave(job, client->rank, copy, true)
+	                                              : ferry_remote_rank_leave(job, client->rank, copy, true, true));
 	return ferrySuccess;
 }
 
@@ -226,7 +226,7 @@ void ferry_request_serve(struct ferry_jobs *jobs, struct ferry_client *client)
 		break;
 	case FERRY_ATTACH_READY:
 		if (!(result = make_ready(jobs, client, &handed)) && handed)
-			return; /* the attendant answers */
+			return; /* the job thread answers */
 		break;
 	case FERRY_ATTACH_PLAN:
 		result = keep_plan(jobs, client);

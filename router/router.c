@@ -40,7 +40,7 @@ static void remove_socket(struct ferry_router *router)
 		unlink(router->path);
 }
 
-static void say_done(struct ferry_router *router)
+static void report_done(struct ferry_router *router)
 {
 	pthread_mutex_lock(&router->lock);
 	router->done = true;
@@ -71,10 +71,10 @@ static void *connection_main(void *argument)
 		else if (!idle_since)
 			idle_since = ferry_now_ns();
 		if (idle_since && atomic_load(&router->jobs.draining))
-			say_done(router);
+			report_done(router);
 		ferry_clients_turn(&router->clients, left_ms(router, idle_since), &lost);
 		if (lost) {
-			say_done(router);
+			report_done(router);
 			return NULL;
 		}
 		if (!router->jobs.workers.jobs && left_ms(router, idle_since) == 0) {
@@ -84,7 +84,7 @@ static void *connection_main(void *argument)
 			 * router.
 			 */
 			remove_socket(router);
-			say_done(router);
+			report_done(router);
 			return NULL;
 		}
 	}

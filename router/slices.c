@@ -10,11 +10,11 @@
 
 #define PASSED_ON 4u /* slices of a PUT in one copy, where others wait for them to pass them on */
 
-static void transfer_done(struct ferry_seat *seat, struct ferry_call *call, struct ferry_transfer *transfer)
+static void transfer_done(struct ferry_lane_rank *lane_rank, struct ferry_call *call, struct ferry_transfer *transfer)
 {
 	if (!transfer->step)
-		ferry_pair_done(seat, call, transfer);
-	call->halves[seat->direction].left--;
+		ferry_pair_done(lane_rank, call, transfer);
+	call->halves[lane_rank->direction].left--;
 }
 
 static uint64_t bytes_in_slice(const struct ferry_plan *plan, const struct ferry_transfer *transfer, uint32_t slice)
@@ -42,19 +42,19 @@ static void keep_window(const struct ferry_call *call, const struct ferry_transf
 /* A slice has arrived: publish it. */
 static void slice_done(const struct ferry_copies *copies, const struct ferry_copying *copying)
 {
-	struct ferry_seat *seat = copying->seat;
+	struct ferry_lane_rank *lane_rank = copying->lane_rank;
 	struct ferry_call *call = copying->call;
 	struct ferry_transfer *transfer = copying->transfer;
 	transfer->finished += copying->slices;
 	if (!transfer->step)
-		ferry_pair_publish(seat, transfer);
+		ferry_pair_publish(lane_rank, transfer);
 	else if (transfer->step->instr->opcode != FERRY_COPY)
-		ferry_publish(seat->member->shared, transfer->step->instr, transfer->step->counter,
+		ferry_publish(lane_rank->member->shared, transfer->step->instr, transfer->step->counter,
 		              ferry_call_number(call), transfer->finished);
 	if (copies->queue.copier->ops->direct_memory_access && transfer->step && transfer->step->only_passes_on)
 		keep_window(call, transfer, transfer->finished - 1);
 	if (transfer->finished == transfer->nslices)
-		transfer_done(seat, call, transfer);
+		transfer_done(lane_rank, call, transfer);
 }
 
 static bool reap_queue(struct ferry_copies *copies)
@@ -123,7 +123,7 @@ static bool lengths_agree(struct ferry_member *member, const struct ferry_call *
  * What lies there is contiguous on both sides, so one copy takes all slices whose gates are open: a copy engine pauses
  * between copies. Where others pass slices on as they come, a few at a time.
  */
-static bool issue_put(struct ferry_pushes *pushes, struct ferry_seat *seat, struct ferry_call *call,
+static bool issue_put(struct ferry_pushes *pushes, struct ferry_lane_rank *lane_rank, struct ferry_call *call,
                       struct ferry_transfer *transfer)
 {
 	const struct ferry_instr *instr = transfer->step->instr;
@@ -134,38 +134,38 @@ static bool issue_put(struct ferry_pushes *pushes, struct ferry_seat *seat, stru
 	uint64_t left = transfer->length - start, bytes = slices * slice < left ? slices * slice : left;
 	struct ferry_copies *copies = ferry_pushes_to(pushes, instr->peer);
 	if (!copies) {
-		seat->member->ops->fail(seat->member, ferryUnhandledDeviceError, ferry_last_message());
+		lane_rank->member->ops->fail(lane_rank->member, ferryUnhandledDeviceError, ferry_last_message());
 		return false;
 	}
 	if (ferry_copies_full(copies))
 		return false;
-	const struct ferry_landing to = {.address = transfer->destination + start,
-	                                 .process = transfer->process,
-	                                 .from = instr->owner,
-	                                 .to = instr->peer};
-	return ferry_copies_push(copies, seat, call, transfer, &to, transfer->user + start, bytes, slices);
+	const struct ferry_put_target to = {.address = transfer->destination + start,
+	                                    .process = transfer->process,
+	                                    .from = instr->owner,
+	                                    .to = instr->peer};
+	return ferry_copies_push(copies, lane_rank, call, transfer, &to, transfer->user + start, bytes, slices);
 }
 
 /* Nothing is copied: as far as others have put it. */
-static bool land(struct ferry_seat *seat, struct ferry_call *call, struct ferry_transfer *transfer)
+static bool land(struct ferry_lane_rank *lane_rank, struct ferry_call *call, struct ferry_transfer *transfer)
 {
 	transfer->issued = transfer->finished = transfer->open;
 	if (transfer->finished == transfer->nslices)
-		transfer_done(seat, call, transfer);
+		transfer_done(lane_rank, call, transfer);
 	return true;
 }
 
-static bool issue_step(struct ferry_copies *copies, struct ferry_pushes *pushes, struct ferry_seat *seat,
+static bool issue_step(struct ferry_copies *copies, struct ferry_pushes *pushes, struct ferry_lane_rank *lane_rank,
                        struct ferry_call *call, struct ferry_transfer *transfer)
 {
 	const struct ferry_plan *plan = call->steps->plan;
 	const struct ferry_step *step = transfer->step;
 	bool variable = plan->flags & FERRY_PLAN_VARIABLE;
 	if (variable && step->instr->opcode == FERRY_H2D && !transfer->current) {
-		if (!lengths_agree(seat->member, call, transfer))
+		if (!lengths_agree(lane_rank->member, call, transfer))
 			return false;
 		if (!transfer->nslices) {
-			transfer_done(seat, call, transfer);
+			transfer_done(lane_rank, call, transfer);
 			return true;
 		}
 	}
@@ -180,33 +180,33 @@ static bool issue_step(struct ferry_copies *copies, struct ferry_pushes *pushes,
 			return false;
 	}
 	if (step->instr->opcode == FERRY_PUT)
-		return issue_put(pushes, seat, call, transfer);
-	if (step->instr->opcode == FERRY_LAND)
-		return land(seat, call, transfer);
+		return issue_put(pushes, lane_rank, call, transfer);
+	if (step->instr->opcode == FERRY_WAIT_PUT)
+		return land(lane_rank, call, transfer);
 	if (ferry_copies_full(copies))
 		return false;
 	uint64_t start = (uint64_t)slice * plan->slice, bytes = bytes_in_slice(plan, transfer, slice);
 	if (step->instr->opcode == FERRY_COPY)
-		return ferry_copies_start(copies, seat, call, transfer, transfer->destination + start,
+		return ferry_copies_start(copies, lane_rank, call, transfer, transfer->destination + start,
 		                          transfer->user + start, bytes, false);
 	char *slot = step->window + ferry_plan_slot(plan, ferry_call_number(call), slice);
-	bool up = seat->direction == FERRY_UP;
-	return ferry_copies_start(copies, seat, call, transfer, up ? slot : transfer->user + start,
-	                          up ? transfer->user + start : slot, bytes, true);
+	bool d2h = lane_rank->direction == FERRY_DIR_D2H;
+	return ferry_copies_start(copies, lane_rank, call, transfer, d2h ? slot : transfer->user + start,
+	                          d2h ? transfer->user + start : slot, bytes, true);
 }
 
-bool ferry_slices_move(struct ferry_copies *copies, struct ferry_pushes *pushes, struct ferry_seat *seat,
+bool ferry_slices_move(struct ferry_copies *copies, struct ferry_pushes *pushes, struct ferry_lane_rank *lane_rank,
                        struct ferry_call *call, uint32_t most)
 {
-	struct ferry_half *half = &call->halves[seat->direction];
+	struct ferry_half *half = &call->halves[lane_rank->direction];
 	uint32_t count = half->ntransfers;
 	bool progress = false;
 	for (uint32_t i = 0; i < count && half->left; i++) {
-		if (seat->under_way >= most)
+		if (lane_rank->under_way >= most)
 			break;
 		struct ferry_transfer *transfer = &half->transfers[(half->turn + i) % count];
-		if (!(transfer->step ? issue_step(copies, pushes, seat, call, transfer)
-		                     : ferry_pair_issue(copies, pushes, seat, call, transfer)))
+		if (!(transfer->step ? issue_step(copies, pushes, lane_rank, call, transfer)
+		                     : ferry_pair_issue(copies, pushes, lane_rank, call, transfer)))
 			continue;
 		progress = true;
 		ferry_slices_reap(copies, pushes);

@@ -9,10 +9,10 @@
 #include "router/pushes.h"
 
 /**
- * Starts one slice of each transfer that has one ready in the seat's half of the call, as long as fewer than `most`
- * copies of the seat are under way. True if anything got on.
+ * Starts one slice of each transfer that has one ready in the lane rank's half of the call, as long as fewer than
+ * `most` copies of the lane rank are under way. True if anything got on.
  */
-bool ferry_slices_move(struct ferry_copies *copies, struct ferry_pushes *pushes, struct ferry_seat *seat,
+bool ferry_slices_move(struct ferry_copies *copies, struct ferry_pushes *pushes, struct ferry_lane_rank *lane_rank,
                        struct ferry_call *call, uint32_t most);
 
 /** Publishes the slices, of whatever calls, whose copies have finished. True if there were any. */

@@ -17,7 +17,7 @@
 static struct ferry_counter *counter_of(const struct ferry_job_arenas *shared, const struct ferry_instr *instr,
                                         uint64_t seq)
 {
-	return &shared->arenas[instr->domain].counters[seq % FERRY_BANKS][instr->counter];
+	return &shared->arenas[instr->domain].counters[seq % FERRY_PARITIES][instr->counter];
 }
 
 /* Of alltoallv, the sender tells the length with the call; the receiver has as much. */
@@ -58,10 +58,10 @@ static bool may_run(const struct ferry_job_arenas *shared, const struct ferry_pl
 	return true;
 }
 
-/* Nobody waits for what ends without a counter, COPY and LAND, but its own rank's call. */
+/* Nobody waits for what ends without a counter, COPY and WAIT_PUT, but its own rank's call. */
 static bool is_counted(const struct ferry_instr *instr)
 {
-	return instr->opcode != FERRY_COPY && instr->opcode != FERRY_LAND;
+	return instr->opcode != FERRY_COPY && instr->opcode != FERRY_WAIT_PUT;
 }
 
 bool ferry_stall_find(const struct ferry_job_arenas *shared, const struct ferry_plan *plan, uint64_t seq,
@@ -80,8 +80,8 @@ bool ferry_stall_find(const struct ferry_job_arenas *shared, const struct ferry_
 		return false;
 	uint32_t owner = stalled->instr->owner;
 	bool work = ferry_opcode_is_work(stalled->instr->opcode);
-	stalled->router = work || atomic_load_explicit(&ferry_rank_line(shared, owner)->mover, memory_order_acquire) ==
-	                                  FERRY_MOVER_ROUTER;
+	stalled->router = work || atomic_load_explicit(&ferry_rank_line(shared, owner)->copy_quiesce,
+	                                               memory_order_acquire) == FERRY_COPY_QUIESCE_ROUTER;
 	stalled->who = stalled->router && !work ? shared->rank_domain[owner] : owner;
 	return true;
 }
@@ -111,18 +111,18 @@ static const char *name_of(const struct ferry_call *call)
 
 static const char *direction_name(enum ferry_direction direction)
 {
-	return direction == FERRY_UP ? "D2H" : "H2D";
+	return direction == FERRY_DIR_D2H ? "D2H" : "H2D";
 }
 
-static void find_messages(const struct ferry_seat *seat, uint64_t among, struct blocker *blocker)
+static void find_messages(const struct ferry_lane_rank *lane_rank, uint64_t among, struct blocker *blocker)
 {
-	const struct ferry_half *half = &blocker->call->halves[seat->direction];
+	const struct ferry_half *half = &blocker->call->halves[lane_rank->direction];
 	blocker->kind = RUNNING;
-	if (seat->direction == FERRY_UP && blocker->call->stage != FERRY_CALL_SUBMITTED)
+	if (lane_rank->direction == FERRY_DIR_D2H && blocker->call->stage != FERRY_CALL_SUBMITTED)
 		return;
 	for (uint32_t i = 0; i < half->ntransfers; i++) {
 		const struct ferry_transfer *transfer = &half->transfers[i];
-		if (!(among >> transfer->peer & 1) || !ferry_pair_waits(seat, transfer))
+		if (!(among >> transfer->peer & 1) || !ferry_pair_waits(lane_rank, transfer))
 			continue;
 		if (!blocker->ranks)
 			blocker->message = transfer;
@@ -131,27 +131,28 @@ static void find_messages(const struct ferry_seat *seat, uint64_t among, struct 
 	}
 }
 
-/* What the call waits for, as far as the lane of this seat can tell. among: of peers only these. */
-static struct blocker find_blocker(const struct ferry_seat *seat, const struct ferry_call *call, uint64_t among)
+/* What the call waits for, as far as the lane of this lane rank can tell. among: of peers only these. */
+static struct blocker find_blocker(const struct ferry_lane_rank *lane_rank, const struct ferry_call *call,
+                                   uint64_t among)
 {
-	const struct ferry_member *member = seat->member;
+	const struct ferry_member *member = lane_rank->member;
 	struct blocker blocker = {.call = call};
-	if (!ferry_call_is_in_run(call, seat->direction)) {
+	if (!ferry_call_is_in_run(call, lane_rank->direction)) {
 		/* rank 0's streams have not come to it, or run others first */
-		bool unnumbered = seat->direction == FERRY_UP && member->rank && call->steps && call->name &&
+		bool unnumbered = lane_rank->direction == FERRY_DIR_D2H && member->rank && call->steps && call->name &&
 		                  !atomic_load_explicit(&call->seq, memory_order_acquire) && call->ops->started(call);
 		blocker.kind = unnumbered ? NUMBERING : NO_BLOCKER;
 		blocker.ranks = unnumbered;
 		return blocker;
 	}
 	if (!call->steps) {
-		find_messages(seat, among, &blocker);
+		find_messages(lane_rank, among, &blocker);
 		return blocker;
 	}
 	blocker.ranks = ferry_order_missing(member, call);
 	blocker.kind = blocker.ranks ? REACHING : RUNNING;
 	if (blocker.ranks >> member->rank & 1) { /* only the D2H lane reads the order of calls */
-		blocker.before = seat->direction == FERRY_UP
+		blocker.before = lane_rank->direction == FERRY_DIR_D2H
 		                         ? ferry_order_blocked_by(member, call, &blocker.ranks)
 		                         : 0;
 		blocker.kind = blocker.before ? FINISHING : NO_BLOCKER;
@@ -161,14 +162,14 @@ static struct blocker find_blocker(const struct ferry_seat *seat, const struct f
 }
 
 /* Of the first call that has begun, as those behind it may wait for it; else of the first one without a number. */
-static struct blocker first_blocker(const struct ferry_seat *seat)
+static struct blocker first_blocker(const struct ferry_lane_rank *lane_rank)
 {
 	struct blocker first = {0};
-	for (const struct ferry_call *call = seat->calls; call; call = call->halves[seat->direction].next) {
-		if (first.kind == NUMBERING && !ferry_call_is_in_run(call, seat->direction))
+	for (const struct ferry_call *call = lane_rank->calls; call; call = call->halves[lane_rank->direction].next) {
+		if (first.kind == NUMBERING && !ferry_call_is_in_run(call, lane_rank->direction))
 			continue;
-		struct blocker blocker = find_blocker(seat, call, UINT64_MAX);
-		if (ferry_call_is_in_run(call, seat->direction))
+		struct blocker blocker = find_blocker(lane_rank, call, UINT64_MAX);
+		if (ferry_call_is_in_run(call, lane_rank->direction))
 			return blocker;
 		if (blocker.kind == NUMBERING)
 			first = blocker;
@@ -178,41 +179,41 @@ static struct blocker first_blocker(const struct ferry_seat *seat)
 
 /* ---- a blocker that has left ---- */
 
-static void say_departed(const struct ferry_seat *seat, const struct blocker *blocker, uint64_t departed, char *text,
-                         size_t bytes)
+static void say_departed(const struct ferry_lane_rank *lane_rank, const struct blocker *blocker, uint64_t departed,
+                         char *text, size_t bytes)
 {
 	const struct ferry_call *call = blocker->call;
-	const struct ferry_member *member = seat->member;
-	bool up = seat->direction == FERRY_UP;
+	const struct ferry_member *member = lane_rank->member;
+	bool d2h = lane_rank->direction == FERRY_DIR_D2H;
 	int said = snprintf(text, bytes, "rank %u has left the communicator: ", ferry_rankset_lowest(departed));
 	text += said;
 	bytes -= (size_t)said;
 	if (blocker->kind == NUMBERING)
 		snprintf(text, bytes, "it gives no number to a call (%s) of rank %u", name_of(call), member->rank);
 	else if (blocker->kind == MESSAGES)
-		snprintf(text, bytes, "it %s message %llu %s rank %u", up ? "takes no" : "sends no",
-		         (unsigned long long)blocker->message->message, up ? "from" : "to", member->rank);
+		snprintf(text, bytes, "it %s message %llu %s rank %u", d2h ? "takes no" : "sends no",
+		         (unsigned long long)blocker->message->message, d2h ? "from" : "to", member->rank);
 	else
 		snprintf(text, bytes, "it takes no part in call %llu (%s) of rank %u",
 		         (unsigned long long)ferry_call_number(call), name_of(call), member->rank);
 }
 
-bool ferry_stall_end_departed(struct ferry_seat *seat)
+bool ferry_stall_end_departed(struct ferry_lane_rank *lane_rank)
 {
-	struct ferry_member *member = seat->member;
+	struct ferry_member *member = lane_rank->member;
 	char text[160];
 	/* First: what is read of these ranks after it is the last that they have published. */
-	uint64_t leavers = ferry_departed(member->shared);
-	if (!leavers)
+	uint64_t departed = ferry_departed(member->shared);
+	if (!departed)
 		return false;
-	for (const struct ferry_call *call = seat->calls; call; call = call->halves[seat->direction].next) {
-		struct blocker blocker = find_blocker(seat, call, leavers);
+	for (const struct ferry_call *call = lane_rank->calls; call; call = call->halves[lane_rank->direction].next) {
+		struct blocker blocker = find_blocker(lane_rank, call, departed);
 		/* what has to finish before this call is in this list, too, or is about to be over */
-		if (blocker.kind == FINISHING || !(blocker.ranks & leavers))
+		if (blocker.kind == FINISHING || !(blocker.ranks & departed))
 			continue;
-		if (!ferry_departed_are_over(member->shared, leavers))
+		if (!ferry_departed_are_over(member->shared, departed))
 			return false; /* whoever finishes the last of those calls wakes this lane */
-		say_departed(seat, &blocker, blocker.ranks & leavers, text, sizeof text);
+		say_departed(lane_rank, &blocker, blocker.ranks & departed, text, sizeof text);
 		member->ops->fail(member, ferryRemoteError, text);
 		return true;
 	}
@@ -257,11 +258,12 @@ static void say_ranks(struct ferry_member *member, const struct blocker *blocker
 		         (unsigned long long)blocker->before, seq, name_of(call));
 }
 
-static void say_messages(const struct ferry_seat *seat, const struct blocker *blocker, char *text, size_t bytes)
+static void say_messages(const struct ferry_lane_rank *lane_rank, const struct blocker *blocker, char *text,
+                         size_t bytes)
 {
 	uint64_t others = blocker->ranks & ~(1ull << blocker->message->peer);
 	char message[128], ranks[FERRY_RANKSET_TEXT];
-	ferry_pair_say_wait(seat, blocker->message, message, sizeof message);
+	ferry_pair_say_wait(lane_rank, blocker->message, message, sizeof message);
 	snprintf(text, bytes, "for %s%s%s", message, others ? "; so it has for " : "",
 	         others ? ferry_rankset_print(others, ranks) : "");
 }
@@ -304,27 +306,27 @@ static struct copied count_copied(const struct ferry_half *half)
 }
 
 /* Nobody else is to blame. */
-static void say_copies(const struct ferry_seat *seat, const struct ferry_call *call, const struct copied *copied,
-                       unsigned long long seconds, char *line, size_t bytes)
+static void say_copies(const struct ferry_lane_rank *lane_rank, const struct ferry_call *call,
+                       const struct copied *copied, unsigned long long seconds, char *line, size_t bytes)
 {
 	char what[64];
-	snprintf(what, sizeof what, "%s", seat->direction == FERRY_UP ? "sends" : "receives");
+	snprintf(what, sizeof what, "%s", lane_rank->direction == FERRY_DIR_D2H ? "sends" : "receives");
 	if (call->steps)
 		snprintf(what, sizeof what, "call %llu (%s)", (unsigned long long)ferry_call_number(call),
 		         name_of(call));
 	snprintf(line, bytes,
 	         "rank %u, %s lane: no progress for %llu s in %s: %u of %u slices copied, %u copies under way",
-	         seat->member->rank, direction_name(seat->direction), seconds, what, copied->finished, copied->slices,
-	         copied->issued - copied->finished);
+	         lane_rank->member->rank, direction_name(lane_rank->direction), seconds, what, copied->finished,
+	         copied->slices, copied->issued - copied->finished);
 }
 
 /* router: of which domain it is; FERRY_MAX_DOMAINS: it is none. */
-static void say_blocker(struct ferry_seat *seat, const struct blocker *blocker, unsigned long long seconds, char *line,
-                        size_t bytes, uint32_t *router)
+static void say_blocker(struct ferry_lane_rank *lane_rank, const struct blocker *blocker, unsigned long long seconds,
+                        char *line, size_t bytes, uint32_t *router)
 {
 	const struct ferry_call *call = blocker->call;
-	struct copied copied = count_copied(&call->halves[seat->direction]);
-	struct ferry_member *member = seat->member;
+	struct copied copied = count_copied(&call->halves[lane_rank->direction]);
+	struct ferry_member *member = lane_rank->member;
 	struct ferry_stalled stalled;
 	char what[FERRY_MESSAGE_BYTES - 96];
 	bool idle = copied.issued == copied.finished, runs = blocker->kind == RUNNING && call->steps;
@@ -332,90 +334,92 @@ static void say_blocker(struct ferry_seat *seat, const struct blocker *blocker, 
 	if (blocker->kind == NUMBERING || blocker->kind == REACHING || blocker->kind == FINISHING) {
 		say_ranks(member, blocker, router, what, sizeof what);
 	} else if (blocker->kind == MESSAGES && idle) {
-		say_messages(seat, blocker, what, sizeof what);
+		say_messages(lane_rank, blocker, what, sizeof what);
 	} else if (runs && idle &&
 	           ferry_stall_find(member->shared, call->steps->plan, ferry_call_number(call), &stalled)) {
 		say_instr(member->shared, call, &stalled, what, sizeof what);
 		*router = stalled.router ? stalled.who : FERRY_MAX_DOMAINS;
 	} else {
-		say_copies(seat, call, &copied, seconds, line, bytes);
+		say_copies(lane_rank, call, &copied, seconds, line, bytes);
 		return;
 	}
 	snprintf(line, bytes, "rank %u has waited %llu s %s", member->rank, seconds, what);
 }
 
 /* Once per wait; and where it is too long to go on, on all ranks. */
-static void tell(struct ferry_seat *seat, const struct ferry_timeout *timeout, uint64_t waited, const char *line,
-                 uint32_t router)
+static void notify(struct ferry_lane_rank *lane_rank, const struct ferry_timeout *timeout, uint64_t waited,
+                   const char *line, uint32_t router)
 {
-	const struct ferry_member_ops *ops = seat->member->ops;
+	const struct ferry_member_ops *ops = lane_rank->member->ops;
 	char text[FERRY_MESSAGE_BYTES];
 	if (ferry_timeout_over(timeout->fails, waited)) {
 		snprintf(text, sizeof text, "FERRY_TIMEOUT: %s", line);
-		ops->fail(seat->member, ferryRemoteError, text);
+		ops->fail(lane_rank->member, ferryRemoteError, text);
 	} else if (ferry_timeout_over(timeout->replaces, waited) && router < FERRY_MAX_DOMAINS && ops->replace &&
-	           ops->replace(seat->member, router, line)) {
-		seat->awaited_until = ferry_now_ns(); /* the next one has as long */
+	           ops->replace(lane_rank->member, router, line)) {
+		lane_rank->awaited_until = ferry_now_ns(); /* the next one has as long */
 		return;
-	} else if (!seat->reported) {
+	} else if (!lane_rank->reported) {
 		ferry_log(FERRY_LOG_WARN, "%s", line);
 	}
-	seat->reported = true;
+	lane_rank->reported = true;
 }
 
 /* True once for each: a lane that slept has not seen it begin, and has not waited for anybody in it before. */
-static bool is_new(struct ferry_seat *seat, const struct ferry_call *call)
+static bool is_new(struct ferry_lane_rank *lane_rank, const struct ferry_call *call)
 {
 	uint64_t number = ferry_call_number(call);
-	if (seat->watched == call && seat->watched_number == number)
+	if (lane_rank->watched == call && lane_rank->watched_number == number)
 		return false;
-	seat->watched = call;
-	seat->watched_number = number;
+	lane_rank->watched = call;
+	lane_rank->watched_number = number;
 	return true;
 }
 
 /* Waiting for one's own stream is nothing to report; of ranks that have not come the D2H lane tells. */
-static bool is_to_be_reported(struct ferry_seat *seat, const struct blocker *blocker)
+static bool is_to_be_reported(struct ferry_lane_rank *lane_rank, const struct blocker *blocker)
 {
-	if (!blocker->call || (seat->direction == FERRY_DOWN && blocker->call->steps && blocker->kind != RUNNING))
+	if (!blocker->call ||
+	    (lane_rank->direction == FERRY_DIR_H2D && blocker->call->steps && blocker->kind != RUNNING))
 		return false;
-	return blocker->kind == NUMBERING || !is_new(seat, blocker->call);
+	return blocker->kind == NUMBERING || !is_new(lane_rank, blocker->call);
 }
 
-static void report(struct ferry_seat *seat, const struct blocker *blocker, uint64_t now)
+static void report(struct ferry_lane_rank *lane_rank, const struct blocker *blocker, uint64_t now)
 {
-	struct ferry_member *member = seat->member;
+	struct ferry_member *member = lane_rank->member;
 	struct ferry_timeout timeout = member->ops->timeout ? member->ops->timeout(member) : (struct ferry_timeout){0};
 	char line[FERRY_MESSAGE_BYTES - 16];
 	uint32_t router;
 	if (member->ops->failed(member))
 		return;
-	if (!is_to_be_reported(seat, blocker))
-		seat->awaited_until = now;
-	uint64_t since = seat->idle_since > seat->awaited_until ? seat->idle_since : seat->awaited_until;
-	uint64_t waited = now > since && seat->idle_since ? now - since : 0;
-	if (!(ferry_timeout_over(timeout.reports, waited) && !seat->reported) &&
+	if (!is_to_be_reported(lane_rank, blocker))
+		lane_rank->awaited_until = now;
+	uint64_t since = lane_rank->idle_since > lane_rank->awaited_until ? lane_rank->idle_since
+	                                                                  : lane_rank->awaited_until;
+	uint64_t waited = now > since && lane_rank->idle_since ? now - since : 0;
+	if (!(ferry_timeout_over(timeout.reports, waited) && !lane_rank->reported) &&
 	    !ferry_timeout_over(timeout.fails, waited) && !ferry_timeout_over(timeout.replaces, waited))
 		return;
 	if (blocker->kind == NO_BLOCKER) {
-		seat->reported = true;
+		lane_rank->reported = true;
 		return;
 	}
-	say_blocker(seat, blocker, waited / 1000000000, line, sizeof line, &router);
-	tell(seat, &timeout, waited, line, router);
+	say_blocker(lane_rank, blocker, waited / 1000000000, line, sizeof line, &router);
+	notify(lane_rank, &timeout, waited, line, router);
 }
 
-void ferry_stall_watch_seat(struct ferry_seat *seat, uint64_t now)
+void ferry_stall_watch_lane_rank(struct ferry_lane_rank *lane_rank, uint64_t now)
 {
-	struct blocker blocker = first_blocker(seat);
-	uint64_t ranks = blocker.ranks & ~(1ull << seat->member->rank);
-	if (seat->direction == FERRY_DOWN && blocker.kind != MESSAGES)
+	struct blocker blocker = first_blocker(lane_rank);
+	uint64_t ranks = blocker.ranks & ~(1ull << lane_rank->member->rank);
+	if (lane_rank->direction == FERRY_DIR_H2D && blocker.kind != MESSAGES)
 		ranks = 0;
-	if (seat->idle_since && now - seat->idle_since >= FERRY_STALL_LOOK_US * 1000ull)
-		ferry_traffic_awaits(seat, ranks, seat->idle_since);
-	atomic_store_explicit(&ferry_traffic_of(seat)->looked, now, memory_order_relaxed);
-	report(seat, &blocker, now);
-	seat->member->ops->check(seat->member);
+	if (lane_rank->idle_since && now - lane_rank->idle_since >= FERRY_STALL_LOOK_US * 1000ull)
+		ferry_traffic_awaits(lane_rank, ranks, lane_rank->idle_since);
+	atomic_store_explicit(&ferry_traffic_of(lane_rank)->looked, now, memory_order_relaxed);
+	report(lane_rank, &blocker, now);
+	lane_rank->member->ops->check(lane_rank->member);
 }
 
 /* ---- the other lane ---- */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * Stall: a call of which nothing moves: since when, who the blocker is, and whether that one can still come. A lane
- * looks now and then while its seats have calls. It says who the blocker is after FERRY_TIMEOUT, and ends the job, or
- * replaces the router, where that is wanted; and it ends the job at once where the blocker has left the communicator,
- * as the call would wait for ever. By the lane's thread, where nothing else is said. What rank-lib/watchdog.h says of
- * the rank's own router is found here, too.
+ * looks now and then while its lane ranks have calls. It says who the blocker is after FERRY_TIMEOUT, and ends the job,
+ * or replaces the router, where that is wanted; and it ends the job at once where the blocker has left the
+ * communicator, as the call would wait for ever. By the lane's thread, where nothing else is said. What
+ * rank-lib/watchdog.h says of the rank's own router is found here, too.
  */
 #ifndef FERRY_ROUTER_STALL_H
 #define FERRY_ROUTER_STALL_H
@@ -33,14 +33,14 @@ static inline bool ferry_stall_due(struct ferry_stall_watch *watch, uint64_t now
 void ferry_stall_watch_other(struct ferry_stall_watch *watch, enum ferry_direction other,
                              const _Atomic uint32_t *driving, uint64_t stall_ns, uint64_t now);
 
-/** A seat with calls that does not get on: what there is to say of it, and whether its routers live. */
-void ferry_stall_watch_seat(struct ferry_seat *seat, uint64_t now);
+/** A lane rank with calls that does not get on: what there is to say of it, and whether its routers live. */
+void ferry_stall_watch_lane_rank(struct ferry_lane_rank *lane_rank, uint64_t now);
 
 /**
- * A seat with calls, none of which gets on: true if one waits for a rank that has left (ipc/publish.h) without making
- * it, and the job has been ended, with that rank's name. Calls that the rank did make end before the job does.
+ * A lane rank with calls, none of which gets on: true if one waits for a rank that has left (ipc/publish.h) without
+ * making it, and the job has been ended, with that rank's name. Calls that the rank did make end before the job does.
  */
-bool ferry_stall_end_departed(struct ferry_seat *seat);
+bool ferry_stall_end_departed(struct ferry_lane_rank *lane_rank);
 
 /* The instruction that all others of a call wait for. */
 struct ferry_stalled {

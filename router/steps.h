@@ -9,7 +9,7 @@
 #include "ipc/publish.h"
 #include "router/copy/copy.h"
 
-/* One of them in one bank. */
+/* One of them in one parity. */
 struct ferry_step {
 	const struct ferry_instr *instr;
 	struct ferry_counter *counter;
@@ -27,7 +27,7 @@ struct ferry_steps {
 	uint32_t nsteps[2];            /* by enum ferry_direction; PUTs go up, COPYs and LANDs down */
 	uint32_t nputs;                /* of those that go up */
 	uint64_t puts_to;              /* bit r: rank r is one that it puts to */
-	struct ferry_step *steps[2][FERRY_BANKS];
+	struct ferry_step *steps[2][FERRY_PARITIES];
 	/* bytes from the start of the send and the receive buffer that they touch; variable plans: 0 */
 	uint64_t reach[2];
 	_Atomic uint64_t last_seq;     /* number of the last call of them that began; whoever gives the number */

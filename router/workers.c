@@ -173,7 +173,7 @@ static uint32_t work_round(struct ferry_workers *workers, struct round *round, u
 }
 
 /*
- * It would have stayed until nobody had work: the other jobs' attendants may have gone to sleep because it was there.
+ * It would have stayed until nobody had work: the other jobs' job threads may have gone to sleep because it was there.
  */
 static void hand_over(struct ferry_workers *workers, const struct ferry_job *attended)
 {
@@ -190,7 +190,7 @@ static bool is_over(const struct ferry_job *attended)
 }
 
 /*
- * A job that stands still has its attendant for that, which may be at work for others for as long as those have some.
+ * A job that stands still has its job thread for that, which may be at work for others for as long as those have some.
  */
 static void audit(const struct round *round, uint64_t *audited, uint64_t now)
 {
@@ -228,7 +228,7 @@ static void work_until_idle(struct ferry_workers *workers, uint32_t worker, cons
 		if (all) {
 			vain = found ? 0 : vain + 1;
 			/*
-			 * Whose owner may not come in, because attendants of several jobs have one number, is nobody's
+			 * Whose owner may not come in, because job threads of several jobs have one number, is nobody's
 			 * own.
 			 */
 			steal = !spin_ns || (found && steal) || (vain && vain % PATIENCE == 0) ||
@@ -249,7 +249,7 @@ static void work_until_idle(struct ferry_workers *workers, uint32_t worker, cons
 	leave_jobs(workers, &round);
 }
 
-/* Waits for a place among those who work. attended: whose attendant the thread is, or NULL. */
+/* Waits for a place among those who work. attended: whose job thread the thread is, or NULL. */
 static void work_in_turn(struct ferry_workers *workers, uint32_t worker, const struct ferry_job *attended,
                          struct ferry_idle *idle)
 {
@@ -272,7 +272,7 @@ void ferry_workers_attend(struct ferry_workers *workers, const struct ferry_job 
 	work_in_turn(workers, workers->nhelpers, job, idle);
 }
 
-void ferry_workers_let_go(struct ferry_workers *workers)
+void ferry_workers_release(struct ferry_workers *workers)
 {
 	pthread_mutex_lock(&workers->lock);
 	pthread_cond_broadcast(&workers->changed);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The threads that run slices. Each job has an attendant thread that sleeps on the job's own doorbell (a tenant can
+ * The threads that run slices. Each job has an job thread thread that sleeps on the job's own doorbell (a tenant can
  * only ring its own); whoever wakes becomes a worker for all jobs, as long as fewer than `limit` are at work. Helpers
  * are further workers without a job, woken when there is more ready than one can do, the first of them first. Workers
  * go round the jobs, a few slices at a time.
@@ -24,7 +24,7 @@ struct ferry_workers {
 	/* of the list; written under lock: workers that see another one leave their jobs and look */
 	_Atomic uint64_t generation;
 	/*
-	 * at work now: `limit`, and attendants that pass because their job is dead; written under lock, read anywhere
+	 * at work now: `limit`, and job threads that pass because their job is dead; written under lock, read anywhere
 	 */
 	_Atomic uint32_t active;
 	_Atomic uint32_t held_out;  /* wait for a place among them; written under lock, read anywhere */
@@ -68,13 +68,13 @@ void ferry_workers_leave(struct ferry_workers *workers, struct ferry_job *job);
 void ferry_workers_free_retired(struct ferry_workers *workers, struct ferry_job *job);
 
 /**
- * Works until nothing is ready in any job, or this one is dead, then returns. For attendants: helpers do so by
- * themselves. While the job lasts its attendant works for the others too, but who ends it does not wait for those.
+ * Works until nothing is ready in any job, or this one is dead, then returns. For job threads: helpers do so by
+ * themselves. While the job lasts its job thread works for the others too, but who ends it does not wait for those.
  * idle: the calling thread's.
  */
 void ferry_workers_attend(struct ferry_workers *workers, const struct ferry_job *job, struct ferry_idle *idle);
 
-/** Makes attendants that wait for a place among the workers look whether their job is dead. */
-void ferry_workers_let_go(struct ferry_workers *workers);
+/** Makes job threads that wait for a place among the workers look whether their job is dead. */
+void ferry_workers_release(struct ferry_workers *workers);
 
 #endif

@@ -52,7 +52,7 @@ static size_t work_bytes(const struct ferry_plan *plan, const struct ferry_instr
 
 /* work->nqueues and share are there already. */
 static void resolve(const struct ferry_job_arenas *shared, const struct ferry_plan *plan,
-                    const struct ferry_instr *instr, uint32_t bank, struct ferry_work *work, char **memory)
+                    const struct ferry_instr *instr, uint32_t parity, struct ferry_work *work, char **memory)
 {
 	const struct ferry_instr *instrs = ferry_plan_instrs(plan);
 	const struct ferry_edge *edges = ferry_plan_edges(plan) + instr->first_edge;
@@ -60,8 +60,8 @@ static void resolve(const struct ferry_job_arenas *shared, const struct ferry_pl
 	const struct ferry_arena *arenas = shared->arenas;
 
 	work->instr = instr;
-	work->counter = &arenas[instr->domain].counters[bank][instr->counter];
-	uint32_t staging = ferry_plan_staging_bank(plan, bank);
+	work->counter = &arenas[instr->domain].counters[parity][instr->counter];
+	uint32_t staging = ferry_plan_staging_parity(plan, parity);
 	work->window = arenas[instr->window_domain].staging[staging] + instr->window_offset;
 	work->oldest_first = work->nqueues > 1 && plan->slice / ferry_parts_of(work) >= PART_LONG;
 	work->queues = (struct ferry_queue *)*memory;
@@ -71,7 +71,7 @@ static void resolve(const struct ferry_job_arenas *shared, const struct ferry_pl
 	*memory += work_bytes(plan, instr, work->nqueues);
 	for (uint32_t i = 0; i < instr->nedges; i++) {
 		const struct ferry_instr *producer = &instrs[edges[i].instr];
-		work->gates[i].counter = &arenas[producer->domain].counters[bank][producer->counter];
+		work->gates[i].counter = &arenas[producer->domain].counters[parity][producer->counter];
 		work->gates[i].lag = edges[i].lag;
 		work->gates[i].nslices = producer->nslices;
 	}
@@ -94,20 +94,20 @@ ferryResult_t ferry_works_find(struct ferry_works *works, const struct ferry_pla
 		}
 	if (!bytes)
 		return ferrySuccess;
-	works->memory = aligned_alloc(FERRY_APART, FERRY_BANKS * bytes);
+	works->memory = aligned_alloc(FERRY_APART, FERRY_PARITIES * bytes);
 	if (!works->memory)
 		return ferry_fail(ferrySystemError, "no memory to prepare a plan of %u instructions", plan->ninstrs);
-	memset(works->memory, 0, FERRY_BANKS * bytes);
+	memset(works->memory, 0, FERRY_PARITIES * bytes);
 	char *memory = works->memory;
-	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
+	for (uint32_t parity = 0; parity < FERRY_PARITIES; parity++) {
 		struct ferry_work *work = (struct ferry_work *)memory;
 		memory += works->nworks * sizeof *work;
-		works->works[bank] = work;
+		works->works[parity] = work;
 		for (uint32_t i = 0; i < plan->ninstrs; i++)
 			if (is_mine(&instrs[i], domain)) {
 				work->nqueues = nqueues;
 				work->share = share;
-				resolve(shared, plan, &instrs[i], bank, work++, &memory);
+				resolve(shared, plan, &instrs[i], parity, work++, &memory);
 			}
 	}
 	return ferrySuccess;
@@ -127,16 +127,16 @@ static uint32_t published_before(const struct ferry_work *work, uint64_t seq)
 	return slices < work->instr->nslices ? slices : work->instr->nslices;
 }
 
-uint64_t ferry_works_arm(struct ferry_works *works, const struct ferry_plan *plan, uint32_t bank, uint64_t seq,
+uint64_t ferry_works_arm(struct ferry_works *works, const struct ferry_plan *plan, uint32_t parity, uint64_t seq,
                          bool resumes)
 {
 	uint64_t parts = 0;
 	for (uint32_t i = 0; i < works->nworks; i++) {
-		struct ferry_work *work = &works->works[bank][i];
+		struct ferry_work *work = &works->works[parity][i];
 		uint32_t published = resumes ? published_before(work, seq) : 0;
 		/* release: who sees these sees that the call before has ended (router/audit.c) */
 		atomic_store_explicit(&work->published, published, memory_order_release);
-		atomic_store_explicit(&work->told, published, memory_order_release);
+		atomic_store_explicit(&work->logged, published, memory_order_release);
 		for (uint32_t slot = 0; slot < plan->window; slot++)
 			atomic_store_explicit(&work->slots[slot].done, 0, memory_order_relaxed);
 		for (uint32_t q = 0; q < work->nqueues; q++) {

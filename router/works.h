@@ -2,7 +2,7 @@
 /**
  * The REDUCEs and H2Hs of one domain in a plan, with every pointer into the arenas found: what workers run, as steps
  * are what lanes run. Made once per plan by the router's connection thread (router/job_plans.c) and constant from then
- * on, but for what says how far the call under way in a bank has come: that is the workers' (router/parts.c).
+ * on, but for what says how far the call under way in a parity has come: that is the workers' (router/parts.c).
  */
 #ifndef FERRY_ROUTER_WORKS_H
 #define FERRY_ROUTER_WORKS_H
@@ -32,7 +32,7 @@ struct ferry_slot {
 	_Alignas(FERRY_APART / 2) _Atomic uint32_t done;
 };
 
-/* One of them in one bank. */
+/* One of them in one parity. */
 struct ferry_work {
 	const struct ferry_instr *instr;
 	struct ferry_counter *counter;
@@ -47,7 +47,7 @@ struct ferry_work {
 	/* lock of the next two and of the counter: whoever holds it is the one writer */
 	_Alignas(FERRY_APART) _Atomic uint32_t publishing;
 	/* slices, once the counter says so, which nobody believes: others can write to it */
-	_Atomic uint32_t told;
+	_Atomic uint32_t logged;
 	/* the same before the counter says so. Apart: who waits for a free slot looks at it again and again */
 	_Alignas(FERRY_APART) _Atomic uint32_t published;
 };
@@ -59,7 +59,7 @@ static inline uint32_t ferry_parts_of(const struct ferry_work *work)
 
 struct ferry_works {
 	uint32_t nworks;
-	struct ferry_work *works[FERRY_BANKS];
+	struct ferry_work *works[FERRY_PARITIES];
 	void *memory; /* that the arrays lie in */
 };
 
@@ -72,12 +72,13 @@ ferryResult_t ferry_works_find(struct ferry_works *works, const struct ferry_pla
 void ferry_works_free(struct ferry_works *works);
 
 /**
- * Readies those of this bank for call `seq`, as long as no worker is in them: how many parts there are to do. resumes:
- * behind what the counters say, as a router that has ended may have begun the call. What that one had not published is
- * done again, with the same bits: its sources lie where they lay, as their slots wait for this counter, and the slot
- * that it goes to is in no other window, so no reader has looked at what is half done there (ipc/plan.c checks both).
+ * Readies those of this parity for call `seq`, as long as no worker is in them: how many parts there are to do.
+ * resumes: behind what the counters say, as a router that has ended may have begun the call. What that one had not
+ * published is done again, with the same bits: its sources lie where they lay, as their slots wait for this counter,
+ * and the slot that it goes to is in no other window, so no reader has looked at what is half done there (ipc/plan.c
+ * checks both).
  */
-uint64_t ferry_works_arm(struct ferry_works *works, const struct ferry_plan *plan, uint32_t bank, uint64_t seq,
+uint64_t ferry_works_arm(struct ferry_works *works, const struct ferry_plan *plan, uint32_t parity, uint64_t seq,
                          bool resumes);
 
 #endif

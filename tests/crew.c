@@ -61,7 +61,7 @@ static ferryResult_t call(struct member *member, const struct crew_order *order,
 		memset(member->receive, 0, order->count * sizeof *member->receive);
 		result = ferryAllReduce(member->send, member->receive, order->count, ferryUint32, ferrySum,
 		                        member->comm, NULL);
-		if (!result && order->told)
+		if (!result && order->logged)
 			tell_middle(member);
 		if (!result)
 			result = ferryStreamSynchronize(NULL);

@@ -35,7 +35,7 @@ enum crew_order_kind {
 struct crew_order {
 	enum crew_order_kind kind;
 	int rank, nranks, calls, flags;
-	bool told;
+	bool logged;
 	size_t count;
 	uint64_t excluded; /* bit r: rank r */
 	ferryUniqueId id;

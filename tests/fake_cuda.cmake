@@ -64,7 +64,7 @@ add_test(NAME leaving_on_host_routers COMMAND leaving)
 set_tests_properties(leaving_on_host_routers PROPERTIES TIMEOUT 120 LABELS lanes
   ENVIRONMENT FERRY_TEST_HOST=routers)
 foreach(suite mapped mapped_failures mapped_domains lost_devices spares timeouts_mapped hostile hostile_puts puts
-    puts_failures cuda_fabrics landings refusals spawned_router)
+    puts_failures cuda_fabrics put_targets refusals spawned_router)
   ferry_test(${suite} FOLDER rank-lib LIBRARIES cuda_places ferry_program LABELS lanes TIMEOUT 300)
 endforeach()
 foreach(suite puts cuda_fabrics)

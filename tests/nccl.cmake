@@ -47,9 +47,9 @@ ferry_test(nccl_rest FOLDER nccl LIBRARIES ferry_names Threads::Threads LABELS a
 
 # Decisions of the orchestrator in made time: what is below them moves nothing, and takes as long as a machine says.
 set(orchestrator ${PROJECT_SOURCE_DIR}/orchestrator)
-add_library(nccl_virtual STATIC nccl/virtual.c nccl/virtual_machine.c nccl/virtual_clock.c nccl/virtual_showing.c
-  nccl/virtual_carriers.c nccl/virtual_rest.c ${orchestrator}/launch.c ${orchestrator}/split.c
-  ${orchestrator}/partner.c ${orchestrator}/tally.c ${orchestrator}/meter.c ${orchestrator}/key.c)
+add_library(nccl_virtual STATIC nccl/virtual.c nccl/virtual_machine.c nccl/virtual_clock.c nccl/virtual_preregister.c
+  nccl/virtual_fabrics.c nccl/virtual_rest.c ${orchestrator}/launch.c ${orchestrator}/split.c
+  ${orchestrator}/shadow_comm.c ${orchestrator}/tally.c ${orchestrator}/meter.c ${orchestrator}/key.c)
 target_include_directories(nccl_virtual PUBLIC ${PROJECT_SOURCE_DIR}/rank-lib/include
   ${PROJECT_SOURCE_DIR}/ipc)
 target_link_libraries(nccl_virtual PUBLIC ferry_balancer ferry_ipc PRIVATE ferry_flags)
@@ -101,7 +101,7 @@ if(NCCL_LIBRARY)
 endif()
 
 # Shared between the two doubles.
-foreach(suite split showing blocks failures)
+foreach(suite split preregister blocks failures)
   ferry_test(nccl_${suite} FOLDER nccl SOURCES $<TARGET_OBJECTS:nccl_exported>
     LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads LABELS lanes TIMEOUT 200)
   set_target_properties(nccl_${suite} PROPERTIES ENABLE_EXPORTS ON)

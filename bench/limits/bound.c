@@ -79,9 +79,9 @@ static struct rates one_of(int n, bool fastest)
 
 /* Bytes through all links, and the busiest GPU's; in units of S. */
 struct volume {
-	double up, down;
-	double link_up, link_down;
-	bool split; /* link_up and link_down are not the same GPU's */
+	double d2h, h2d;
+	double link_d2h, link_h2d;
+	bool split; /* link_d2h and link_h2d are not the same GPU's */
 };
 
 static bool volume_of(enum ferry_collective collective, double n, struct volume *volume)
@@ -99,15 +99,15 @@ static bool volume_of(enum ferry_collective collective, double n, struct volume 
 		[FERRY_SENDRECV] = {n, n, 1, 1, false},
 	};
 	*volume = volumes[collective];
-	return volume->up > 0; /* alltoallv: depends on how uneven it is */
+	return volume->d2h > 0; /* alltoallv: depends on how uneven it is */
 }
 
 /* Nanoseconds that so many bytes take at rates of a group, or of one link; a rate that was not measured bounds nothing.
  */
-static double flow_ns(double up, double down, bool at_once, const struct rates *rates)
+static double flow_ns(double d2h, double h2d, bool at_once, const struct rates *rates)
 {
-	double ns = fmax(rates->d2h > 0 ? up / rates->d2h : 0, rates->h2d > 0 ? down / rates->h2d : 0);
-	return at_once && rates->both > 0 ? fmax(ns, (up + down) / rates->both) : ns;
+	double ns = fmax(rates->d2h > 0 ? d2h / rates->d2h : 0, rates->h2d > 0 ? h2d / rates->h2d : 0);
+	return at_once && rates->both > 0 ? fmax(ns, (d2h + h2d) / rates->both) : ns;
 }
 
 double bound_algbw(enum ferry_collective collective, int nranks, uint64_t bytes)
@@ -120,8 +120,8 @@ double bound_algbw(enum ferry_collective collective, int nranks, uint64_t bytes)
 		return 0;
 	struct rates all = together(gpus), link = one_of(nranks, ferry_collective_has_root(collective));
 	double size = (double)bytes;
-	double flow = fmax(flow_ns(volume.up * size, volume.down * size, true, &all),
-	                   flow_ns(volume.link_up * size, volume.link_down * size, !volume.split, &link));
+	double flow = fmax(flow_ns(volume.d2h * size, volume.h2d * size, true, &all),
+	                   flow_ns(volume.link_d2h * size, volume.link_h2d * size, !volume.split, &link));
 	double fixed_us = limits.flags.round_trip_us + limits.copy.d2h_overhead_us + limits.copy.h2d_overhead_us;
 	return flow > 0 ? size / (flow + fixed_us * 1e3) : 0;
 }

@@ -16,7 +16,7 @@
 /* What a run's GPUs do: the first `gpus` ports, or only the port `only`. */
 struct pattern {
 	int gpus, only;
-	bool up, down;
+	bool d2h, h2d;
 	bool gather; /* H2D reads the others' windows, D2H goes just fast enough that each line is read gpus - 1 times
 	              */
 	uint64_t window, copy;
@@ -27,22 +27,22 @@ struct pattern {
 /* ---- a thread per GPU ---- */
 
 /* The window and slot of copy k. D2H and H2D go round the same slots, half a round apart. */
-static char *host_of(const struct port *port, const struct pattern *pattern, bool up, uint64_t k)
+static char *host_of(const struct port *port, const struct pattern *pattern, bool d2h, uint64_t k)
 {
 	uint64_t slots = pattern->window / pattern->copy;
 	const struct port *owner = port;
-	if (pattern->gather && !up) {
+	if (pattern->gather && !d2h) {
 		uint64_t others = (uint64_t)pattern->gpus - 1;
 		owner = &port->ports[(port->index + 1 + (int)(k % others)) % pattern->gpus];
 		k /= others;
 	}
-	return owner->host + (up ? k : k + slots / 2) % slots * pattern->copy;
+	return owner->host + (d2h ? k : k + slots / 2) % slots * pattern->copy;
 }
 
 /* Counts what has completed, then puts the next copy where its stream has room. */
-static CUresult advance(struct port *port, const struct pattern *pattern, bool up)
+static CUresult advance(struct port *port, const struct pattern *pattern, bool d2h)
 {
-	struct port_way *way = up ? &port->up : &port->down;
+	struct port_way *way = d2h ? &port->d2h : &port->h2d;
 	for (int i = 0; i < PORT_STREAMS; i++)
 		while (way->taken[i] < way->put[i]) {
 			CUresult state = gpu_driver->EventQuery(way->events[i][way->taken[i] % PORT_DEPTH]);
@@ -56,11 +56,11 @@ static CUresult advance(struct port *port, const struct pattern *pattern, bool u
 	int stream = (int)(way->issued % PORT_STREAMS);
 	if (way->put[stream] - way->taken[stream] == PORT_DEPTH)
 		return CUDA_SUCCESS;
-	if (up && pattern->gather && way->issued * ((uint64_t)pattern->gpus - 1) > port->down.issued)
+	if (d2h && pattern->gather && way->issued * ((uint64_t)pattern->gpus - 1) > port->h2d.issued)
 		return CUDA_SUCCESS;
 	uint64_t offset = way->issued * pattern->copy % PORT_BUFFER;
-	char *host = host_of(port, pattern, up, way->issued);
-	CUresult refused = port_copy(port, up, way->streams[stream], host, offset, pattern->copy);
+	char *host = host_of(port, pattern, d2h, way->issued);
+	CUresult refused = port_copy(port, d2h, way->streams[stream], host, offset, pattern->copy);
 	if (!refused)
 		refused = gpu_driver->EventRecord(way->events[stream][way->put[stream] % PORT_DEPTH],
 		                                  way->streams[stream]);
@@ -83,19 +83,19 @@ static ferryResult_t drive(struct port *port, const struct pattern *pattern)
 	CUresult refused = CUDA_SUCCESS;
 	if (result)
 		return result;
-	restart_way(&port->up);
-	restart_way(&port->down);
+	restart_way(&port->d2h);
+	restart_way(&port->h2d);
 	double end = rate_schedule_end_us(&pattern->schedule);
 	while (!refused && sample_now_us() < end && !atomic_load_explicit(pattern->stop, memory_order_relaxed)) {
-		if (pattern->up)
+		if (pattern->d2h)
 			refused = advance(port, pattern, true);
-		if (!refused && pattern->down)
+		if (!refused && pattern->h2d)
 			refused = advance(port, pattern, false);
 	}
 	for (int i = 0; i < PORT_STREAMS; i++) {
-		CUresult up = gpu_driver->StreamSynchronize(port->up.streams[i]);
-		CUresult down = gpu_driver->StreamSynchronize(port->down.streams[i]);
-		refused = refused ? refused : up ? up : down;
+		CUresult d2h = gpu_driver->StreamSynchronize(port->d2h.streams[i]);
+		CUresult h2d = gpu_driver->StreamSynchronize(port->h2d.streams[i]);
+		refused = refused ? refused : d2h ? d2h : h2d;
 	}
 	return gpu_good(refused, "copying between the GPU and shared memory");
 }
@@ -146,16 +146,16 @@ static ferryResult_t run(struct port *ports, const struct ferry_limits *limits, 
                          struct ferry_limits_rates *rates)
 {
 	atomic_bool stop = false;
-	struct rate_count up = {0}, down = {0};
+	struct rate_count d2h = {0}, h2d = {0};
 	int first = pattern.only < 0 ? 0 : pattern.only, last = pattern.only < 0 ? pattern.gpus : pattern.only + 1;
 	pattern.stop = &stop;
 	pattern.schedule = rate_schedule_now(limits->quick);
 	ferryResult_t result = send_out(ports, first, last, &pattern);
 	for (int i = first; i < last; i++) {
-		rate_count_join(&up, &ports[i].up.count);
-		rate_count_join(&down, &ports[i].down.count);
+		rate_count_join(&d2h, &ports[i].d2h.count);
+		rate_count_join(&h2d, &ports[i].h2d.count);
 	}
-	*rates = (struct ferry_limits_rates){rate_gbps(&up, &pattern.schedule), rate_gbps(&down, &pattern.schedule)};
+	*rates = (struct ferry_limits_rates){rate_gbps(&d2h, &pattern.schedule), rate_gbps(&h2d, &pattern.schedule)};
 	return result;
 }
 
@@ -165,17 +165,17 @@ static ferryResult_t run(struct port *ports, const struct ferry_limits *limits, 
 static ferryResult_t run_ways(struct port *ports, const struct ferry_limits *limits, struct pattern pattern,
                               struct ferry_limits_rates *alone, struct ferry_limits_rates *both)
 {
-	struct ferry_limits_rates up, down;
-	pattern.up = true;
-	ferryResult_t result = run(ports, limits, pattern, &up);
-	pattern.down = true;
+	struct ferry_limits_rates d2h, h2d;
+	pattern.d2h = true;
+	ferryResult_t result = run(ports, limits, pattern, &d2h);
+	pattern.h2d = true;
 	if (!result)
 		result = run(ports, limits, pattern, both);
-	pattern.up = false;
+	pattern.d2h = false;
 	if (!result)
-		result = run(ports, limits, pattern, &down);
+		result = run(ports, limits, pattern, &h2d);
 	if (!result)
-		*alone = (struct ferry_limits_rates){up.d2h, down.h2d};
+		*alone = (struct ferry_limits_rates){d2h.d2h, h2d.h2d};
 	return result;
 }
 
@@ -190,7 +190,7 @@ static ferryResult_t measure_window(struct port *ports, struct ferry_limits *lim
 	                (unsigned long long)bytes >> 20);
 	ferryResult_t result = run_ways(ports, limits, pattern, &window->alone, &window->both);
 	if (!result && gpus > 1) {
-		pattern.up = pattern.down = pattern.gather = true;
+		pattern.d2h = pattern.h2d = pattern.gather = true;
 		result = run(ports, limits, pattern, &window->gather);
 	}
 	limits->nwindows += !result;

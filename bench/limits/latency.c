@@ -62,9 +62,9 @@ static CUresult elapsed_us(struct bench *bench, int streams, double *us)
 	return CUDA_SUCCESS;
 }
 
-static CUresult enqueue_copies(struct bench *bench, bool up, uint64_t bytes, int streams, int copies)
+static CUresult enqueue_copies(struct bench *bench, bool d2h, uint64_t bytes, int streams, int copies)
 {
-	struct port_way *way = up ? &bench->port->up : &bench->port->down;
+	struct port_way *way = d2h ? &bench->port->d2h : &bench->port->h2d;
 	uint64_t window = 32ull << 20;
 	CUresult refused = CUDA_SUCCESS;
 	for (int i = 0; i < streams && !refused; i++) {
@@ -73,7 +73,7 @@ static CUresult enqueue_copies(struct bench *bench, bool up, uint64_t bytes, int
 			refused = gpu_driver->EventRecord(bench->starts[i], way->streams[i]);
 	}
 	for (int k = 0; k < copies && !refused; k++)
-		refused = port_copy(bench->port, up, way->streams[k % streams],
+		refused = port_copy(bench->port, d2h, way->streams[k % streams],
 		                    bench->port->host + (uint64_t)k * bytes % window, (uint64_t)k * bytes, bytes);
 	for (int i = 0; i < streams && !refused; i++)
 		refused = gpu_driver->EventRecord(bench->ends[i], way->streams[i]);
@@ -81,13 +81,13 @@ static CUresult enqueue_copies(struct bench *bench, bool up, uint64_t bytes, int
 }
 
 /* Microseconds per copy. */
-static ferryResult_t time_copies(struct bench *bench, bool up, uint64_t bytes, int streams, double *us)
+static ferryResult_t time_copies(struct bench *bench, bool d2h, uint64_t bytes, int streams, double *us)
 {
-	struct port_way *way = up ? &bench->port->up : &bench->port->down;
+	struct port_way *way = d2h ? &bench->port->d2h : &bench->port->h2d;
 	int copies = (64ull << 20) / bytes < MOST_QUEUE ? (int)((64ull << 20) / bytes) : MOST_QUEUE;
 	double rounds[ROUNDS];
 	for (int round = 0; round < ROUNDS; round++) {
-		CUresult refused = enqueue_copies(bench, up, bytes, streams, copies);
+		CUresult refused = enqueue_copies(bench, d2h, bytes, streams, copies);
 		open_gate(bench);
 		for (int i = 0; i < streams; i++) {
 			CUresult ended = gpu_driver->StreamSynchronize(way->streams[i]);
@@ -104,12 +104,12 @@ static ferryResult_t time_copies(struct bench *bench, bool up, uint64_t bytes, i
 }
 
 /* Least squares of us = overhead + slope * bytes, each point weighted by 1 / us^2: all sizes count alike. */
-static void fit(const struct ferry_limits *limits, bool up, double *overhead_us, double *gbps)
+static void fit(const struct ferry_limits *limits, bool d2h, double *overhead_us, double *gbps)
 {
 	double w = 0, x = 0, y = 0, xx = 0, xy = 0;
 	for (int i = 0; i < limits->nsizes; i++) {
 		const struct ferry_limits_size *size = &limits->sizes[i];
-		double us = up ? size->d2h_us : size->h2d_us, weight = 1 / (us * us), bytes = (double)size->bytes;
+		double us = d2h ? size->d2h_us : size->h2d_us, weight = 1 / (us * us), bytes = (double)size->bytes;
 		if (size->streams != 1)
 			continue;
 		w += weight;
@@ -149,7 +149,7 @@ static ferryResult_t measure_sizes(struct bench *bench, struct ferry_limits *lim
 /* One round trip: the GPU waits already when the host opens the gate. */
 static ferryResult_t go_round(struct bench *bench, double *us)
 {
-	CUstream stream = bench->port->up.streams[0];
+	CUstream stream = bench->port->d2h.streams[0];
 	uint32_t turn = bench->turn;
 	CUresult refused = wait_at_gate(bench, stream);
 	if (!refused)
@@ -174,7 +174,7 @@ static ferryResult_t go_round(struct bench *bench, double *us)
 /* How long the calls take that enqueue; the stream is held at a gate, so none runs meanwhile. */
 static ferryResult_t time_enqueues(struct bench *bench, double *copy_us, double *flag_us)
 {
-	CUstream stream = bench->port->up.streams[0];
+	CUstream stream = bench->port->d2h.streams[0];
 	CUresult refused = wait_at_gate(bench, stream);
 	double start = sample_now_us();
 	for (int i = 0; i < MOST_QUEUE && !refused; i++)
@@ -201,7 +201,7 @@ static ferryResult_t measure_flags(struct bench *bench, struct ferry_limits *lim
 		if (result)
 			return result;
 	}
-	CUresult refused = gpu_driver->StreamSynchronize(bench->port->up.streams[0]);
+	CUresult refused = gpu_driver->StreamSynchronize(bench->port->d2h.streams[0]);
 	if (refused)
 		return gpu_good(refused, "waiting for the last flag");
 	limits->flags.round_trip_us = sample_summarize(trips, (size_t)count).median;

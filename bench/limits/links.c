@@ -70,7 +70,7 @@ static CUresult enqueue(const struct push *push, int copy)
 	uint64_t at = push->at + (timed ? (uint64_t)(copy - 1) * bytes % push->whole : 0);
 	CUresult refused = copy == 1 ? gpu_driver->EventRecord(push->first, push->stream) : CUDA_SUCCESS;
 	if (!refused)
-		refused = gpu_driver->MemcpyDtoDAsync(push->to->down.memory + at, push->from->up.memory + at, bytes,
+		refused = gpu_driver->MemcpyDtoDAsync(push->to->h2d.memory + at, push->from->d2h.memory + at, bytes,
 		                                      push->stream);
 	if (!refused && copy == push->copies)
 		refused = gpu_driver->EventRecord(push->last, push->stream);

@@ -37,10 +37,10 @@ ferryResult_t port_reach(struct port *from, const struct port *to, bool *reached
 	return gpu_good(refused, "opening one GPU's memory to another");
 }
 
-CUresult port_copy(const struct port *port, bool up, CUstream stream, char *host, uint64_t offset, uint64_t bytes)
+CUresult port_copy(const struct port *port, bool d2h, CUstream stream, char *host, uint64_t offset, uint64_t bytes)
 {
-	return up ? gpu_driver->MemcpyDtoHAsync(host, port->up.memory + offset, bytes, stream)
-	          : gpu_driver->MemcpyHtoDAsync(port->down.memory + offset, host, bytes, stream);
+	return d2h ? gpu_driver->MemcpyDtoHAsync(host, port->d2h.memory + offset, bytes, stream)
+	           : gpu_driver->MemcpyHtoDAsync(port->h2d.memory + offset, host, bytes, stream);
 }
 
 static int numa_node_of(const char *pci)
@@ -126,13 +126,13 @@ ferryResult_t port_open(struct port *port)
 	if (!result)
 		result = make_host_memory(port);
 	if (!result)
-		result = open_way(&port->up);
+		result = open_way(&port->d2h);
 	if (!result)
-		result = open_way(&port->down);
+		result = open_way(&port->h2d);
 	if (result)
 		return result;
-	CUresult refused = gpu_driver->MemsetD8Async(port->up.memory, 1, PORT_BUFFER, port->up.streams[0]);
-	return gpu_good(refused ? refused : gpu_driver->StreamSynchronize(port->up.streams[0]),
+	CUresult refused = gpu_driver->MemsetD8Async(port->d2h.memory, 1, PORT_BUFFER, port->d2h.streams[0]);
+	return gpu_good(refused ? refused : gpu_driver->StreamSynchronize(port->d2h.streams[0]),
 	                "filling the GPU's buffer");
 }
 
@@ -152,8 +152,8 @@ static void close_way(struct port_way *way)
 void port_close(struct port *port)
 {
 	if (port->context && !port_enter(port)) {
-		close_way(&port->up);
-		close_way(&port->down);
+		close_way(&port->d2h);
+		close_way(&port->h2d);
 		if (port->registered)
 			gpu_driver->MemHostUnregister(port->host);
 	}

@@ -31,7 +31,7 @@ struct port {
 	bool registered;
 	char *host;              /* PORT_BUFFER of shared memory */
 	struct port *ports;      /* all of them, for what crosses */
-	struct port_way up, down; /* D2H, H2D */
+	struct port_way d2h, h2d; /* D2H, H2D */
 	uint32_t peers;           /* bit p: its copies may go straight into the memory of port p; links.c's */
 	struct ferry_limits_gpu *facts;
 	ferryResult_t result; /* of the port's thread */
@@ -54,6 +54,6 @@ ferryResult_t port_enter(struct port *port);
 ferryResult_t port_reach(struct port *from, const struct port *to, bool *reached);
 
 /** A copy of `bytes`, D2H (up) or not, asynchronous. */
-CUresult port_copy(const struct port *port, bool up, CUstream stream, char *host, uint64_t offset, uint64_t bytes);
+CUresult port_copy(const struct port *port, bool d2h, CUstream stream, char *host, uint64_t offset, uint64_t bytes);
 
 #endif

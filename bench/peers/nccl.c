@@ -103,12 +103,12 @@ void nccl_close(struct peers *peers)
 /* ---- talk ---- */
 
 /* A child that has died says so in place of its answer. */
-static void tell_child(const struct peer_setting *setting, const struct nccl_order *order)
+static void order_child(const struct peer_setting *setting, const struct nccl_order *order)
 {
 	send(setting->socket, order, sizeof *order, MSG_NOSIGNAL);
 }
 
-static enum peer_result say_how_it_died(struct peer_setting *setting)
+static enum peer_result format_exit(struct peer_setting *setting)
 {
 	int status = 0;
 	pid_t child = setting->child;
@@ -157,7 +157,7 @@ static enum peer_result hear_child(struct bench_rank *rank, struct peer_setting 
 	}
 	ssize_t got = recv(setting->socket, answer, sizeof *answer, 0);
 	if (got != sizeof *answer)
-		return say_how_it_died(setting);
+		return format_exit(setting);
 	answer->message[sizeof answer->message - 1] = '\0';
 	if (answer->failed)
 		snprintf(setting->refused, sizeof setting->refused, "%s", answer->message);
@@ -185,7 +185,7 @@ static bool order_all(struct peers *peers, struct bench_rank *rank, struct nccl_
 		if (order->kind == NCCL_JOIN)
 			memcpy(order->id, ids[i], sizeof order->id);
 		if (peers_runs(peers, i))
-			tell_child(&peers->settings[i], order);
+			order_child(&peers->settings[i], order);
 	}
 	for (unsigned i = 0; i < peers->count; i++) {
 		struct nccl_answer answer = {0};
@@ -274,7 +274,7 @@ enum peer_result nccl_run(struct bench_rank *rank, struct peer_setting *setting,
 	                            .scalar = ferry_trial_scalar(trial, call->rank), .how = *how,
 	                            .send = place_of(&rank->buffers, apart ? rank->buffers.send : call->send),
 	                            .receive = place_of(&rank->buffers, call->receive), .counts = call->counts};
-	tell_child(setting, &order);
+	order_child(setting, &order);
 	enum peer_result result = hear_child(rank, setting, first, &answer);
 	*us = answer.us;
 	return result;

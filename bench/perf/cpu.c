@@ -11,11 +11,11 @@
 
 void perf_routers_find(struct perf_routers *routers)
 {
-	struct perf_work_done told;
+	struct perf_work_done logged;
 	routers->count = 0;
-	perf_work_done_read(&told);
+	perf_work_done_read(&logged);
 	for (unsigned domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
-		if (told.pids[domain] && !clock_getcpuclockid(told.pids[domain], &routers->clocks[routers->count]))
+		if (logged.pids[domain] && !clock_getcpuclockid(logged.pids[domain], &routers->clocks[routers->count]))
 			routers->count++;
 }
 

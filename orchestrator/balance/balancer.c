@@ -4,21 +4,21 @@
 #include <math.h>
 #include <string.h>
 
-#define LEAST_GAIN   0.02  /* of a carrier that has nothing */
+#define LEAST_GAIN   0.02  /* of a fabric that has nothing */
 #define STEP_GAIN    0.015 /* a step for less is noise */
-#define SET_GAIN     0.025 /* nor is another set of carriers taken for less, of which other samples tell */
+#define SET_GAIN     0.025 /* nor is another set of fabrics taken for less, of which other samples tell */
 #define GROWTH       8.0   /* times the largest part that was seen at a size, at most */
 #define ELSEWHERE    4.0   /* and times the largest that was seen at others, of a size that has seen none */
 #define DIVIDED_US   4.0   /* what a call costs more in which NCCL is not alone */
 #define LARGE_STEP   0.10  /* one learns behind it */
 #define SETTLING     3     /* samples without a step */
-#define TRIAL        32    /* a carrier of which nothing is known begins with one such part, or two floors */
+#define TRIAL        32    /* a fabric of which nothing is known begins with one such part, or two floors */
 #define STEPS        16    /* of a part, and more of one that is large: */
 #define LARGEST_STEP 8     /* in 1024ths */
 #define TRIES        2     /* calls of a set before it is judged at a size, one at a time, */
 #define LARGE        (128u << 20) /* or of so many bytes at once: there what is least known, starts, matters little */
 #define MOST_TRIES   8     /* of a set of which nothing is told */
-#define LONG_US      100   /* a carrier of which nothing is known is not tried by shorter calls, */
+#define LONG_US      100   /* a fabric of which nothing is known is not tried by shorter calls, */
 #define MANY         64    /* but where there are more than so many of them */
 #define HOPE         1.15  /* times as slow as now, as far as is known: worth being tried */
 #define SURE         1.05  /* times as fast by what is known of other sizes: not tried first */
@@ -29,7 +29,7 @@
 #define PROBE_AFTER  64u   /* samples of a size: of few calls one is too much */
 #define BACKOFFS     8     /* doublings */
 #define PROBE_COST   0.005 /* of the time of all calls, */
-#define PROBE_LESS   0.5   /* and so much of that where a probe only leaves a carrier out */
+#define PROBE_LESS   0.5   /* and so much of that where a probe only leaves a fabric out */
 #define DEAR         4.0   /* of that of one call, for a set without NCCL */
 #define COST         0.001 /* of the time of a settled size, for measuring */
 #define INTERVAL     64u   /* at most */
@@ -38,7 +38,7 @@
 
 struct ferry_balancer_rules ferry_balancer_default_rules(void)
 {
-	return (struct ferry_balancer_rules){.usable = BIT(FERRY_CARRIER_HOST) | BIT(FERRY_CARRIER_NCCL),
+	return (struct ferry_balancer_rules){.usable = BIT(FERRY_FABRIC_HOST) | BIT(FERRY_FABRIC_NCCL),
 	                                     .floor_bytes = 128 << 10,
 	                                     .least_bytes = 1 << 20,
 	                                     .measure_us = 1};
@@ -69,7 +69,7 @@ static struct ferry_course *course_of(struct ferry_balancer *balancer, uint32_t 
 		course->used = true;
 		course->collective = (uint8_t)collective;
 		course->type = (uint8_t)type;
-		for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
+		for (int c = 0; c < FERRY_NUM_FABRICS; c++)
 			ferry_rate_fit_start(&course->fits[c][0], &balancer->rules.paces[c]);
 		return course;
 	}
@@ -107,10 +107,10 @@ void ferry_balancer_adopt(struct ferry_balancer *balancer, const struct ferry_sh
 		ferry_course_adopt(course, learned);
 }
 
-void ferry_balancer_tell(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line,
-                         struct ferry_share_course *learned)
+void ferry_balancer_record(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line,
+                           struct ferry_share_course *learned)
 {
-	ferry_course_tell(course_at(balancer, line), learned);
+	ferry_course_record(course_at(balancer, line), learned);
 }
 
 void ferry_balancer_paces(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line,
@@ -121,21 +121,21 @@ void ferry_balancer_paces(const struct ferry_balancer *balancer, const struct fe
 
 /* ---- what it says ---- */
 
-static uint32_t carriers_of(uint32_t word)
+static uint32_t fabrics_of(uint32_t word)
 {
 	struct ferry_shares shares = ferry_shares_unpack(word);
 	return ferry_division_set(&shares);
 }
 
-/* A small part for each carrier of which nothing is known. */
+/* A small part for each fabric of which nothing is known. */
 static struct ferry_shares trial_of(uint32_t unknown, double floors)
 {
 	struct ferry_shares shares = ferry_shares_unpack(FERRY_SHARES_NONE);
 	uint16_t part = (uint16_t)(FERRY_SHARES_WHOLE * fmin(fmax(1.0 / TRIAL, 2 * floors), 0.25));
-	for (int c = 0; c < FERRY_CARRIER_NCCL; c++)
+	for (int c = 0; c < FERRY_FABRIC_NCCL; c++)
 		if (unknown & BIT(c)) {
 			shares.part[c] = part;
-			shares.part[FERRY_CARRIER_NCCL] -= part;
+			shares.part[FERRY_FABRIC_NCCL] -= part;
 		}
 	return shares;
 }
@@ -159,7 +159,7 @@ static void restrain(const struct ferry_balancer *balancer, const struct ferry_b
 	const struct ferry_course *course = course_at(balancer, line);
 	uint32_t set = ferry_division_set(shares);
 	double floor = balancer->rules.floor_bytes / (double)line->bytes * FERRY_SHARES_WHOLE;
-	for (int c = 0; c < FERRY_CARRIER_NCCL && set & BIT(FERRY_CARRIER_NCCL); c++) {
+	for (int c = 0; c < FERRY_FABRIC_NCCL && set & BIT(FERRY_FABRIC_NCCL); c++) {
 		const struct ferry_trace *trace = &line->belief.traces[c][ferry_belief_slot(c, set & ~BIT(c))];
 		/* of it, and of its median */
 		double noise = ferry_trace_noise(trace) * (1 + 1 / sqrt(fmax(trace->count, 4)));
@@ -169,7 +169,7 @@ static void restrain(const struct ferry_balancer *balancer, const struct ferry_b
 		double most = trace->count ? GROWTH * largest_part(trace) : seen > 0 ? ELSEWHERE * seen : INFINITY;
 		less = fmin(less, most / (double)line->bytes * FERRY_SHARES_WHOLE);
 		uint16_t left = (uint16_t)lround(fmax(less, least));
-		shares->part[FERRY_CARRIER_NCCL] += shares->part[c] - left;
+		shares->part[FERRY_FABRIC_NCCL] += shares->part[c] - left;
 		shares->part[c] = left;
 	}
 }
@@ -182,10 +182,10 @@ static void round_down(const struct ferry_balancer *balancer, const struct ferry
                        struct ferry_shares *shares)
 {
 	double floor = balancer->rules.floor_bytes / (double)line->bytes * FERRY_SHARES_WHOLE;
-	int rest = FERRY_CARRIER_NCCL;
-	for (int c = 0; c < FERRY_CARRIER_NCCL && !shares->part[FERRY_CARRIER_NCCL]; c++)
-		rest = rest == FERRY_CARRIER_NCCL || shares->part[c] > shares->part[rest] ? c : rest;
-	for (int c = 0; c < FERRY_CARRIER_NCCL; c++) {
+	int rest = FERRY_FABRIC_NCCL;
+	for (int c = 0; c < FERRY_FABRIC_NCCL && !shares->part[FERRY_FABRIC_NCCL]; c++)
+		rest = rest == FERRY_FABRIC_NCCL || shares->part[c] > shares->part[rest] ? c : rest;
+	for (int c = 0; c < FERRY_FABRIC_NCCL; c++) {
 		uint16_t step = LARGEST_STEP, part = shares->part[c];
 		while (step > 1 && part < STEPS * step)
 			step /= 2;
@@ -197,11 +197,11 @@ static void round_down(const struct ferry_balancer *balancer, const struct ferry
 	}
 }
 
-static uint32_t unknown_carriers(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line)
+static uint32_t unknown_fabrics(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line)
 {
 	const struct ferry_course *course = course_at(balancer, line);
 	uint32_t unknown = 0;
-	for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
+	for (int c = 0; c < FERRY_NUM_FABRICS; c++)
 		if (balancer->rules.usable & BIT(c) && !ferry_course_knows(course, c, (double)line->bytes / TRIAL))
 			unknown |= BIT(c);
 	return unknown;
@@ -214,15 +214,15 @@ static double call_us(const struct ferry_balancer_line *line, const struct ferry
 	return us + (word == FERRY_SHARES_NONE ? 0 : DIVIDED_US);
 }
 
-/* The best shares as far as is known, where the carriers in `kept` need no gain; *us is what a call then takes. */
+/* The best shares as far as is known, where the fabrics in `kept` need no gain; *us is what a call then takes. */
 static uint32_t best(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line,
                      const struct ferry_paces *paces, uint32_t kept, double *us)
 {
 	struct ferry_shares shares;
-	struct ferry_division_rules rules = {balancer->rules.usable & ~unknown_carriers(balancer, line), kept,
+	struct ferry_division_rules rules = {balancer->rules.usable & ~unknown_fabrics(balancer, line), kept,
 	                                     balancer->rules.floor_bytes, LEAST_GAIN};
 	*us = 0;
-	if (!(paces->in[BIT(FERRY_CARRIER_NCCL)][FERRY_CARRIER_NCCL].rate > 0))
+	if (!(paces->in[BIT(FERRY_FABRIC_NCCL)][FERRY_FABRIC_NCCL].rate > 0))
 		return FERRY_SHARES_NONE; /* what there is without Ferry comes first */
 	ferry_divide(paces, (double)line->bytes, &rules, &shares);
 	restrain(balancer, line, &shares);
@@ -252,7 +252,7 @@ static uint32_t planned(const struct ferry_balancer_line *line, const struct fer
 	double most = call_us(line, paces, word) * (1 + STEP_GAIN);
 	const uint32_t known[] = {line->had, line->probe};
 	for (int i = 0; i < 2; i++)
-		if (carriers_of(known[i]) == carriers_of(word) && call_us(line, paces, known[i]) < most)
+		if (fabrics_of(known[i]) == fabrics_of(word) && call_us(line, paces, known[i]) < most)
 			return known[i];
 	return word;
 }
@@ -263,10 +263,10 @@ static uint32_t planned(const struct ferry_balancer_line *line, const struct fer
 static void turn_probe(const struct ferry_balancer *balancer, struct ferry_balancer_line *line)
 {
 	uint8_t tried = line->probe_set;
-	for (int i = 0; i < FERRY_CARRIER_SETS; i++) {
-		line->probe_set = (uint8_t)((line->probe_set + FERRY_CARRIER_SETS - 1) % FERRY_CARRIER_SETS);
+	for (int i = 0; i < FERRY_FABRIC_SETS; i++) {
+		line->probe_set = (uint8_t)((line->probe_set + FERRY_FABRIC_SETS - 1) % FERRY_FABRIC_SETS);
 		bool usable = line->probe_set && !(line->probe_set & ~balancer->rules.usable);
-		if (!usable || line->probe_set == carriers_of(line->word))
+		if (!usable || line->probe_set == fabrics_of(line->word))
 			continue;
 		line->backoff += line->probe_set >= tried && line->backoff < BACKOFFS;
 		return;
@@ -277,28 +277,27 @@ static void turn_probe(const struct ferry_balancer *balancer, struct ferry_balan
 /* Not enough so far. Sets without NCCL are left to probes. */
 static bool is_tried(const struct ferry_balancer_line *line, uint32_t set)
 {
-	return set & BIT(FERRY_CARRIER_NCCL) && line->tries[set] < TRIES;
+	return set & BIT(FERRY_FABRIC_NCCL) && line->tries[set] < TRIES;
 }
 
 /* Of the sets that have not been tried enough at this size the best one, if it may be better than what there is. */
 static bool choose_trial(const struct ferry_balancer *balancer, struct ferry_balancer_line *line)
 {
 	struct ferry_paces paces;
-	uint32_t unknown = unknown_carriers(balancer, line), others = unknown & ~BIT(FERRY_CARRIER_NCCL);
+	uint32_t unknown = unknown_fabrics(balancer, line), others = unknown & ~BIT(FERRY_FABRIC_NCCL);
 	struct ferry_shares small = trial_of(others, balancer->rules.floor_bytes / (double)line->bytes);
 	double least;
 	line->trial = 0;
-	if (unknown & BIT(FERRY_CARRIER_NCCL)) {
+	if (unknown & BIT(FERRY_FABRIC_NCCL)) {
 		line->probe = ferry_shares_pack(&small);
 		return false;
 	}
 	ferry_balancer_paces(balancer, line, &paces);
 	least = HOPE * call_us(line, &paces, line->word);
 	bool pays = least > HOPE * LONG_US || line->samples > MANY;
-	for (uint32_t set = 1; set < FERRY_CARRIER_SETS; set++) {
+	for (uint32_t set = 1; set < FERRY_FABRIC_SETS; set++) {
 		double us;
-		if (set & ~(balancer->rules.usable & ~unknown) || !is_tried(line, set) ||
-		    set == carriers_of(line->word))
+		if (set & ~(balancer->rules.usable & ~unknown) || !is_tried(line, set) || set == fabrics_of(line->word))
 			continue;
 		uint32_t word = planned(line, &paces, best_of_set(balancer, line, &paces, set, &us));
 		if (!(us < least))
@@ -307,7 +306,7 @@ static bool choose_trial(const struct ferry_balancer *balancer, struct ferry_bal
 		line->trial = (uint8_t)set;
 		line->probe = word;
 	}
-	if (others && pays && line->tries[others | BIT(FERRY_CARRIER_NCCL)] < MOST_TRIES) {
+	if (others && pays && line->tries[others | BIT(FERRY_FABRIC_NCCL)] < MOST_TRIES) {
 		line->trial = (uint8_t)ferry_division_set(&small);
 		line->probe = ferry_shares_pack(&small);
 	}
@@ -322,7 +321,7 @@ static void choose_probe(const struct ferry_balancer *balancer, struct ferry_bal
 	line->probe_every = choose_trial(balancer, line) ? FERRY_BALANCER_TRY : 0;
 	if (line->probe_every)
 		return;
-	if (!line->probe_set || line->probe_set == carriers_of(line->word)) {
+	if (!line->probe_set || line->probe_set == fabrics_of(line->word)) {
 		line->eager = 0;
 		turn_probe(balancer, line);
 	}
@@ -336,11 +335,11 @@ static void choose_probe(const struct ferry_balancer *balancer, struct ferry_bal
 		return;
 	}
 	double cost = us / ferry_division_us(&paces, bytes, &now) - 1, most = PROBE_EVERY << BACKOFFS;
-	if (cost > DEAR && !(line->probe_set & BIT(FERRY_CARRIER_NCCL))) {
-		turn_probe(balancer, line); /* a carrier is tried beside NCCL, by a small part */
+	if (cost > DEAR && !(line->probe_set & BIT(FERRY_FABRIC_NCCL))) {
+		turn_probe(balancer, line); /* a fabric is tried beside NCCL, by a small part */
 		return;
 	}
-	double allowed = PROBE_COST * (line->probe_set & ~carriers_of(line->word) ? 1 : PROBE_LESS);
+	double allowed = PROBE_COST * (line->probe_set & ~fabrics_of(line->word) ? 1 : PROBE_LESS);
 	double every = fmin(fmax(PROBE_EVERY << line->backoff, cost / allowed), most);
 	line->probe = ferry_shares_pack(&other);
 	line->probe_every = line->eager ? PROBE_SOON : (uint32_t)every;
@@ -439,22 +438,22 @@ bool ferry_balancer_measures(struct ferry_balancer *balancer, const struct ferry
 
 /* ---- what it learns ---- */
 
-/* A carrier has changed at one size: the next sample of each other one that says so is believed. */
-static void warn_others(struct ferry_balancer *balancer, const struct ferry_balancer_line *changed, int carrier,
+/* A fabric has changed at one size: the next sample of each other one that says so is believed. */
+static void warn_others(struct ferry_balancer *balancer, const struct ferry_balancer_line *changed, int fabric,
                         bool slower)
 {
 	for (uint32_t i = 0; i < balancer->nlines; i++)
 		for (int slot = 0; slot < FERRY_SHARE_BESIDE && &balancer->lines[i] != changed; slot++)
-			ferry_trace_warn(&balancer->lines[i].belief.traces[carrier][slot], slower);
+			ferry_trace_warn(&balancer->lines[i].belief.traces[fabric][slot], slower);
 }
 
-/* A part of a call. True: the carrier has changed, in all sets. */
+/* A part of a call. True: the fabric has changed, in all sets. */
 static bool learn(struct ferry_balancer *balancer, struct ferry_course *course, struct ferry_balancer_line *line,
-                  int carrier, int slot, double bytes, double us)
+                  int fabric, int slot, double bytes, double us)
 {
-	double times = ferry_belief_learn(course, &line->belief, carrier, slot, bytes, us, !line->settling);
+	double times = ferry_belief_learn(course, &line->belief, fabric, slot, bytes, us, !line->settling);
 	if (times > 0)
-		warn_others(balancer, line, carrier, times > 1);
+		warn_others(balancer, line, fabric, times > 1);
 	return times > 0;
 }
 
@@ -462,8 +461,8 @@ static bool learn(struct ferry_balancer *balancer, struct ferry_course *course, 
 static bool is_sure(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line, uint32_t word)
 {
 	const struct ferry_course *course = course_at(balancer, line);
-	uint32_t set = carriers_of(word);
-	for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
+	uint32_t set = fabrics_of(word);
+	for (int c = 0; c < FERRY_NUM_FABRICS; c++)
 		if (set & BIT(c) && course->fits[c][ferry_belief_slot(c, set & ~BIT(c))].samples < SURE_SAMPLES)
 			return false;
 	return true;
@@ -475,12 +474,12 @@ static bool step(const struct ferry_balancer *balancer, struct ferry_balancer_li
 	struct ferry_paces paces;
 	double us;
 	ferry_balancer_paces(balancer, line, &paces);
-	uint32_t word = planned(line, &paces, best(balancer, line, &paces, carriers_of(line->word), &us));
+	uint32_t word = planned(line, &paces, best(balancer, line, &paces, fabrics_of(line->word), &us));
 	double gain = us > 0 ? call_us(line, &paces, line->word) / us - 1 : 0;
-	bool other_set = carriers_of(word) != carriers_of(line->word);
-	if (other_set && is_tried(line, carriers_of(word)) &&
+	bool other_set = fabrics_of(word) != fabrics_of(line->word);
+	if (other_set && is_tried(line, fabrics_of(word)) &&
 	    !(promises_much(call_us(line, &paces, line->word), us) && is_sure(balancer, line, word))) {
-		word = best_of_set(balancer, line, &paces, carriers_of(line->word), &us);
+		word = best_of_set(balancer, line, &paces, fabrics_of(line->word), &us);
 		gain = call_us(line, &paces, line->word) / us - 1;
 		other_set = false;
 	}
@@ -491,7 +490,7 @@ static bool step(const struct ferry_balancer *balancer, struct ferry_balancer_li
 	if (line->settling && line->why != FERRY_BALANCE_CHANGED)
 		line->why = FERRY_BALANCE_LEARNING;
 	if (other_set) { /* soon again, lest it was chance */
-		line->probe_set = (uint8_t)carriers_of(line->word);
+		line->probe_set = (uint8_t)fabrics_of(line->word);
 		line->eager = 1;
 	}
 	line->word = word;
@@ -499,8 +498,8 @@ static bool step(const struct ferry_balancer *balancer, struct ferry_balancer_li
 	return true;
 }
 
-static void feed(struct ferry_balancer *balancer, struct ferry_balancer_line *line,
-                 struct ferry_course *course, uint32_t word, const double us[FERRY_NUM_CARRIERS])
+static void feed(struct ferry_balancer *balancer, struct ferry_balancer_line *line, struct ferry_course *course,
+                 uint32_t word, const double us[FERRY_NUM_FABRICS])
 {
 	struct ferry_shares shares = ferry_shares_unpack(word);
 	uint32_t set = ferry_division_set(&shares);
@@ -508,7 +507,7 @@ static void feed(struct ferry_balancer *balancer, struct ferry_balancer_line *li
 	bool probe = line->probe_every > FERRY_BALANCER_TRY && word == line->probe && word != line->word;
 	bool changed = false, struck = false;
 	for (int pass = 0; pass < 1 + changed && pass < 2; pass++)
-		for (int c = 0; c < FERRY_NUM_CARRIERS; c++) {
+		for (int c = 0; c < FERRY_NUM_FABRICS; c++) {
 			int slot = ferry_belief_slot(c, set & ~BIT(c));
 			/* and believed, if others have changed too */
 			bool doubted = line->belief.traces[c][slot].strikes != 0;
@@ -537,7 +536,7 @@ static void feed(struct ferry_balancer *balancer, struct ferry_balancer_line *li
 }
 
 void ferry_balancer_feed(struct ferry_balancer *balancer, const struct ferry_balancer_call *call, uint32_t word,
-                         const double us[FERRY_NUM_CARRIERS])
+                         const double us[FERRY_NUM_FABRICS])
 {
 	if (balancer->rules.pinned || (double)call->bytes < balancer->rules.least_bytes)
 		return;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The balancer: what part of each call every carrier has, learned from what the parts took. Arithmetic alone: no clock,
+ * The balancer: what part of each call every fabric has, learned from what the parts took. Arithmetic alone: no clock,
  * no threads, no memory but its own. It is told of calls after they have ended, in any order and late, with the shares
- * that they had; what it says of the next is a proposal (ipc/seal.h).
+ * that they had; what it says of the next is a proposal (ipc/agreement.h).
  *
  * It begins as HyLink's Algorithm 1: nothing changes while the parts end together, and the part that ends last gets
- * less. But it steps to where they would end together, as it knows each carrier's pace, and looks at every set of
- * carriers, as two may be slower together than one alone (NCCL and pushes share links, NCCL and the host PCIe):
+ * less. But it steps to where they would end together, as it knows each fabric's pace, and looks at every set of
+ * fabrics, as two may be slower together than one alone (NCCL and pushes share links, NCCL and the host PCIe):
  *
  * - At first paces are what has been measured elsewhere (rules.paces), then what calls have shown (belief.h). A line
  *   through all sizes of a collective and type (rate_fit) says it for a size that has not been seen, if parts were not
@@ -14,23 +14,23 @@
  *   of what is known of other sets.
  * - A size begins as NCCL's alone, but where other sizes promise much. Sets with NCCL that may be better are tried by
  *   two calls, one at a time, however far a program runs ahead, or both at once where calls are long: at the shares
- *   that they would have, or, where nothing is known of a carrier, by a small part. So NCCL alone and NCCL beside
- *   others have been measured at the same size before one is preferred. Short calls are not used to try a carrier of
+ *   that they would have, or, where nothing is known of a fabric, by a small part. So NCCL alone and NCCL beside
+ *   others have been measured at the same size before one is preferred. Short calls are not used to try a fabric of
  *   which nothing is known.
  * - All goes by the median of five samples. While a size is not settled every call is measured, and one slow sample, as
  *   of a call in which buffers are shown, is not believed. One that is settled measures as seldom as costs a
- *   thousandth. A step is made for a gain of 1.5%, to another set of carriers for 4%; and 4 us are what dividing a call
+ *   thousandth. A step is made for a gain of 1.5%, to another set of fabrics for 4%; and 4 us are what dividing a call
  *   costs.
  * - Shares go in steps, and those of which the routers have the plan are kept where others gain no more than a step.
  * - Parts that vary from call to call are made shorter than would end together on average: so they are last seldom.
  * - Bursts: one sample out of the band is noise, two on the same side are a change, and so is one that fits what the
- *   carrier was before its last change: a burst is left, and met again, at once. A change of a carrier holds for all
- *   sets that it is in, also those that were not tried; other sizes, and other carriers of the same call, are then
+ *   fabric was before its last change: a burst is left, and met again, at once. A change of a fabric holds for all
+ *   sets that it is in, also those that were not tried; other sizes, and other fabrics of the same call, are then
  *   believed at their first sample. What was learned in a burst stays out of the line through all sizes. Drift stays in
  *   the band, and the median follows.
  * - Other sets are tried again: soon after a change, else by one call in 64, then, when all have been, by half as many,
  *   down to one in 16384; and never so many that they cost more than a two-hundredth, or half of that where they
- *   only leave a carrier out; and not in the first 64 samples.
+ *   only leave a fabric out; and not in the first 64 samples.
  */
 #ifndef FERRY_ORCHESTRATOR_BALANCE_BALANCER_H
 #define FERRY_ORCHESTRATOR_BALANCE_BALANCER_H
@@ -39,13 +39,13 @@
 #include "orchestrator/balance/belief.h"
 
 struct ferry_balancer_rules {
-	uint32_t usable;      /* bit c: there is carrier c */
+	uint32_t usable;      /* bit c: there is fabric c */
 	double floor_bytes;   /* no part is smaller */
 	double least_bytes;   /* nor any call that is split */
 	double measure_us;    /* what measuring a call costs */
 	bool pinned;
 	struct ferry_shares pins;
-	struct ferry_pace paces[FERRY_NUM_CARRIERS]; /* of each alone, as measured elsewhere; rate 0: it has not been */
+	struct ferry_pace paces[FERRY_NUM_FABRICS]; /* of each alone, as measured elsewhere; rate 0: it has not been */
 };
 
 struct ferry_balancer_line {
@@ -59,7 +59,7 @@ struct ferry_balancer_line {
 	uint8_t backoff;      /* probes in a row that have not helped */
 	uint8_t probe_set;    /* which set is tried */
 	uint8_t trial;        /* which set is tried now, as it has not been tried enough; 0: none */
-	uint8_t tries[FERRY_CARRIER_SETS]; /* calls of each set that have told what they took */
+	uint8_t tries[FERRY_FABRIC_SETS]; /* calls of each set that have told what they took */
 	bool due;             /* this rank's: a probe is to be made, and has not been */
 	uint32_t had;         /* this rank's: what calls of which Ferry had a part had last */
 	uint32_t tried;       /* this rank's: 1 + the samples that were known at its last try */
@@ -94,8 +94,8 @@ void ferry_balancer_init(struct ferry_balancer *balancer, const struct ferry_bal
 void ferry_balancer_adopt(struct ferry_balancer *balancer, const struct ferry_share_course *learned);
 
 /** The same of this line's collective and type, for others. */
-void ferry_balancer_tell(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line,
-                         struct ferry_share_course *learned);
+void ferry_balancer_record(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line,
+                           struct ferry_share_course *learned);
 
 /** Calls of a class differ by a factor of 1.4 at most. */
 uint8_t ferry_balancer_size_class(uint64_t bytes);
@@ -118,15 +118,15 @@ void ferry_balancer_probed(struct ferry_balancer_line *line);
 /** Whether call n is to be measured. */
 bool ferry_balancer_measures(struct ferry_balancer *balancer, const struct ferry_balancer_call *call, uint64_t n);
 
-/** A call has ended that had these shares: us[c] is what carrier c's part took from the call's start; 0: unknown. */
+/** A call has ended that had these shares: us[c] is what fabric c's part took from the call's start; 0: unknown. */
 void ferry_balancer_feed(struct ferry_balancer *balancer, const struct ferry_balancer_call *call, uint32_t word,
-                         const double us[FERRY_NUM_CARRIERS]);
+                         const double us[FERRY_NUM_FABRICS]);
 
 /** The line of that call; made if there is none and there is room, else NULL. */
 struct ferry_balancer_line *ferry_balancer_line(struct ferry_balancer *balancer,
                                                 const struct ferry_balancer_call *call);
 
-/** What a line believes of all carriers in all sets. */
+/** What a line believes of all fabrics in all sets. */
 void ferry_balancer_paces(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line,
                           struct ferry_paces *paces);
 

@@ -10,17 +10,17 @@
 
 void ferry_course_adopt(struct ferry_course *course, const struct ferry_share_course *learned)
 {
-	for (int i = 0; i < FERRY_NUM_CARRIERS * FERRY_SHARE_BESIDE; i++) {
-		int carrier = i / FERRY_SHARE_BESIDE, slot = i % FERRY_SHARE_BESIDE;
-		if (learned->paces[carrier][slot].rate > 0)
-			ferry_rate_fit_start(&course->fits[carrier][slot], &learned->paces[carrier][slot]);
+	for (int i = 0; i < FERRY_NUM_FABRICS * FERRY_SHARE_BESIDE; i++) {
+		int fabric = i / FERRY_SHARE_BESIDE, slot = i % FERRY_SHARE_BESIDE;
+		if (learned->paces[fabric][slot].rate > 0)
+			ferry_rate_fit_start(&course->fits[fabric][slot], &learned->paces[fabric][slot]);
 	}
 }
 
-void ferry_course_tell(const struct ferry_course *course, struct ferry_share_course *learned)
+void ferry_course_record(const struct ferry_course *course, struct ferry_share_course *learned)
 {
 	*learned = (struct ferry_share_course){.collective = course->collective, .type = course->type};
-	for (int i = 0; i < FERRY_NUM_CARRIERS * FERRY_SHARE_BESIDE; i++) {
+	for (int i = 0; i < FERRY_NUM_FABRICS * FERRY_SHARE_BESIDE; i++) {
 		const struct ferry_rate_fit *fit = &course->fits[i / FERRY_SHARE_BESIDE][i % FERRY_SHARE_BESIDE];
 		if (fit->samples != 1)
 			learned->paces[i / FERRY_SHARE_BESIDE][i % FERRY_SHARE_BESIDE] = fit->pace;
@@ -28,16 +28,16 @@ void ferry_course_tell(const struct ferry_course *course, struct ferry_share_cou
 }
 
 /* One sample of Ferry's alone may be of a call in which buffers were shown. */
-static bool is_line(const struct ferry_rate_fit *fit, int carrier)
+static bool is_line(const struct ferry_rate_fit *fit, int fabric)
 {
-	return fit->pace.rate > 0 && (fit->samples != 1 || carrier == FERRY_CARRIER_NCCL);
+	return fit->pace.rate > 0 && (fit->samples != 1 || fabric == FERRY_FABRIC_NCCL);
 }
 
-bool ferry_course_knows(const struct ferry_course *course, int carrier, double bytes)
+bool ferry_course_knows(const struct ferry_course *course, int fabric, double bytes)
 {
 	for (int slot = 0; slot < FERRY_SHARE_BESIDE; slot++) {
-		const struct ferry_rate_fit *fit = &course->fits[carrier][slot];
-		if (is_line(fit, carrier) && RANGE * (double)fit->most >= bytes)
+		const struct ferry_rate_fit *fit = &course->fits[fabric][slot];
+		if (is_line(fit, fabric) && RANGE * (double)fit->most >= bytes)
 			return true;
 	}
 	return false;
@@ -45,42 +45,41 @@ bool ferry_course_knows(const struct ferry_course *course, int carrier, double b
 
 /* ---- of one ---- */
 
-int ferry_belief_slot(int carrier, uint32_t set)
+int ferry_belief_slot(int fabric, uint32_t set)
 {
-	uint32_t below = set & ((1u << carrier) - 1), above = set >> (carrier + 1);
-	return (int)(below | above << carrier);
+	uint32_t below = set & ((1u << fabric) - 1), above = set >> (fabric + 1);
+	return (int)(below | above << fabric);
 }
 
 /* Of a set in which it has not been seen at this size: as much off the line through all sizes as in another one. */
-static double likely_factor(const struct ferry_course *course, const struct ferry_belief *belief, int carrier)
+static double likely_factor(const struct ferry_course *course, const struct ferry_belief *belief, int fabric)
 {
 	for (int slot = 0; slot < FERRY_SHARE_BESIDE; slot++) {
-		const struct ferry_rate_fit *fit = &course->fits[carrier][slot];
-		const struct ferry_trace *trace = &belief->traces[carrier][slot];
-		if (trace->count && is_line(fit, carrier))
+		const struct ferry_rate_fit *fit = &course->fits[fabric][slot];
+		const struct ferry_trace *trace = &belief->traces[fabric][slot];
+		if (trace->count && is_line(fit, fabric))
 			return fmin(fmax(ferry_trace_factor(trace, &fit->pace), 1 / LIKELY), LIKELY);
 	}
-	return (double)belief->slower[carrier];
+	return (double)belief->slower[fabric];
 }
 
-static struct ferry_pace seen_pace(const struct ferry_course *course, const struct ferry_belief *belief, int carrier,
+static struct ferry_pace seen_pace(const struct ferry_course *course, const struct ferry_belief *belief, int fabric,
                                    int slot)
 {
-	const struct ferry_pace *fit = &course->fits[carrier][slot].pace;
-	const struct ferry_trace *trace = &belief->traces[carrier][slot];
-	if (!trace->count && !is_line(&course->fits[carrier][slot], carrier))
+	const struct ferry_pace *fit = &course->fits[fabric][slot].pace;
+	const struct ferry_trace *trace = &belief->traces[fabric][slot];
+	if (!trace->count && !is_line(&course->fits[fabric][slot], fabric))
 		return (struct ferry_pace){0, 0};
-	double factor = trace->count ? ferry_trace_factor(trace, fit) : likely_factor(course, belief, carrier);
+	double factor = trace->count ? ferry_trace_factor(trace, fit) : likely_factor(course, belief, fabric);
 	return (struct ferry_pace){fit->start_us * factor, fit->rate / factor};
 }
 
 /* Of a set that has not been tried: between alone, and the one that is known to be the slowest. */
-static struct ferry_pace expected_pace(const struct ferry_course *course, const struct ferry_belief *belief,
-                                       int carrier)
+static struct ferry_pace expected_pace(const struct ferry_course *course, const struct ferry_belief *belief, int fabric)
 {
 	struct ferry_pace fast = {0, 0}, slow = {0, 0};
 	for (int slot = 0; slot < FERRY_SHARE_BESIDE; slot++) {
-		struct ferry_pace pace = seen_pace(course, belief, carrier, slot);
+		struct ferry_pace pace = seen_pace(course, belief, fabric, slot);
 		if (!(pace.rate > 0))
 			continue;
 		fast = pace.rate > fast.rate ? pace : fast;
@@ -92,9 +91,9 @@ static struct ferry_pace expected_pace(const struct ferry_course *course, const 
 void ferry_belief_paces(const struct ferry_course *course, const struct ferry_belief *belief,
                         struct ferry_paces *paces)
 {
-	for (int c = 0; c < FERRY_NUM_CARRIERS; c++) {
+	for (int c = 0; c < FERRY_NUM_FABRICS; c++) {
 		struct ferry_pace expected = expected_pace(course, belief, c);
-		for (uint32_t set = 0; set < FERRY_CARRIER_SETS; set++) {
+		for (uint32_t set = 0; set < FERRY_FABRIC_SETS; set++) {
 			struct ferry_pace pace = seen_pace(course, belief, c, ferry_belief_slot(c, set & ~(1u << c)));
 			paces->in[set][c] = pace.rate > 0 ? pace : expected;
 		}
@@ -104,21 +103,21 @@ void ferry_belief_paces(const struct ferry_course *course, const struct ferry_be
 /* ---- what calls tell ---- */
 
 /* Beside others it is as it is alone, or beside yet others, as far as that is known. */
-static void begin_fit(struct ferry_course *course, int carrier, int slot)
+static void begin_fit(struct ferry_course *course, int fabric, int slot)
 {
-	struct ferry_rate_fit *fits = course->fits[carrier];
+	struct ferry_rate_fit *fits = course->fits[fabric];
 	for (int other = 0; other < FERRY_SHARE_BESIDE && !(fits[slot].pace.rate > 0); other++)
-		if (is_line(&fits[other], carrier))
+		if (is_line(&fits[other], fabric))
 			ferry_rate_fit_start(&fits[slot], &fits[other].pace);
 }
 
-double ferry_belief_learn(struct ferry_course *course, struct ferry_belief *belief, int carrier, int slot, double bytes,
+double ferry_belief_learn(struct ferry_course *course, struct ferry_belief *belief, int fabric, int slot, double bytes,
                           double us, bool settled)
 {
-	struct ferry_rate_fit *fit = &course->fits[carrier][slot];
-	struct ferry_trace *trace = &belief->traces[carrier][slot];
-	begin_fit(course, carrier, slot);
-	bool known = is_line(fit, carrier);
+	struct ferry_rate_fit *fit = &course->fits[fabric][slot];
+	struct ferry_trace *trace = &belief->traces[fabric][slot];
+	begin_fit(course, fabric, slot);
+	bool known = is_line(fit, fabric);
 	if (!(fit->pace.rate > 0))
 		ferry_rate_fit_add(fit, bytes, us);
 	double before = ferry_trace_factor(trace, &fit->pace);
@@ -130,7 +129,7 @@ double ferry_belief_learn(struct ferry_course *course, struct ferry_belief *beli
 		return 0;
 	for (int other = 0; other < FERRY_SHARE_BESIDE; other++)
 		if (other != slot)
-			ferry_trace_scale(&belief->traces[carrier][other], times);
-	belief->slower[carrier] = (float)fmin(fmax(belief->slower[carrier] * times, 1e-3), 1e3);
+			ferry_trace_scale(&belief->traces[fabric][other], times);
+	belief->slower[fabric] = (float)fmin(fmax(belief->slower[fabric] * times, 1e-3), 1e3);
 	return times;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * A burst: for a while others copy over the links that Ferry's calls take, which are far slower then, and later as they
- * were. Of calls of one size that one carrier has whole (choice.h). Plain numbers.
+ * were. Of calls of one size that one fabric has whole (choice.h). Plain numbers.
  *
  * It begins with two samples of Ferry's in a row that are slow. What was known before is kept. While NCCL has the calls
  * Ferry is tried again soon, as it may have been chance; when NCCL's become faster, as they would at its end if they

@@ -53,7 +53,7 @@
 enum { NCCLS, OURS };
 
 void ferry_choice_init(struct ferry_choice *choice, bool peers, uint32_t nranks,
-                       const struct ferry_pace paces[FERRY_NUM_CARRIERS])
+                       const struct ferry_pace paces[FERRY_NUM_FABRICS])
 {
 	memset(choice, 0, sizeof *choice);
 	choice->peers = peers;
@@ -62,9 +62,9 @@ void ferry_choice_init(struct ferry_choice *choice, bool peers, uint32_t nranks,
 	memcpy(choice->paces, paces, sizeof choice->paces);
 }
 
-enum ferry_carrier ferry_choice_carrier(const struct ferry_choice *choice, enum ferry_collective collective)
+enum ferry_fabric ferry_choice_fabric(const struct ferry_choice *choice, enum ferry_collective collective)
 {
-	return choice->peers && !ferry_collective_reduces(collective) ? FERRY_CARRIER_PEER : FERRY_CARRIER_HOST;
+	return choice->peers && !ferry_collective_reduces(collective) ? FERRY_FABRIC_PEER : FERRY_FABRIC_HOST;
 }
 
 /* ---- lines ---- */
@@ -77,12 +77,12 @@ static double class_bytes(uint8_t size_class)
 /* What a call takes besides its bytes. */
 static double start_of(const struct ferry_choice *choice, const struct ferry_choice_line *line, int who)
 {
-	enum ferry_carrier carrier = ferry_choice_carrier(choice, (enum ferry_collective)line->collective);
+	enum ferry_fabric fabric = ferry_choice_fabric(choice, (enum ferry_collective)line->collective);
 	if (who == NCCLS)
 		return NCCL_US;
-	if (carrier == FERRY_CARRIER_HOST && !(choice->paces[carrier].rate > 0))
+	if (fabric == FERRY_FABRIC_HOST && !(choice->paces[fabric].rate > 0))
 		return HOST_US;
-	return choice->paces[carrier].start_us + PUSH_US;
+	return choice->paces[fabric].start_us + PUSH_US;
 }
 
 /* What has taken so long takes so long with other bytes. */
@@ -215,7 +215,7 @@ static double best_rate(const struct ferry_choice *choice, const struct ferry_ch
 /* How much less pushes take as the host has a part of the call beside them (rank-lib/program/shares.h). */
 static double saved_by_host(const struct ferry_choice *choice, enum ferry_collective collective, double pushes_us)
 {
-	const struct ferry_pace *host = &choice->paces[FERRY_CARRIER_HOST], *peer = &choice->paces[FERRY_CARRIER_PEER];
+	const struct ferry_pace *host = &choice->paces[FERRY_FABRIC_HOST], *peer = &choice->paces[FERRY_FABRIC_PEER];
 	if (collective == FERRY_SENDRECV || !(host->rate > 0)) /* messages are not divided */
 		return 0;
 	double share = host->rate / (host->rate + peer->rate) * (1 - host->start_us / pushes_us);
@@ -226,31 +226,31 @@ static double saved_by_host(const struct ferry_choice *choice, enum ferry_collec
 static double promised_us(const struct ferry_choice *choice, const struct ferry_choice_line *line, bool *guess)
 {
 	enum ferry_collective collective = (enum ferry_collective)line->collective;
-	enum ferry_carrier carrier = ferry_choice_carrier(choice, collective);
+	enum ferry_fabric fabric = ferry_choice_fabric(choice, collective);
 	double per_moved = bytes_per_moved(choice, collective);
-	struct ferry_pace pace = {start_of(choice, line, OURS), choice->paces[carrier].rate * per_moved};
+	struct ferry_pace pace = {start_of(choice, line, OURS), choice->paces[fabric].rate * per_moved};
 	*guess = !(pace.rate > 0);
 	if (*guess) {
 		pace.rate = BEYOND * best_rate(choice, line);
-		if (carrier == FERRY_CARRIER_HOST)
+		if (fabric == FERRY_FABRIC_HOST)
 			pace.rate = fmin(pace.rate, HOST_RATE * per_moved);
 	}
 	if (!(pace.rate > 0))
 		return 0;
 	double us = ferry_pace_us(&pace, class_bytes(line->size_class));
-	return carrier == FERRY_CARRIER_PEER && !*guess ? us - saved_by_host(choice, collective, us) : us;
+	return fabric == FERRY_FABRIC_PEER && !*guess ? us - saved_by_host(choice, collective, us) : us;
 }
 
-/* Of those sizes and collectives that Ferry has by the same carrier, and has been seen in, the nearest one. */
+/* Of those sizes and collectives that Ferry has by the same fabric, and has been seen in, the nearest one. */
 static const struct ferry_choice_line *nearest_seen(const struct ferry_choice *choice,
                                                     const struct ferry_choice_line *line)
 {
 	const struct ferry_choice_line *nearest = NULL;
-	enum ferry_carrier carrier = ferry_choice_carrier(choice, (enum ferry_collective)line->collective);
+	enum ferry_fabric fabric = ferry_choice_fabric(choice, (enum ferry_collective)line->collective);
 	for (uint32_t i = 0; i < choice->nlines; i++) {
 		const struct ferry_choice_line *other = &choice->lines[i];
 		if (other == line || !(of_line(other, OURS).us > 0) ||
-		    ferry_choice_carrier(choice, (enum ferry_collective)other->collective) != carrier)
+		    ferry_choice_fabric(choice, (enum ferry_collective)other->collective) != fabric)
 			continue;
 		if (!nearest || abs((int)other->size_class - (int)line->size_class) <
 		                        abs((int)nearest->size_class - (int)line->size_class))
@@ -270,7 +270,7 @@ static struct ferry_choice_belief of_machine(const struct ferry_choice *choice, 
 	double off = seen ? of_line(seen, OURS).us / promised_us(choice, seen, &unused) : 0;
 	if (seen && fabs(log(off)) < TRUE)
 		return (struct ferry_choice_belief){us * off, DOUBT_PROVEN};
-	bool pushes = ferry_choice_carrier(choice, (enum ferry_collective)line->collective) == FERRY_CARRIER_PEER;
+	bool pushes = ferry_choice_fabric(choice, (enum ferry_collective)line->collective) == FERRY_FABRIC_PEER;
 	return (struct ferry_choice_belief){us, pushes ? DOUBT_PUSHES : DOUBT_LIMITS};
 }
 
@@ -514,8 +514,8 @@ void ferry_choice_adopt(struct ferry_choice *choice, const struct ferry_share_li
 	if (!line)
 		return;
 	double bytes = class_bytes(line->size_class);
-	enum ferry_carrier ours = ferry_choice_carrier(choice, (enum ferry_collective)line->collective);
-	const struct ferry_pace *paces[2] = {&learned->paces[FERRY_CARRIER_NCCL], &learned->paces[ours]};
+	enum ferry_fabric ours = ferry_choice_fabric(choice, (enum ferry_collective)line->collective);
+	const struct ferry_pace *paces[2] = {&learned->paces[FERRY_FABRIC_NCCL], &learned->paces[ours]};
 	for (int who = NCCLS; who <= OURS; who++)
 		if (paces[who]->rate > 0)
 			line->known[who] = (float)ferry_pace_us(paces[who], bytes);
@@ -523,37 +523,37 @@ void ferry_choice_adopt(struct ferry_choice *choice, const struct ferry_share_li
 	choice->learned++;
 }
 
-bool ferry_choice_tell(struct ferry_choice *choice, const struct ferry_balancer_call *call, uint32_t *index,
-                       struct ferry_share_line *told)
+bool ferry_choice_record(struct ferry_choice *choice, const struct ferry_balancer_call *call, uint32_t *index,
+                         struct ferry_share_line *logged)
 {
 	struct ferry_choice_line *line = line_of(choice, call);
 	if (!line)
 		return false;
 	const struct ferry_choice_outlook *outlook = look(choice, line);
-	enum ferry_carrier ours = ferry_choice_carrier(choice, call->collective);
+	enum ferry_fabric ours = ferry_choice_fabric(choice, call->collective);
 	struct ferry_shares shares = {.part = {0}};
 	double bytes = class_bytes(line->size_class);
 	bool taken = outlook->settled ? line->ours : outlook->clear;
-	shares.part[taken ? ours : FERRY_CARRIER_NCCL] = FERRY_SHARES_WHOLE;
+	shares.part[taken ? ours : FERRY_FABRIC_NCCL] = FERRY_SHARES_WHOLE;
 	*index = (uint32_t)(line - choice->lines);
-	*told = (struct ferry_share_line){.collective = line->collective,
-	                                  .type = line->type,
-	                                  .size_class = line->size_class,
-	                                  .whole = true,
-	                                  .in_place = line->in_place,
-	                                  .why = outlook->settled   ? FERRY_BALANCE_SETTLED
-	                                         : line->seen[OURS] ? FERRY_BALANCE_LEARNING
-	                                                            : FERRY_BALANCE_COLD,
-	                                  .samples = line->seen[NCCLS] + line->seen[OURS],
-	                                  .word = ferry_shares_pack(&shares),
-	                                  .interval = look_every(outlook, taken),
-	                                  .bytes = line->bytes,
-	                                  .us = shift(outlook->of[taken].us, start_of(choice, line, taken), bytes,
-	                                              (double)line->bytes)};
+	*logged = (struct ferry_share_line){.collective = line->collective,
+	                                    .type = line->type,
+	                                    .size_class = line->size_class,
+	                                    .whole = true,
+	                                    .in_place = line->in_place,
+	                                    .why = outlook->settled   ? FERRY_BALANCE_SETTLED
+	                                           : line->seen[OURS] ? FERRY_BALANCE_LEARNING
+	                                                              : FERRY_BALANCE_COLD,
+	                                    .samples = line->seen[NCCLS] + line->seen[OURS],
+	                                    .word = ferry_shares_pack(&shares),
+	                                    .interval = look_every(outlook, taken),
+	                                    .bytes = line->bytes,
+	                                    .us = shift(outlook->of[taken].us, start_of(choice, line, taken), bytes,
+	                                                (double)line->bytes)};
 	for (int who = NCCLS; who <= OURS; who++) {
 		double us = of_line(line, who).us; /* nothing that is not known of this size */
 		if (us > 0)
-			told->paces[who == OURS ? ours : FERRY_CARRIER_NCCL].rate = bytes / us;
+			logged->paces[who == OURS ? ours : FERRY_FABRIC_NCCL].rate = bytes / us;
 	}
 	return true;
 }

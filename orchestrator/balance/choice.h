@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Who carries calls that one carrier has whole, NCCL or Ferry: for each size whoever is faster. Arithmetic alone, like
+ * Who carries calls that one fabric has whole, NCCL or Ferry: for each size whoever is faster. Arithmetic alone, like
  * the balancer; a rank's own.
  *
  * - What a size itself has taken goes before what an earlier job has seen of it, then what the sizes around it take,
@@ -59,7 +59,7 @@ struct ferry_choice {
 	bool peers; /* what needs no sum is pushed from device to device */
 	uint32_t nranks;
 	/* of the bytes that the busiest device moves; rate 0: not measured */
-	struct ferry_pace paces[FERRY_NUM_CARRIERS];
+	struct ferry_pace paces[FERRY_NUM_FABRICS];
 
 	struct ferry_choice_line lines[FERRY_SHARE_LINES];
 	uint32_t nlines;
@@ -69,10 +69,10 @@ struct ferry_choice {
 
 /** paces: as ferry-perf limits has measured them, of the bytes that the busiest device moves. */
 void ferry_choice_init(struct ferry_choice *choice, bool peers, uint32_t nranks,
-                       const struct ferry_pace paces[FERRY_NUM_CARRIERS]);
+                       const struct ferry_pace paces[FERRY_NUM_FABRICS]);
 
 /** By what Ferry carries these, or its part of them. */
-enum ferry_carrier ferry_choice_carrier(const struct ferry_choice *choice, enum ferry_collective collective);
+enum ferry_fabric ferry_choice_fabric(const struct ferry_choice *choice, enum ferry_collective collective);
 
 /** Whether to propose Ferry for call n. measurable: what it takes will be known; else nothing is tried with it. */
 bool ferry_choice_ours(struct ferry_choice *choice, const struct ferry_balancer_call *call, uint64_t n,
@@ -95,7 +95,7 @@ void ferry_choice_feed(struct ferry_choice *choice, const struct ferry_balancer_
 void ferry_choice_adopt(struct ferry_choice *choice, const struct ferry_share_line *learned);
 
 /** What this one has, of a call's size: for others, and to look at. False: there is no line; else *index is its own. */
-bool ferry_choice_tell(struct ferry_choice *choice, const struct ferry_balancer_call *call, uint32_t *index,
-                       struct ferry_share_line *line);
+bool ferry_choice_record(struct ferry_choice *choice, const struct ferry_balancer_call *call, uint32_t *index,
+                         struct ferry_share_line *line);
 
 #endif

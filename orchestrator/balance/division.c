@@ -16,7 +16,7 @@ double ferry_pace_us(const struct ferry_pace *pace, double bytes)
 uint32_t ferry_division_set(const struct ferry_shares *shares)
 {
 	uint32_t set = 0;
-	for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
+	for (int c = 0; c < FERRY_NUM_FABRICS; c++)
 		set |= shares->part[c] ? BIT(c) : 0;
 	return set;
 }
@@ -25,31 +25,31 @@ double ferry_division_us(const struct ferry_paces *paces, double bytes, const st
 {
 	const struct ferry_pace *of = paces->in[ferry_division_set(shares)];
 	double longest = 0;
-	for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
+	for (int c = 0; c < FERRY_NUM_FABRICS; c++)
 		longest = fmax(longest, ferry_pace_us(&of[c], bytes * shares->part[c] / FERRY_SHARES_WHOLE));
 	return longest;
 }
 
 /*
- * Parts of the carriers in `set` that end together: with starts a and rates R of each, at T = (S + sum a R) / sum R
- * carrier c has carried (T - a) R.
+ * Parts of the fabrics in `set` that end together: with starts a and rates R of each, at T = (S + sum a R) / sum R
+ * fabric c has carried (T - a) R.
  */
 static void end_together(const struct ferry_pace *paces, double bytes, uint32_t set, double *parts)
 {
 	double rates = 0, work = bytes;
-	for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
+	for (int c = 0; c < FERRY_NUM_FABRICS; c++)
 		if (set & BIT(c)) {
 			rates += paces[c].rate;
 			work += paces[c].start_us * paces[c].rate;
 		}
-	for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
+	for (int c = 0; c < FERRY_NUM_FABRICS; c++)
 		parts[c] = set & BIT(c) ? (work / rates - paces[c].start_us) * paces[c].rate : 0;
 }
 
 /* One of the set whose part is below the floor; -1: none. */
 static int below_floor(uint32_t set, const double *parts, double floor_bytes)
 {
-	for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
+	for (int c = 0; c < FERRY_NUM_FABRICS; c++)
 		if (set & BIT(c) && parts[c] < floor_bytes)
 			return c;
 	return -1;
@@ -69,7 +69,7 @@ static bool find_parts(const struct ferry_pace *paces, double bytes, uint32_t se
 		if (!rest || !(rules->kept & BIT(low)) || left < rules->floor_bytes)
 			return false;
 	}
-	for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
+	for (int c = 0; c < FERRY_NUM_FABRICS; c++)
 		if (set & ~rest & BIT(c))
 			parts[c] = rules->floor_bytes;
 	return true;
@@ -79,7 +79,7 @@ static bool find_parts(const struct ferry_pace *paces, double bytes, uint32_t se
 static void round_shares(const double *parts, double bytes, struct ferry_shares *shares)
 {
 	int largest = 0, sum = 0;
-	for (int c = 0; c < FERRY_NUM_CARRIERS; c++) {
+	for (int c = 0; c < FERRY_NUM_FABRICS; c++) {
 		shares->part[c] = (uint16_t)lround(parts[c] / bytes * FERRY_SHARES_WHOLE);
 		if (!shares->part[c] && parts[c] > 0)
 			shares->part[c] = 1;
@@ -92,8 +92,8 @@ static void round_shares(const double *parts, double bytes, struct ferry_shares 
 double ferry_divide_among(const struct ferry_paces *paces, double bytes, uint32_t set,
                           const struct ferry_division_rules *rules, struct ferry_shares *shares)
 {
-	double parts[FERRY_NUM_CARRIERS];
-	for (int c = 0; c < FERRY_NUM_CARRIERS; c++) {
+	double parts[FERRY_NUM_FABRICS];
+	for (int c = 0; c < FERRY_NUM_FABRICS; c++) {
 		parts[c] = set & BIT(c) ? bytes : 0;
 		if (set & BIT(c) && !(paces->in[set][c].rate > 0))
 			return INFINITY;
@@ -109,10 +109,10 @@ double ferry_divide(const struct ferry_paces *paces, double bytes, const struct 
 {
 	double best = INFINITY;
 	*shares = ferry_shares_unpack(FERRY_SHARES_NONE);
-	for (uint32_t set = 1; set < FERRY_CARRIER_SETS; set++) {
+	for (uint32_t set = 1; set < FERRY_FABRIC_SETS; set++) {
 		struct ferry_shares candidate;
 		double asked = 1;
-		for (int c = 0; c < FERRY_CARRIER_NCCL; c++)
+		for (int c = 0; c < FERRY_FABRIC_NCCL; c++)
 			asked += set & ~rules->kept & BIT(c) ? rules->least_gain : 0;
 		if (set & ~rules->usable)
 			continue;

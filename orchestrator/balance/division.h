@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Dividing a call among carriers so that all parts end together. Arithmetic alone: no state, no clock. By the balancer,
+ * Dividing a call among fabrics so that all parts end together. Arithmetic alone: no state, no clock. By the balancer,
  * which knows how fast each is.
  */
 #ifndef FERRY_ORCHESTRATOR_BALANCE_DIVISION_H
@@ -10,24 +10,24 @@
 
 double ferry_pace_us(const struct ferry_pace *pace, double bytes);
 
-#define FERRY_CARRIER_SETS (1 << FERRY_NUM_CARRIERS)
+#define FERRY_FABRIC_SETS (1 << FERRY_NUM_FABRICS)
 
 /* How fast each is while exactly those work that have a bit in the index: some are slower together. */
 struct ferry_paces {
-	struct ferry_pace in[FERRY_CARRIER_SETS][FERRY_NUM_CARRIERS];
+	struct ferry_pace in[FERRY_FABRIC_SETS][FERRY_NUM_FABRICS];
 };
 
-/** Bit c: carrier c has a part. */
+/** Bit c: fabric c has a part. */
 uint32_t ferry_division_set(const struct ferry_shares *shares);
 
 /** What a call divided so takes: the longest of its parts. */
 double ferry_division_us(const struct ferry_paces *paces, double bytes, const struct ferry_shares *shares);
 
 struct ferry_division_rules {
-	uint32_t usable;    /* bit c: carrier c may have a part */
+	uint32_t usable;    /* bit c: fabric c may have a part */
 	uint32_t kept;      /* bit c: it has one now, and keeps it as long as that costs nothing */
 	double floor_bytes; /* no part is smaller */
-	double least_gain;  /* what a carrier that is not kept has to bring, of the time: 0.02 */
+	double least_gain;  /* what a fabric that is not kept has to bring, of the time: 0.02 */
 };
 
 /**

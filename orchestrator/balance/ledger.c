@@ -73,20 +73,20 @@ static void write_line(struct ferry_ledger *ledger, const struct ferry_balancer_
 	struct ferry_share_course course;
 	struct ferry_paces paces;
 	ferry_balancer_paces(balancer, line, &paces);
-	struct ferry_share_line told = {.collective = line->collective,
-	                                .type = line->type,
-	                                .size_class = line->size_class,
-	                                .why = line->why,
-	                                .samples = line->samples,
-	                                .word = line->word,
-	                                .probe = line->probe,
-	                                .probe_every = line->probe_every,
-	                                .interval = line->interval,
-	                                .bytes = line->bytes,
-	                                .us = ferry_division_us(&paces, (double)line->bytes, &shares)};
-	memcpy(told.paces, paces.in[ferry_division_set(&shares)], sizeof told.paces);
-	ferry_share_line_write(&ledger->table->lines[line - balancer->lines], &told);
-	ferry_balancer_tell(balancer, line, &course);
+	struct ferry_share_line logged = {.collective = line->collective,
+	                                  .type = line->type,
+	                                  .size_class = line->size_class,
+	                                  .why = line->why,
+	                                  .samples = line->samples,
+	                                  .word = line->word,
+	                                  .probe = line->probe,
+	                                  .probe_every = line->probe_every,
+	                                  .interval = line->interval,
+	                                  .bytes = line->bytes,
+	                                  .us = ferry_division_us(&paces, (double)line->bytes, &shares)};
+	memcpy(logged.paces, paces.in[ferry_division_set(&shares)], sizeof logged.paces);
+	ferry_share_line_write(&ledger->table->lines[line - balancer->lines], &logged);
+	ferry_balancer_record(balancer, line, &course);
 	for (int i = 0; i < FERRY_SHARE_COURSES; i++)
 		if (balancer->courses[i].used && balancer->courses[i].collective == line->collective &&
 		    balancer->courses[i].type == line->type)
@@ -149,7 +149,7 @@ static struct ferry_balancer_line *own_line(struct ferry_ledger *ledger, const s
 	return own;
 }
 
-static uint32_t carriers_of(uint32_t word)
+static uint32_t fabrics_of(uint32_t word)
 {
 	struct ferry_shares shares = ferry_shares_unpack(word);
 	return ferry_division_set(&shares);
@@ -163,10 +163,10 @@ uint32_t ferry_ledger_other(struct ferry_ledger *ledger, const struct ferry_bala
 		return FERRY_SHARES_NONE;
 	if (word != line.word) /* a try */
 		return line.word;
-	if (word != FERRY_SHARES_NONE && carriers_of(own->had) == carriers_of(word))
+	if (word != FERRY_SHARES_NONE && fabrics_of(own->had) == fabrics_of(word))
 		return own->had;
 	if (word != FERRY_SHARES_NONE)
-		return carriers_of(line.probe) == carriers_of(word) ? line.probe : FERRY_SHARES_NONE;
+		return fabrics_of(line.probe) == fabrics_of(word) ? line.probe : FERRY_SHARES_NONE;
 	return line.probe_every == FERRY_BALANCER_TRY || !line.samples ? line.probe : FERRY_SHARES_NONE;
 }
 
@@ -194,15 +194,15 @@ bool ferry_ledger_tries(struct ferry_ledger *ledger, const struct ferry_balancer
 
 /* A line of JSON, as ferry-plot --shares draws it. */
 void ferry_ledger_log(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint64_t n, uint32_t word,
-                      const double us[FERRY_NUM_CARRIERS], const char *why)
+                      const double us[FERRY_NUM_FABRICS], const char *why)
 {
 	struct ferry_shares shares = ferry_shares_unpack(word);
 	if (!ledger->log)
 		return;
 	fprintf(ledger->log, "{\"call\":%" PRIu64 ",\"collective\":\"%s\",\"type\":\"%s\",\"bytes\":%" PRIu64, n,
 	        ferry_collective_name(call->collective), ferry_type_name(call->type), call->bytes);
-	for (int c = 0; c < FERRY_NUM_CARRIERS; c++) {
-		const char *name = ferry_carrier_name((enum ferry_carrier)c);
+	for (int c = 0; c < FERRY_NUM_FABRICS; c++) {
+		const char *name = ferry_fabric_name((enum ferry_fabric)c);
 		fprintf(ledger->log, ",\"%s\":%.4f", name, (double)shares.part[c] / FERRY_SHARES_WHOLE);
 		if (us[c] > 0)
 			fprintf(ledger->log, ",\"%s_us\":%.1f", name, us[c]);
@@ -211,15 +211,15 @@ void ferry_ledger_log(struct ferry_ledger *ledger, const struct ferry_balancer_c
 }
 
 /* The slowest rank's time of each part; false: not all have told. Whoever has not is not waited for if it is `late`. */
-static bool slowest(const struct ferry_ledger *ledger, uint64_t n, bool late, double us[FERRY_NUM_CARRIERS])
+static bool slowest(const struct ferry_ledger *ledger, uint64_t n, bool late, double us[FERRY_NUM_FABRICS])
 {
-	memset(us, 0, FERRY_NUM_CARRIERS * sizeof *us);
+	memset(us, 0, FERRY_NUM_FABRICS * sizeof *us);
 	for (uint32_t rank = 0; rank < ledger->nranks; rank++) {
-		double one[FERRY_NUM_CARRIERS];
-		bool told = ferry_share_times_read(ledger->table, rank, n, one);
-		if (!told && !late)
+		double one[FERRY_NUM_FABRICS];
+		bool logged = ferry_share_times_read(ledger->table, rank, n, one);
+		if (!logged && !late)
 			return false;
-		for (int c = 0; c < FERRY_NUM_CARRIERS && told; c++)
+		for (int c = 0; c < FERRY_NUM_FABRICS && logged; c++)
 			us[c] = fmax(us[c], one[c]);
 	}
 	return true;
@@ -238,7 +238,7 @@ void ferry_ledger_feed(struct ferry_ledger *ledger)
 	uint32_t fed = 0;
 	for (; fed < ledger->npending; fed++) {
 		const struct ferry_ledger_pending *oldest = &ledger->pending[fed];
-		double us[FERRY_NUM_CARRIERS];
+		double us[FERRY_NUM_FABRICS];
 		bool late = ledger->npending - fed == FERRY_LEDGER_PENDING || is_urgent(ledger, &oldest->call);
 		if (!slowest(ledger, oldest->n, late, us))
 			break;
@@ -253,8 +253,8 @@ void ferry_ledger_feed(struct ferry_ledger *ledger)
 	memmove(ledger->pending, ledger->pending + fed, ledger->npending * sizeof *ledger->pending);
 }
 
-void ferry_ledger_tell(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint64_t n, uint32_t word,
-                       const double us[FERRY_NUM_CARRIERS])
+void ferry_ledger_record(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint64_t n, uint32_t word,
+                         const double us[FERRY_NUM_FABRICS])
 {
 	if (!does_learn(ledger, call))
 		return;

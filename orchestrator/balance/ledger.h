@@ -60,11 +60,11 @@ bool ferry_ledger_tries(struct ferry_ledger *ledger, const struct ferry_balancer
 
 /** A line in the log, if there is one, of call n. why: it had these shares. */
 void ferry_ledger_log(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint64_t n, uint32_t word,
-                      const double us[FERRY_NUM_CARRIERS], const char *why);
+                      const double us[FERRY_NUM_FABRICS], const char *why);
 
-/** Call n has ended, with these shares; us[c]: what carrier c's part took from the call's start, 0: not known. */
-void ferry_ledger_tell(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint64_t n, uint32_t word,
-                       const double us[FERRY_NUM_CARRIERS]);
+/** Call n has ended, with these shares; us[c]: what fabric c's part took from the call's start, 0: not known. */
+void ferry_ledger_record(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint64_t n, uint32_t word,
+                         const double us[FERRY_NUM_FABRICS]);
 
 /** Rank 0: takes what others have told since. */
 void ferry_ledger_feed(struct ferry_ledger *ledger);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A carrier's pace, learned from what parts of all sizes have taken: a line through (bytes, microseconds) by least
+ * A fabric's pace, learned from what parts of all sizes have taken: a line through (bytes, microseconds) by least
  * squares of relative errors, which forgets. So a size that has not been seen starts from those that have. Plain
  * numbers; one thread.
  */

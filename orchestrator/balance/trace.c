@@ -71,7 +71,7 @@ static bool is_second(const struct ferry_trace *trace, const struct ferry_pace *
 {
 	if (trace->strikes != side)
 		return false;
-	/* another size, or carrier, has warned */
+	/* another size, or fabric, has warned */
 	if (!(trace->strike_us > 0))
 		return true;
 	return fabs(log(ratio * ferry_pace_us(pace, trace->strike_bytes) / trace->strike_us)) < SECOND;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What has been seen of one carrier at one size (struct ferry_balancer_trace): its last samples, robust against single
+ * What has been seen of one fabric at one size (struct ferry_balancer_trace): its last samples, robust against single
  * ones, quick to see that it has changed. Relative to a pace, as calls of a size class are not all alike.
  */
 #ifndef FERRY_ORCHESTRATOR_BALANCE_TRACE_H
@@ -32,13 +32,13 @@ struct ferry_trace {
 bool ferry_trace_add(struct ferry_trace *trace, const struct ferry_pace *pace, double bytes, double us, bool settled,
                      bool known);
 
-/** The last sample is what the carrier is like: no outlier, nor of a burst. */
+/** The last sample is what the fabric is like: no outlier, nor of a burst. */
 bool ferry_trace_typical(const struct ferry_trace *trace);
 
 /** It has changed elsewhere: the next sample that says so is believed. */
 void ferry_trace_warn(struct ferry_trace *trace, bool slower);
 
-/** The carrier is so many times slower than when these were taken. */
+/** The fabric is so many times slower than when these were taken. */
 void ferry_trace_scale(struct ferry_trace *trace, double times);
 
 /** Mean deviation of samples, or what is likely before there are some. */

@@ -68,7 +68,7 @@ static ferryResult_t ask_router(const struct attaching *attaching, uint32_t doma
 	if (result && !attaching->again) /* which says where nobody answers */
 		return result;
 	while (!result) {
-		result = ferry_attach_exchange(link->socket, message, NULL, &attaching->wishes->words, reply, received,
+		result = ferry_attach_exchange(link->socket, message, NULL, &attaching->wishes->flags, reply, received,
 		                               FERRY_ATTACH_ANSWERED, NULL);
 		if (!result) {
 			*descriptor = received[0];
@@ -84,7 +84,7 @@ static ferryResult_t ask_router(const struct attaching *attaching, uint32_t doma
 }
 
 /* Which process the rank is, for who does not see its connection: other ranks, and routers yet to come. */
-static void tell_process(struct ferry_rank_line *line)
+static void publish_process(struct ferry_rank_line *line)
 {
 	atomic_store_explicit(&line->process_start, ferry_process_start(getpid()), memory_order_relaxed);
 	atomic_store_explicit(&line->process_names, ferry_process_names(), memory_order_relaxed);
@@ -124,7 +124,7 @@ static ferryResult_t attach_domain(const struct attaching *attaching, uint32_t d
 		return ferry_fail(ferryInternalError, "domain %u's arena is for %u ranks in %u domains, domain %u",
 		                  domain, arena->nranks, arena->ndomains, arena->domain);
 	if (domain == rank->domain)
-		tell_process(&arena->rank_lines[rank->self]);
+		publish_process(&arena->rank_lines[rank->self]);
 	return ferrySuccess;
 }
 
@@ -145,7 +145,7 @@ static const char *list_missing(const struct ferry_rank *rank, uint32_t domain, 
 	return ferry_rankset_print(ferry_rankset_all((uint32_t)rank->nranks) & ~present, text);
 }
 
-static ferryResult_t say_missing(const struct ferry_rank *rank, uint32_t domain, uint32_t attached)
+static ferryResult_t report_missing(const struct ferry_rank *rank, uint32_t domain, uint32_t attached)
 {
 	char missing[FERRY_RANKSET_TEXT];
 	return ferry_fail(ferryRemoteError,
@@ -167,14 +167,14 @@ static ferryResult_t give_up(struct ferry_rank *rank, ferryResult_t result)
 }
 
 /* The router may have been a rank's, which has said why before it left. */
-static ferryResult_t say_gone(const struct ferry_rank *rank, uint32_t domain, const _Atomic uint32_t *word)
+static ferryResult_t report_gone(const struct ferry_rank *rank, uint32_t domain, const _Atomic uint32_t *flag)
 {
 	const struct ferry_arena_header *header = rank->shared.arenas[domain].header;
 	char missing[FERRY_RANKSET_TEXT];
 	ferryResult_t result = read_failure(&header->failure);
 	if (result)
 		return result;
-	if (word == &header->attached)
+	if (flag == &header->attached)
 		return ferry_fail(ferryRemoteError,
 		                  "the router of domain %u went away while rank %d waited for %s to attach", domain,
 		                  rank->self, list_missing(rank, domain, missing));
@@ -198,7 +198,7 @@ static ferryResult_t look_for_end(struct ferry_rank *rank, uint32_t domain, uint
 	if (ferry_now_ns() <= deadline)
 		return ferrySuccess;
 	if (attached < (uint32_t)rank->nranks)
-		return give_up(rank, say_missing(rank, domain, attached));
+		return give_up(rank, report_missing(rank, domain, attached));
 	return give_up(rank, ferry_fail(ferryRemoteError,
 	                                "all %d ranks have attached to domain %u, and its router has not become ready "
 	                                "in time; rank %d waits no longer (FERRY_ATTACH_TIMEOUT sets the seconds)",
@@ -218,10 +218,10 @@ static bool has_ended_by(const struct ferry_link *link, uint64_t deadline)
 	return true;
 }
 
-static const uint8_t *gpu_of(void *context, int *words)
+static const uint8_t *gpu_of(void *context, int *flags)
 {
 	const struct ferry_wishes *wishes = context;
-	*words = wishes->words;
+	*flags = wishes->flags;
 	return wishes->gpu;
 }
 
@@ -232,7 +232,7 @@ static const struct ferry_handover_ops mapped_ops = {.gpu = gpu_of};
 static ferryResult_t hand_over(const struct attaching *attaching, uint32_t domain, uint64_t deadline)
 {
 	struct ferry_link *link = &attaching->rank->links[domain];
-	/* as it has attached: a guest also where its own router does not move its data */
+	/* as it has attached: a foreign rank also where its own router does not move its data */
 	bool on_gpu = attaching->wishes->mapped && (domain != attaching->rank->domain || !attaching->why_not[0]);
 	struct ferry_handover handover = {.rank = attaching->rank,
 	                                  .ops = on_gpu ? &mapped_ops : NULL,
@@ -300,7 +300,7 @@ static ferryResult_t look_for_dead(struct attaching *attaching, bool *found)
 			continue;
 		bool kept = atomic_load_explicit(&header->fate, memory_order_acquire) == FERRY_ARENA_KEPT;
 		if (!attaching->routers->takeover || rank->links[domain].process < 0)
-			return say_gone(rank, domain, kept ? &header->ready : &header->attached);
+			return report_gone(rank, domain, kept ? &header->ready : &header->attached);
 		ferryResult_t result = go_over(attaching, domain, &waits);
 		*found = !waits;
 		if (result || *found)
@@ -447,20 +447,20 @@ ferryResult_t ferry_rank_attach(struct ferry_rank *rank, const struct ferry_rout
  * Its router has ended, and no other is waited for: this is what that one would have said (router/job.c). All that the
  * rank will ever publish has been stored before.
  */
-static void say_left(const struct ferry_rank *rank)
+static void mark_departed(const struct ferry_rank *rank)
 {
 	struct ferry_arena_header *header = rank->shared.arenas[rank->domain].header;
 	atomic_fetch_or_explicit(&header->left, 1ull << rank->self, memory_order_release);
 	ferry_wake_all(&rank->shared);
 }
 
-static void say_leaves(struct ferry_rank *rank, uint32_t domain, struct ferry_deadline *deadline)
+static void announce_departure(struct ferry_rank *rank, uint32_t domain, struct ferry_deadline *deadline)
 {
 	struct ferry_attach_message message = {.kind = FERRY_ATTACH_DETACH};
 	bool waits = !deadline->over;
-	ferryResult_t result = ferry_link_ask_once(&rank->links[domain], &message, deadline);
+	ferryResult_t result = ferry_link_request_once(&rank->links[domain], &message, deadline);
 	if (result == ferryRemoteError && domain == rank->domain && rank->links[domain].process >= 0)
-		say_left(rank);
+		mark_departed(rank);
 	if (result == ferrySystemError && waits)
 		ferry_log(FERRY_LOG_WARN, "rank %d leaves domain %u: %s", rank->self, domain, ferry_last_message());
 }
@@ -470,15 +470,15 @@ static void say_leaves(struct ferry_rank *rank, uint32_t domain, struct ferry_de
  * router that is gone is no error. About one that does not answer somebody should hear, once, and wait once: the others
  * are told after that, and not waited for.
  */
-void ferry_rank_say_leaves(struct ferry_rank *rank)
+void ferry_rank_announce_departure(struct ferry_rank *rank)
 {
 	long seconds = FERRY_DEADLINE_PROBE_S; /* where it is no number any more, which it was when the rank came */
 	ferry_deadline_seconds(&seconds);
 	struct ferry_deadline deadline = ferry_deadline_for((unsigned)seconds, NULL);
-	say_leaves(rank, rank->domain, &deadline);
+	announce_departure(rank, rank->domain, &deadline);
 	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
 		if (domain != rank->domain)
-			say_leaves(rank, domain, &deadline);
+			announce_departure(rank, domain, &deadline);
 }
 
 /* Its router has gone: with a signal that it did not hear, its socket's file is there still. */

@@ -15,7 +15,7 @@ struct ferry_wishes {
 	bool insists;     /* that much staging or none */
 	bool mapped;      /* that its own domain's moves its data: with the GPU's UUID and its block of words */
 	uint8_t gpu[FERRY_GPU_BYTES];
-	int words;
+	int flags;
 };
 
 /**
@@ -30,7 +30,7 @@ ferryResult_t ferry_rank_attach(struct ferry_rank *rank, const struct ferry_rout
  * FERRY_ATTACH_TIMEOUT in all. Of one that has ended no other is waited for: the rank then says itself, in the arena,
  * that it has left.
  */
-void ferry_rank_say_leaves(struct ferry_rank *rank);
+void ferry_rank_announce_departure(struct ferry_rank *rank);
 
 /** Closes the connections. Arenas stay mapped. abort: a router that this process hosts ends at once. */
 void ferry_rank_detach(struct ferry_rank *rank, const struct ferry_routers *routers, bool abort);

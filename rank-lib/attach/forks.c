@@ -3,9 +3,9 @@
 
 #include "rank-lib/attach/hosting.h"
 #include "rank-lib/device/host.h"
-#include "rank-lib/keeper.h"
 #include "rank-lib/ranges.h"
-#include "rank-lib/words.h"
+#include "rank-lib/router_monitor.h"
+#include "rank-lib/stream_flags.h"
 
 #include <unistd.h>
 
@@ -22,16 +22,16 @@ static void before_fork(void)
 	pthread_mutex_lock(&attached_lock);
 	ferry_hosting_before_fork();
 	ferry_host_before_fork();
-	ferry_words_before_fork();
+	ferry_stream_flags_before_fork();
 	ferry_ranges_before_fork();
-	ferry_keeper_before_fork();
+	ferry_router_monitor_before_fork();
 }
 
 static void after_fork(void)
 {
-	ferry_keeper_after_fork(false);
+	ferry_router_monitor_after_fork(false);
 	ferry_ranges_after_fork(false);
-	ferry_words_after_fork(false);
+	ferry_stream_flags_after_fork(false);
 	ferry_host_after_fork(false);
 	ferry_hosting_after_fork();
 	pthread_mutex_unlock(&attached_lock);
@@ -45,9 +45,9 @@ static void after_fork_in_child(void)
 			ferry_link_close(&rank->links[domain]);
 	}
 	attached = NULL;
-	ferry_keeper_after_fork(true);
+	ferry_router_monitor_after_fork(true);
 	ferry_ranges_after_fork(true);
-	ferry_words_after_fork(true);
+	ferry_stream_flags_after_fork(true);
 	ferry_host_after_fork(true);
 	ferry_hosting_after_fork();
 	pthread_mutex_unlock(&attached_lock);

@@ -22,7 +22,7 @@ static ferryResult_t give_plan(void *context, const struct ferry_plan *plan)
 
 /*
  * What is pinned may have been freed, which nobody finds out who does not name it: no other router maps it. Only a
- * graph that is replayed would miss it (router/submitted.c).
+ * graph that is replayed would miss it (router/call_decoder.c).
  */
 static ferryResult_t give_export(void *context, const struct ferry_exported *exported, const int *descriptors,
                                  bool pinned)
@@ -50,14 +50,14 @@ static ferryResult_t give_submissions(void *context, const void *records, size_t
 static const struct ferry_journal_reader successor = {
         .plan = give_plan, .exported = give_export, .submissions = give_submissions};
 
-/* Its own domain's router is to move its data, one of another may put into its memory (router/guests.h). */
-static void say_gpu(const struct ferry_handover *handover, struct ferry_attach_message *message, int *descriptors)
+/* Its own domain's router is to move its data, one of another may put into its memory (router/foreign_ranks.h). */
+static void send_gpu(const struct ferry_handover *handover, struct ferry_attach_message *message, int *descriptors)
 {
-	int words;
-	memcpy(message->gpu, handover->ops->gpu(handover->context, &words), sizeof message->gpu);
+	int flags;
+	memcpy(message->gpu, handover->ops->gpu(handover->context, &flags), sizeof message->gpu);
 	if (handover->domain == handover->rank->domain) {
 		message->flags |= FERRY_ATTACH_MAPPED;
-		descriptors[message->descriptors++] = words;
+		descriptors[message->descriptors++] = flags;
 	} else {
 		message->flags |= FERRY_ATTACH_LANDS;
 	}
@@ -80,7 +80,7 @@ static ferryResult_t introduce(struct ferry_handover *handover)
 	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
 		descriptors[domain] = rank->shared.arenas[domain].descriptor;
 	if (handover->ops)
-		say_gpu(handover, &message, descriptors);
+		send_gpu(handover, &message, descriptors);
 	ferryResult_t result = ferry_attach_exchange(handover->connection, &message, NULL, descriptors, &reply,
 	                                             &handover->process, 1, handover->given_up);
 	if (!result && message.flags & FERRY_ATTACH_MAPPED && !(reply.flags & FERRY_ATTACH_MAPPED))

@@ -2,7 +2,7 @@
 /**
  * What a rank gives to the router that takes the place of one that has ended: itself, with the arenas of its job, then
  * what its journal has for that router: plans, exports and submissions that are not over. By the thread that attaches,
- * which has no journal yet, and by the keeper from then on (rank-lib/takeover.h). It asks no driver.
+ * which has no journal yet, and by the router monitor from then on (rank-lib/takeover.h). It asks no driver.
  */
 #ifndef FERRY_RANK_LIB_ATTACH_HANDOVER_H
 #define FERRY_RANK_LIB_ATTACH_HANDOVER_H
@@ -10,10 +10,10 @@
 #include "rank-lib/journal.h"
 #include "rank-lib/rank.h"
 
-/* What a rank whose router moves its data adds. By the keeper. */
+/* What a rank whose router moves its data adds. By the router monitor. */
 struct ferry_handover_ops {
 	/** Which GPU the rank is on, FERRY_GPU_BYTES, and its block of words. */
-	const uint8_t *(*gpu)(void *context, int *words);
+	const uint8_t *(*gpu)(void *context, int *flags);
 	/** Whether a stream waits for a call. */
 	bool (*waits)(void *context);
 	/** Another router serves that domain. */
@@ -25,7 +25,7 @@ struct ferry_handover_ops {
 struct ferry_handover {
 	const struct ferry_rank *rank;
 	struct ferry_journal *journal; /* NULL: none yet */
-	/* NULL: the rank is on a host device, and is no guest of that router's */
+	/* NULL: the rank is on a host device, and is no foreign rank of that router's */
 	const struct ferry_handover_ops *ops;
 	void *context;
 	uint32_t domain;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A call in a CUDA stream is two memory operations on one word (ipc/words.h): write 1, wait for 0. They work in the
- * stream's order, without an SM and without the host, and can be captured into a graph and replayed.
+ * A call in a CUDA stream is two memory operations on one word (ipc/stream_flag.h): write 1, wait for 0. They work in
+ * the stream's order, without an SM and without the host, and can be captured into a graph and replayed.
  */
 #include "rank-lib/device/cuda.h"
 
@@ -90,18 +90,18 @@ static CUresult give_to_graph(const struct ferry_cuda_driver *driver, CUstream s
 	return refused;
 }
 
-static CUstreamBatchMemOpParams write_word(_Atomic uint32_t *word, uint32_t value)
+static CUstreamBatchMemOpParams write_flag(_Atomic uint32_t *flag, uint32_t value)
 {
 	return (CUstreamBatchMemOpParams){.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,
-	                                                 .address = (CUdeviceptr)(uintptr_t)word,
+	                                                 .address = (CUdeviceptr)(uintptr_t)flag,
 	                                                 .value = value,
 	                                                 .flags = CU_STREAM_WRITE_VALUE_DEFAULT}};
 }
 
-static CUstreamBatchMemOpParams wait_for_word(_Atomic uint32_t *word, uint32_t value, unsigned flags)
+static CUstreamBatchMemOpParams wait_for_flag(_Atomic uint32_t *flag, uint32_t value, unsigned flags)
 {
 	return (CUstreamBatchMemOpParams){.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
-	                                                .address = (CUdeviceptr)(uintptr_t)word,
+	                                                .address = (CUdeviceptr)(uintptr_t)flag,
 	                                                .value = value,
 	                                                .flags = CU_STREAM_WAIT_VALUE_EQ | flags}};
 }
@@ -126,31 +126,31 @@ static const char wait_source[] = ".version 6.3\n.target sm_70\n.address_size 64
                                   "\tnanosleep.u32 200;\n\tbra again;\n"
                                   "done:\n\tfence.sc.sys;\n\tret;\n}\n";
 
-static CUresult launch_wait(const struct ferry_cuda_device *device, CUstream stream, _Atomic uint32_t *word)
+static CUresult launch_wait(const struct ferry_cuda_device *device, CUstream stream, _Atomic uint32_t *flag)
 {
-	void *parameters[] = {&word};
+	void *parameters[] = {&flag};
 	return device->driver->LaunchKernel(device->wait_kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
 }
 
-static CUresult wait_in_stream(const struct ferry_cuda_device *device, CUstream stream, _Atomic uint32_t *word)
+static CUresult wait_in_stream(const struct ferry_cuda_device *device, CUstream stream, _Atomic uint32_t *flag)
 {
-	CUstreamBatchMemOpParams operation = wait_for_word(word, 0, device->wait_flags);
-	return device->wait_kernel ? launch_wait(device, stream, word)
+	CUstreamBatchMemOpParams operation = wait_for_flag(flag, 0, device->wait_flags);
+	return device->wait_kernel ? launch_wait(device, stream, flag)
 	                           : device->driver->StreamBatchMemOp(stream, 1, &operation, 0);
 }
 
 /* One call of the driver where nothing lies between the two operations. */
-static CUresult pass_word(const struct ferry_cuda_device *device, CUstream stream, const struct ferry_stream_call *call)
+static CUresult pass_flag(const struct ferry_cuda_device *device, CUstream stream, const struct ferry_stream_call *call)
 {
 	const struct ferry_cuda_driver *driver = device->driver;
-	CUstreamBatchMemOpParams operations[2] = {write_word(&call->word->word, 1),
-	                                          wait_for_word(&call->word->word, 0, device->wait_flags)};
+	CUstreamBatchMemOpParams operations[2] = {write_flag(&call->flag->flag, 1),
+	                                          wait_for_flag(&call->flag->flag, 0, device->wait_flags)};
 	if (!call->ncopies && !device->wait_kernel && !call->open)
 		return driver->StreamBatchMemOp(stream, 2, operations, 0);
 	CUresult refused = driver->StreamBatchMemOp(stream, 1, operations, 0);
 	if (!refused)
 		refused = copy_within(driver, stream, call->copies, call->ncopies);
-	return refused || call->open ? refused : wait_in_stream(device, stream, &call->word->word);
+	return refused || call->open ? refused : wait_in_stream(device, stream, &call->flag->flag);
 }
 
 static CUresult fill_stream(const struct ferry_cuda_device *device, CUstream stream,
@@ -159,16 +159,16 @@ static CUresult fill_stream(const struct ferry_cuda_device *device, CUstream str
 	const struct ferry_cuda_driver *driver = device->driver;
 	CUresult refused = CUDA_SUCCESS;
 	if (call->scalar)
-		refused = driver->MemcpyAsync((CUdeviceptr)(uintptr_t)&call->word->scalar,
+		refused = driver->MemcpyAsync((CUdeviceptr)(uintptr_t)&call->flag->scalar,
 		                              (CUdeviceptr)(uintptr_t)call->scalar, call->scalar_bytes, stream);
 	if (!refused)
 		refused = copy_within(driver, stream, call->before, call->nbefore);
 	if (!refused)
-		refused = pass_word(device, stream, call);
+		refused = pass_flag(device, stream, call);
 	return refused || call->open ? refused : copy_within(driver, stream, call->after, call->nafter);
 }
 
-static ferryResult_t enqueue_word(struct ferry_device *base, ferryStream_t given, const struct ferry_stream_call *call)
+static ferryResult_t enqueue_flag(struct ferry_device *base, ferryStream_t given, const struct ferry_stream_call *call)
 {
 	struct ferry_cuda_device *device = ferry_cuda_device(base);
 	struct ferry_cuda_visit visit;
@@ -185,14 +185,14 @@ static ferryResult_t enqueue_word(struct ferry_device *base, ferryStream_t given
 	return result;
 }
 
-static ferryResult_t finish_word(struct ferry_device *base, ferryStream_t given, const struct ferry_stream_call *call)
+static ferryResult_t finish_flag(struct ferry_device *base, ferryStream_t given, const struct ferry_stream_call *call)
 {
 	struct ferry_cuda_device *device = ferry_cuda_device(base);
 	struct ferry_cuda_visit visit;
 	ferryResult_t result = ferry_cuda_enter(device, &visit);
 	if (result)
 		return result;
-	CUresult refused = wait_in_stream(device, (CUstream)given, &call->word->word);
+	CUresult refused = wait_in_stream(device, (CUstream)given, &call->flag->flag);
 	if (!refused)
 		refused = copy_within(device->driver, (CUstream)given, call->after, call->nafter);
 	if (refused)
@@ -201,15 +201,15 @@ static ferryResult_t finish_word(struct ferry_device *base, ferryStream_t given,
 	return result;
 }
 
-static ferryResult_t register_words(struct ferry_device *base, struct ferry_word *words, size_t bytes)
+static ferryResult_t register_flags(struct ferry_device *base, struct ferry_stream_flag *flags, size_t bytes)
 {
 	struct ferry_cuda_device *device = ferry_cuda_device(base);
 	struct ferry_cuda_visit visit;
 	ferryResult_t result = ferry_cuda_enter(device, &visit);
 	if (result)
 		return result;
-	CUresult refused = device->driver->MemHostRegister(
-	        (void *)words, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+	CUresult refused = device->driver->MemHostRegister((void *)flags, bytes,
+	                                                   CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
 	ferry_cuda_visit_end(&visit);
 	return refused ? ferry_cuda_failed(device->driver, refused, "registering the words of calls with the GPU")
 	               : ferrySuccess;
@@ -223,9 +223,9 @@ static void close_device(struct ferry_device *device)
 static const struct ferry_device_ops cuda_ops = {.kind = "cuda",
                                                  .enter = enter,
                                                  .leave = leave,
-                                                 .enqueue_word = enqueue_word,
-                                                 .finish_word = finish_word,
-                                                 .register_words = register_words,
+                                                 .enqueue_flag = enqueue_flag,
+                                                 .finish_flag = finish_flag,
+                                                 .register_flags = register_flags,
                                                  .check_stream = check_stream,
                                                  .check_buffer = ferry_cuda_check_buffer,
                                                  .pieces = &ferry_cuda_pieces,
@@ -238,7 +238,7 @@ static ferryResult_t load_wait(struct ferry_cuda_device *device)
 	const struct ferry_cuda_driver *driver = device->driver;
 	struct ferry_cuda_visit visit;
 	CUmodule module;
-	CUdeviceptr word = 0;
+	CUdeviceptr flag = 0;
 	CUstream stream = NULL;
 	ferryResult_t result = ferry_cuda_enter(device, &visit);
 	if (result)
@@ -247,9 +247,9 @@ static ferryResult_t load_wait(struct ferry_cuda_device *device)
 	if (!refused)
 		refused = driver->ModuleGetFunction(&device->wait_kernel, module, "ferry_wait");
 	if (!refused && !(refused = driver->StreamCreate(&stream, CU_STREAM_NON_BLOCKING)) &&
-	    !(refused = driver->MemAlloc(&word, sizeof(uint32_t))) &&
-	    !(refused = driver->MemsetD8Async(word, 0, sizeof(uint32_t), stream)) &&
-	    !(refused = launch_wait(device, stream, (_Atomic uint32_t *)(uintptr_t)word)))
+	    !(refused = driver->MemAlloc(&flag, sizeof(uint32_t))) &&
+	    !(refused = driver->MemsetD8Async(flag, 0, sizeof(uint32_t), stream)) &&
+	    !(refused = launch_wait(device, stream, (_Atomic uint32_t *)(uintptr_t)flag)))
 		refused = driver->StreamSynchronize(stream);
 	/* the word stays: to free it waits for all that the device does, which may wait for a rank that is dead */
 	if (stream)

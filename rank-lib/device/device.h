@@ -10,7 +10,7 @@
 #define FERRY_DEVICE_DEVICE_H
 
 #include "ferry.h"
-#include "ipc/words.h"
+#include "ipc/stream_flag.h"
 #include "rank-lib/device/pieces.h"
 #include "rank-lib/device/ticket.h"
 #include "router/copy/copy.h"
@@ -26,9 +26,9 @@ struct ferry_local_copy {
 	size_t bytes;
 };
 
-/** A call in a stream of a device with words (ipc/words.h): what the stream does itself. */
+/** A call in a stream of a device with words (ipc/stream_flag.h): what the stream does itself. */
 struct ferry_stream_call {
-	struct ferry_word *word;         /* written 1 when the stream reaches the call, then waited for to be 0 */
+	struct ferry_stream_flag *flag;  /* written 1 when the stream reaches the call, then waited for to be 0 */
 	struct ferry_local_copy *copies; /* made between the two */
 	uint32_t ncopies;
 	struct ferry_local_copy *before, *after; /* made before the stream comes to the call, and behind it */
@@ -69,13 +69,13 @@ struct ferry_device_ops {
 	 * CUDA: puts the call into the stream, or into the graph that it captures. Copies within the device are the
 	 * stream's own work then. On an error it may be in the stream already.
 	 */
-	ferryResult_t (*enqueue_word)(struct ferry_device *device, ferryStream_t stream,
+	ferryResult_t (*enqueue_flag)(struct ferry_device *device, ferryStream_t stream,
 	                              const struct ferry_stream_call *call);
 	/** CUDA: the rest of a call that was put into the stream open: the wait, and the copies behind it. */
-	ferryResult_t (*finish_word)(struct ferry_device *device, ferryStream_t stream,
+	ferryResult_t (*finish_flag)(struct ferry_device *device, ferryStream_t stream,
 	                             const struct ferry_stream_call *call);
 	/** Makes the process's words known to the device's streams. NULL with tickets. */
-	ferryResult_t (*register_words)(struct ferry_device *device, struct ferry_word *words, size_t bytes);
+	ferryResult_t (*register_flags)(struct ferry_device *device, struct ferry_stream_flag *flags, size_t bytes);
 	/** ferrySuccess if `stream` belongs to this kind of device and may be used. */
 	ferryResult_t (*check_stream)(struct ferry_device *device, ferryStream_t stream,
 	                              struct ferry_stream_state *state);

@@ -125,7 +125,7 @@ static bool is_inside(const struct ferryStream *stream)
 	return frame;
 }
 
-static ferryResult_t say_inside(const char *function, const char *what, const void *which)
+static ferryResult_t report_inside(const char *function, const char *what, const void *which)
 {
 	return ferry_fail(ferryInvalidUsage,
 	                  "%s inside a host function of the same stream: %s %p waits for the function to return",
@@ -347,7 +347,7 @@ void ferry_host_streams_forked(void)
 ferryResult_t ferry_host_synchronize(ferryStream_t stream, const char *function)
 {
 	if (is_inside(stream))
-		return say_inside(function, "stream", stream);
+		return report_inside(function, "stream", stream);
 	pthread_mutex_lock(&stream->lock);
 	uint64_t target = stream->appended;
 	while (stream->retired < target) {
@@ -377,7 +377,7 @@ ferryResult_t ferryStreamDestroy(ferryStream_t stream)
 	if (result)
 		return result;
 	if (is_inside(stream))
-		return say_inside("ferryStreamDestroy", "stream", stream);
+		return report_inside("ferryStreamDestroy", "stream", stream);
 	result = ferry_host_synchronize(stream, "ferryStreamDestroy");
 	pthread_mutex_lock(&stream->lock);
 	stream->stop = true;
@@ -535,7 +535,7 @@ ferryResult_t ferryEventSynchronize(ferryEvent_t event)
 		return result;
 	struct record *record = record_of(event);
 	if (record && !record_reached(record) && is_inside(record->stream))
-		result = say_inside("ferryEventSynchronize", "event", event);
+		result = report_inside("ferryEventSynchronize", "event", event);
 	else if (record)
 		record_wait(record);
 	record_drop(record);

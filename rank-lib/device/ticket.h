@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * How a host stream and the lanes speak of a call: the stream says "reached", the lanes say "done". (Streams of GPUs
- * have words, ipc/words.h.)
+ * have words, ipc/stream_flag.h.)
  */
 #ifndef FERRY_DEVICE_TICKET_H
 #define FERRY_DEVICE_TICKET_H

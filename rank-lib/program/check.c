@@ -157,7 +157,7 @@ static ferryResult_t check_rank_output(const struct ferry_program *program, cons
 
 /*
  * An instruction is where its counter is, and each statement is one at most; so is the copy of a rank's own input, and
- * what the rank that a PUT goes to waits for (LAND).
+ * what the rank that a PUT goes to waits for (WAIT_PUT).
  */
 static ferryResult_t check_size(const struct ferry_program *program)
 {
@@ -170,7 +170,7 @@ static ferryResult_t check_size(const struct ferry_program *program)
 	}
 	for (uint32_t i = 0; i < program->nstatements; i++) {
 		const struct ferry_statement *statement = &program->statements[i];
-		if (ferry_opcode_goes_up(statement->opcode))
+		if (ferry_opcode_is_d2h(statement->opcode))
 			instrs[program->rank_domain[statement->rank]]++;
 		else if (ferry_opcode_is_work(statement->opcode)) /* H2Ds and LANDs are among what is received */
 			instrs[statement->destination.domain]++;

@@ -32,7 +32,7 @@ struct ferry_part {
 	bool *absorbed, *waited;  /* per value */
 	bool *raw;                /* per value: one rank's input, unchanged since its D2H */
 	uint32_t *root;           /* per value: the value that it ends up in; itself if not absorbed */
-	/* per statement: its instruction, or the one it is part of; of PUTs the LAND is next */
+	/* per statement: its instruction, or the one it is part of; of PUTs the WAIT_PUT is next */
 	uint32_t *instr_of;
 	uint64_t *window_offset;  /* per value */
 	uint32_t *stack;          /* per value: scratch */

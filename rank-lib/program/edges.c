@@ -7,9 +7,9 @@
 
 static void wake(const struct ferry_instr *waiter, struct ferry_instr *producer)
 {
-	if (ferry_opcode_goes_up(waiter->opcode))
+	if (ferry_opcode_is_d2h(waiter->opcode))
 		producer->wakes_d2h |= 1ull << waiter->owner;
-	else if (ferry_opcode_goes_down(waiter->opcode))
+	else if (ferry_opcode_is_h2d(waiter->opcode))
 		producer->wakes_h2d |= 1ull << waiter->owner;
 	else
 		producer->wakes_domains |= (uint8_t)(1u << waiter->owner);
@@ -117,7 +117,7 @@ static void index_senders(struct ferry_part *part)
 		part->sender_first[i] = NONE;
 	for (uint32_t i = 0; i < program->nstatements; i++) {
 		const struct ferry_statement *statement = &program->statements[i];
-		if (!ferry_opcode_goes_up(statement->opcode) || statement->forwards)
+		if (!ferry_opcode_is_d2h(statement->opcode) || statement->forwards)
 			continue;
 		uint32_t *first = &part->sender_first[statement->rank * most + statement->gpu];
 		part->sender_next[i] = *first;

@@ -128,7 +128,7 @@ static void emit_put(struct ferry_part *part, uint32_t statement)
 	                                  : ferry_part_send_offset(part, what->rank, what->gpu);
 	put->user_destination = lands_at;
 	put->window_domain = put->domain;
-	struct ferry_instr *land = new_instr(part, FERRY_LAND, what->peer, rank_domain[what->peer], what->peer_gpu);
+	struct ferry_instr *land = new_instr(part, FERRY_WAIT_PUT, what->peer, rank_domain[what->peer], what->peer_gpu);
 	if (!land)
 		return;
 	land->line = line_of(what);

@@ -137,7 +137,7 @@ struct ferry_compile_options {
 	struct ferry_left_out left_out;
 	ferryDataType_t type;
 	ferryRedOp_t redop;    /* ferryNumOps for premulsum */
-	uint64_t staging[FERRY_MAX_DOMAINS]; /* bytes per bank that the windows may take in each domain */
+	uint64_t staging[FERRY_MAX_DOMAINS]; /* bytes per parity that the windows may take in each domain */
 	uint32_t slice;        /* bytes; 0: chosen so that the pipeline has depth and the windows fit the staging */
 	uint32_t window;       /* slots; 0: chosen */
 	bool direct;           /* copy engines read and write the windows (cuda) */
@@ -149,9 +149,9 @@ struct ferry_compile_options {
 /**
  * Compiles a program to a sealed plan, the caller's to free(). Checks first: a program that fails does not compile.
  * Versions become windows, chains of REDUCE fuse into one pass in rank order, dependencies become edges; output that is
- * a rank's own input and that nothing writes becomes a COPY; a PUT gets a LAND at the rank that it goes to. Slice and
- * window shrink until the windows fit. Errors: those of the check; ferryProgramError if even one slot of 64 bytes per
- * version does not fit, with the sizes.
+ * a rank's own input and that nothing writes becomes a COPY; a PUT gets a WAIT_PUT at the rank that it goes to. Slice
+ * and window shrink until the windows fit. Errors: those of the check; ferryProgramError if even one slot of 64 bytes
+ * per version does not fit, with the sizes.
  */
 ferryResult_t ferry_program_compile(const struct ferry_program *program, const struct ferry_compile_options *options,
                                     struct ferry_plan **plan);
@@ -179,7 +179,7 @@ ferryResult_t ferry_program_compile_parts(const struct ferry_program_part *parts
 
 /** What of its program an instruction does. */
 struct ferry_instr_origin {
-	/* of a chain the last one, of a LAND its PUT; FERRY_NO_STATEMENT: a COPY, which needs none */
+	/* of a chain the last one, of a WAIT_PUT its PUT; FERRY_NO_STATEMENT: a COPY, which needs none */
 	uint32_t statement;
 	uint32_t send, receive; /* COPY: chunks of the rank's buffers */
 };

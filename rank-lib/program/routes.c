@@ -93,7 +93,7 @@ static bool find_step(const struct ferry_routes *routes, const struct ferry_rout
 }
 
 /* Whom to give a chunk through the host: who has had the fewest so. */
-static uint32_t find_landing(const struct ferry_routes *routes, const struct ferry_route *route, uint64_t reached)
+static uint32_t find_put_target(const struct ferry_routes *routes, const struct ferry_route *route, uint64_t reached)
 {
 	uint32_t n = routes->nranks, best = route->source;
 	for (uint32_t shift = 1; shift < n; shift++) {
@@ -145,7 +145,7 @@ static void grow(struct ferry_routes *routes, struct ferry_route *route, double 
 	for (uint32_t count = 1; count < routes->nranks; count++) {
 		struct step step = {0};
 		if (!find_step(routes, route, reached, limit, &step)) {
-			step.to = find_landing(routes, route, reached);
+			step.to = find_put_target(routes, route, reached);
 			route->parent[step.to] = FERRY_FROM_HOST;
 			routes->from_host[step.to]++;
 		} else {

@@ -55,7 +55,7 @@ static struct ferry_place sum_at(struct task *task, uint32_t chunk, uint32_t own
 	struct ferry_place partial[FERRY_MAX_DOMAINS], inputs[FERRY_MAX_RANKS];
 	if (task->together) {
 		for (uint32_t rank = 0; rank < program->nranks; rank++)
-			inputs[rank] = ferry_writer_up_to(&task->writer, rank, chunk, owner);
+			inputs[rank] = ferry_writer_d2h_to(&task->writer, rank, chunk, owner);
 		*version = program->nranks;
 		return sum(task, inputs, program->nranks);
 	}
@@ -63,7 +63,7 @@ static struct ferry_place sum_at(struct task *task, uint32_t chunk, uint32_t own
 		uint32_t domain = task->populated[i], count = 0;
 		for (uint32_t rank = 0; rank < program->nranks; rank++)
 			if (program->rank_domain[rank] == domain)
-				inputs[count++] = ferry_writer_up(&task->writer, rank, chunk);
+				inputs[count++] = ferry_writer_d2h(&task->writer, rank, chunk);
 		partial[i] = inputs[0];
 		*version = 1;
 		if (count > 1 || task->npopulated == 1) {
@@ -100,8 +100,7 @@ static void allreduce(struct task *task)
 			struct ferry_place place = direct ? total : across(task, total, version, domain);
 			for (uint32_t rank = 0; rank < program->nranks; rank++)
 				if (program->rank_domain[rank] == domain)
-					ferry_writer_down(&task->writer, place, direct ? version : here, rank,
-					                  chunk);
+					ferry_writer_h2d(&task->writer, place, direct ? version : here, rank, chunk);
 		}
 	}
 }
@@ -110,7 +109,7 @@ static void reduce(struct task *task)
 {
 	uint32_t version, root = task->writer.program->root;
 	struct ferry_place total = sum_at(task, 0, task->writer.program->rank_domain[root], &version);
-	ferry_writer_down(&task->writer, total, version, root, 0);
+	ferry_writer_h2d(&task->writer, total, version, root, 0);
 }
 
 static void reducescatter(struct task *task)
@@ -118,7 +117,7 @@ static void reducescatter(struct task *task)
 	for (uint32_t rank = 0; rank < task->writer.program->nranks; rank++) {
 		uint32_t version;
 		struct ferry_place total = sum_at(task, rank, task->writer.program->rank_domain[rank], &version);
-		ferry_writer_down(&task->writer, total, version, rank, 0);
+		ferry_writer_h2d(&task->writer, total, version, rank, 0);
 	}
 }
 
@@ -129,14 +128,14 @@ static void spread(struct task *task, uint32_t source, uint32_t receive_chunk)
 	uint32_t home = program->rank_domain[source];
 	if (program->nranks == 1)
 		return;
-	struct ferry_place place = ferry_writer_up(&task->writer, source, 0);
+	struct ferry_place place = ferry_writer_d2h(&task->writer, source, 0);
 	for (uint32_t i = 0; i < task->npopulated; i++) {
 		uint32_t domain = task->populated[i];
 		bool direct = domain == home || task->members[domain] == 1 || task->together;
 		struct ferry_place here = direct ? place : across(task, place, 1, domain);
 		for (uint32_t rank = 0; rank < program->nranks; rank++)
 			if (program->rank_domain[rank] == domain && rank != source)
-				ferry_writer_down(&task->writer, here, 1, rank, receive_chunk);
+				ferry_writer_h2d(&task->writer, here, 1, rank, receive_chunk);
 	}
 }
 
@@ -144,8 +143,8 @@ static void to_one(struct task *task, uint32_t source, uint32_t send_chunk, uint
                    uint32_t receive_chunk)
 {
 	if (source != destination)
-		ferry_writer_down(&task->writer, ferry_writer_up(&task->writer, source, send_chunk), 1, destination,
-		                  receive_chunk);
+		ferry_writer_h2d(&task->writer, ferry_writer_d2h(&task->writer, source, send_chunk), 1, destination,
+		                 receive_chunk);
 }
 
 static void write_statements(struct task *task)

@@ -36,7 +36,7 @@ static void to_one(struct ferry_writer *writer, const struct ferry_links *links,
 	if (links->speed[from][to] > 0)
 		put(writer, from, false, send_chunk, to, receive_chunk);
 	else
-		ferry_writer_down(writer, ferry_writer_up(writer, from, send_chunk), 1, to, receive_chunk);
+		ferry_writer_h2d(writer, ferry_writer_d2h(writer, from, send_chunk), 1, to, receive_chunk);
 }
 
 /* Shifted, so that no rank is pushed to by all at once. */
@@ -75,14 +75,14 @@ static void write_from_host(struct ferry_writer *writer, const struct ferry_rout
 {
 	const struct ferry_program *program = writer->program;
 	struct ferry_place place;
-	bool is_up = false;
+	bool is_d2h = false;
 	for (uint32_t rank = 0; rank < program->nranks; rank++) {
 		if (route->parent[rank] != FERRY_FROM_HOST)
 			continue;
-		if (!is_up)
-			place = ferry_writer_up(writer, route->source, route->chunk);
-		is_up = true;
-		ferry_writer_down(writer, place, 1, rank, receive_chunk(program, route));
+		if (!is_d2h)
+			place = ferry_writer_d2h(writer, route->source, route->chunk);
+		is_d2h = true;
+		ferry_writer_h2d(writer, place, 1, rank, receive_chunk(program, route));
 	}
 }
 
@@ -147,22 +147,22 @@ static void consider(struct choice *choice, struct ferry_routes *routes)
 static double find_least(const struct choice *choice)
 {
 	const struct ferry_links *links = &choice->links;
-	uint32_t n = choice->nranks, nsources = (uint32_t)__builtin_popcountll(choice->sources), brought = 0;
+	uint32_t n = choice->nranks, nsources = (uint32_t)__builtin_popcountll(choice->sources), imported_arena = 0;
 	double least = 0, out = 0;
 	for (uint32_t rank = 0; rank < n; rank++)
-		brought += choice->best.from_host[rank];
+		imported_arena += choice->best.from_host[rank];
 	for (uint32_t rank = 0; rank < n; rank++) {
 		double comes = 0;
 		for (uint32_t other = 0; other < n; other++)
 			comes += fminf(links->port[other], links->speed[other][rank]);
 		out += links->port[rank];
 		uint32_t is_source = choice->sources >> rank & 1, lacks = nsources - is_source;
-		if (lacks && !brought)
+		if (lacks && !imported_arena)
 			least = fmax(least, lacks / comes);
-		if (is_source && !brought)
+		if (is_source && !imported_arena)
 			least = fmax(least, 1 / links->port[rank]);
 	}
-	return fmax(least, (nsources * (n - 1.0) - brought) / out);
+	return fmax(least, (nsources * (n - 1.0) - imported_arena) / out);
 }
 
 static bool try_rings(struct choice *choice, uint32_t nchunks)

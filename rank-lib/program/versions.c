@@ -355,21 +355,21 @@ static ferryResult_t fail_circle(const struct ferry_program *program, const stru
                                  const uint32_t *missing, uint32_t start)
 {
 	char text[96 * MOST_TOLD], need[48];
-	uint32_t told = 0;
+	uint32_t logged = 0;
 	size_t length = 0;
 	uint32_t at = start;
 	do {
 		const struct ferry_statement *statement = &program->statements[at];
 		need_text(program, versions, at, missing_need(versions, missing, at), need);
 		at = waits_for(versions, missing, at);
-		if (told++ >= MOST_TOLD)
+		if (logged++ >= MOST_TOLD)
 			continue;
 		length += (size_t)snprintf(text + length, sizeof text - length,
-		                           "%s line %u waits for %s, which line %u writes", told > 1 ? ";" : "",
+		                           "%s line %u waits for %s, which line %u writes", logged > 1 ? ";" : "",
 		                           statement->line, need, program->statements[at].line);
 	} while (at != start);
-	if (told > MOST_TOLD)
-		snprintf(text + length, sizeof text - length, "; and %u more in the circle", told - MOST_TOLD);
+	if (logged > MOST_TOLD)
+		snprintf(text + length, sizeof text - length, "; and %u more in the circle", logged - MOST_TOLD);
 	return ferry_fail(ferryProgramError, "%s:%u: deadlock:%s", program->name, program->statements[start].line,
 	                  text);
 }

@@ -47,20 +47,20 @@ struct ferry_statement *ferry_writer_add(struct ferry_writer *writer, uint8_t op
 	return statement;
 }
 
-struct ferry_place ferry_writer_up_to(struct ferry_writer *writer, uint32_t rank, uint32_t chunk, uint32_t domain)
+struct ferry_place ferry_writer_d2h_to(struct ferry_writer *writer, uint32_t rank, uint32_t chunk, uint32_t domain)
 {
 	struct ferry_statement *statement = ferry_writer_add(writer, FERRY_D2H, rank);
 	statement->gpu = (uint16_t)chunk;
 	return statement->destination = ferry_writer_place(writer, domain);
 }
 
-struct ferry_place ferry_writer_up(struct ferry_writer *writer, uint32_t rank, uint32_t chunk)
+struct ferry_place ferry_writer_d2h(struct ferry_writer *writer, uint32_t rank, uint32_t chunk)
 {
-	return ferry_writer_up_to(writer, rank, chunk, writer->program->rank_domain[rank]);
+	return ferry_writer_d2h_to(writer, rank, chunk, writer->program->rank_domain[rank]);
 }
 
-void ferry_writer_down(struct ferry_writer *writer, struct ferry_place place, uint32_t version, uint32_t rank,
-                       uint32_t chunk)
+void ferry_writer_h2d(struct ferry_writer *writer, struct ferry_place place, uint32_t version, uint32_t rank,
+                      uint32_t chunk)
 {
 	struct ferry_statement *statement = ferry_writer_add(writer, FERRY_H2D, rank);
 	statement->gpu = (uint16_t)chunk;

@@ -33,11 +33,11 @@ void ferry_writer_depend(struct ferry_writer *writer, struct ferry_statement *st
 struct ferry_place ferry_writer_place(struct ferry_writer *writer, uint32_t domain);
 
 /** D2H of a chunk of the rank's send buffer to a fresh host chunk of its domain, or of that domain. */
-struct ferry_place ferry_writer_up(struct ferry_writer *writer, uint32_t rank, uint32_t chunk);
-struct ferry_place ferry_writer_up_to(struct ferry_writer *writer, uint32_t rank, uint32_t chunk, uint32_t domain);
+struct ferry_place ferry_writer_d2h(struct ferry_writer *writer, uint32_t rank, uint32_t chunk);
+struct ferry_place ferry_writer_d2h_to(struct ferry_writer *writer, uint32_t rank, uint32_t chunk, uint32_t domain);
 
 /** H2D of a version into a chunk of the rank's receive buffer. */
-void ferry_writer_down(struct ferry_writer *writer, struct ferry_place place, uint32_t version, uint32_t rank,
-                       uint32_t chunk);
+void ferry_writer_h2d(struct ferry_writer *writer, struct ferry_place place, uint32_t version, uint32_t rank,
+                      uint32_t chunk);
 
 #endif

@@ -13,12 +13,12 @@
 
 #include <stdbool.h>
 
-enum ferry_direction { FERRY_UP /* D2H */, FERRY_DOWN /* H2D, and copies on the device */ };
+enum ferry_direction { FERRY_DIR_D2H /* D2H */, FERRY_DIR_H2D /* H2D, and copies on the device */ };
 
 struct ferry_copier;
 
 /** Where a PUT goes to. */
-struct ferry_landing {
+struct ferry_put_target {
 	char *address;
 	int64_t process;   /* whose address that is, where it is not this process's; 0: this one's */
 	uint32_t from, to; /* ranks: which link it takes, where links are modelled */
@@ -55,9 +55,9 @@ struct ferry_copy_ops {
 	                      uint64_t whole, bool crosses);
 	/**
 	 * Starts a copy from this device's memory to another device's. Such copies have a queue of their own, of
-	 * direction FERRY_UP. NULL: never.
+	 * direction FERRY_DIR_D2H. NULL: never.
 	 */
-	ferryResult_t (*push)(struct ferry_copy_queue *queue, const struct ferry_landing *to, const void *source,
+	ferryResult_t (*push)(struct ferry_copy_queue *queue, const struct ferry_put_target *to, const void *source,
 	                      size_t bytes);
 	/** How many copies of this queue have finished since it was opened. */
 	uint64_t (*finished)(struct ferry_copy_queue *queue);

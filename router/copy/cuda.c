@@ -124,9 +124,9 @@ static CUresult settle_thread(struct ferry_cuda_copier *copier)
 
 static const char *path_name(const struct ferry_copy_queue *queue, bool crosses)
 {
-	return !crosses                       ? "copying within the GPU"
-	       : queue->direction == FERRY_UP ? "copying from the GPU"
-	                                      : "copying to the GPU";
+	return !crosses                            ? "copying within the GPU"
+	       : queue->direction == FERRY_DIR_D2H ? "copying from the GPU"
+	                                           : "copying to the GPU";
 }
 
 /* So many rows, one behind the other. */
@@ -149,8 +149,8 @@ static CUresult copy_rows(const struct ferry_cuda_driver *driver, CUdeviceptr to
  * kernels. That one is another process's then, and changes hands in 276 us (H200, up to 16 KiB and beyond; a copy takes
  * 7). Copies of several rows are made by copy engines, whatever their length. (One byte is no two rows.)
  */
-static CUresult copy_down(const struct ferry_cuda_driver *driver, CUdeviceptr to, const char *source, size_t bytes,
-                          CUstream stream)
+static CUresult copy_h2d(const struct ferry_cuda_driver *driver, CUdeviceptr to, const char *source, size_t bytes,
+                         CUstream stream)
 {
 	if (bytes >= SHORT || bytes == 1)
 		return driver->MemcpyHtoDAsync(to, source, bytes, stream);
@@ -175,9 +175,9 @@ static ferryResult_t copy(struct ferry_copy_queue *queue, void *destination, con
 	CUresult refused = settle_thread(copier);
 	if (!refused)
 		refused = !crosses ? copier->driver->MemcpyDtoDAsync(to, from, bytes, stream)
-		          : queue->direction == FERRY_UP
+		          : queue->direction == FERRY_DIR_D2H
 		                  ? copier->driver->MemcpyDtoHAsync(destination, from, bytes, stream)
-		                  : copy_down(copier->driver, to, source, bytes, stream);
+		                  : copy_h2d(copier->driver, to, source, bytes, stream);
 	if (!refused) {
 		refused = copier->driver->EventRecord(backend->events[queue->started % PENDING], stream);
 		if (refused) /* the copy is under way, and nobody would wait for it */
@@ -190,7 +190,7 @@ static ferryResult_t copy(struct ferry_copy_queue *queue, void *destination, con
 }
 
 /* Both sides are in this context; what is the peer's has been mapped into it. Pushes are faster than pulls. */
-static ferryResult_t push(struct ferry_copy_queue *queue, const struct ferry_landing *to, const void *source,
+static ferryResult_t push(struct ferry_copy_queue *queue, const struct ferry_put_target *to, const void *source,
                           size_t bytes)
 {
 	return copy(queue, to->address, source, bytes, bytes, false);

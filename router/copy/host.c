@@ -56,7 +56,7 @@ static ferryResult_t copy(struct ferry_copy_queue *queue, void *destination, con
 {
 	struct ferry_host_copier *copier = (struct ferry_host_copier *)queue->copier;
 	struct host_queue *backend = queue->backend;
-	double speed = queue->direction == FERRY_UP ? copier->machine.d2h : copier->machine.h2d;
+	double speed = queue->direction == FERRY_DIR_D2H ? copier->machine.d2h : copier->machine.h2d;
 	backend->due[queue->started++ % PENDING] =
 	        crosses ? reserve(&copier->busy_until[queue->direction], speed, bytes) : 0;
 	/*
@@ -64,13 +64,13 @@ static ferryResult_t copy(struct ferry_copy_queue *queue, void *destination, con
 	 * before anybody reads it, so it goes past it, without first reading the lines that it overwrites
 	 * (docs/lab/cpu-buffers.md).
 	 */
-	bool past_cache = queue->direction == FERRY_DOWN && whole >= STREAM_LEAST;
+	bool past_cache = queue->direction == FERRY_DIR_H2D && whole >= STREAM_LEAST;
 	ferry_copy(destination, source, bytes, past_cache ? FERRY_STORE_STREAM : FERRY_STORE_ORDINARY);
 	return ferrySuccess;
 }
 
 /* Of process_vm_writev. */
-static ferryResult_t explain(const struct ferry_landing *to, size_t bytes, int reason)
+static ferryResult_t explain(const struct ferry_put_target *to, size_t bytes, int reason)
 {
 	char scope[4] = "";
 	FILE *file = reason == EPERM ? fopen("/proc/sys/kernel/yama/ptrace_scope", "r") : NULL;
@@ -93,7 +93,7 @@ static ferryResult_t explain(const struct ferry_landing *to, size_t bytes, int r
 }
 
 /* One call writes at most 2 GiB, and ends early where memory is missing behind what it has written. */
-static ferryResult_t write_process(const struct ferry_landing *to, const void *source, size_t bytes)
+static ferryResult_t write_process(const struct ferry_put_target *to, const void *source, size_t bytes)
 {
 	size_t done = 0;
 	while (done < bytes) {
@@ -109,7 +109,7 @@ static ferryResult_t write_process(const struct ferry_landing *to, const void *s
 }
 
 /* How fast ranks' devices are linked: sets the link's and the port's GB/s, 0 for as fast as memory. */
-static ferryResult_t find_link(const struct ferry_host_copier *copier, const struct ferry_landing *to, double *link,
+static ferryResult_t find_link(const struct ferry_host_copier *copier, const struct ferry_put_target *to, double *link,
                                double *port)
 {
 	const struct ferry_host_links *machine = &copier->machine;
@@ -130,7 +130,7 @@ static ferryResult_t find_link(const struct ferry_host_copier *copier, const str
 }
 
 /* It has crossed once both the link and the port are through with it, each in its turn. */
-static ferryResult_t push(struct ferry_copy_queue *queue, const struct ferry_landing *to, const void *source,
+static ferryResult_t push(struct ferry_copy_queue *queue, const struct ferry_put_target *to, const void *source,
                           size_t bytes)
 {
 	struct ferry_host_copier *copier = (struct ferry_host_copier *)queue->copier;

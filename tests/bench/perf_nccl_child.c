@@ -78,7 +78,7 @@ static int finish(struct child *child)
 }
 
 /* False: the child closed the socket instead of answering. */
-static bool tell(struct child *child, const struct nccl_order *order, struct nccl_answer *answer)
+static bool notify(struct child *child, const struct nccl_order *order, struct nccl_answer *answer)
 {
 	assert_int_equal(send(child->socket, order, sizeof *order, MSG_NOSIGNAL), sizeof *order);
 	ssize_t got = recv(child->socket, answer, sizeof *answer, 0);
@@ -90,15 +90,15 @@ static bool join(struct child *child, struct nccl_answer *answer)
 {
 	struct nccl_order order = {
 	        .kind = NCCL_OPEN, .nranks = 1, .send_buffer = child->handles[0], .receive_buffer = child->handles[1]};
-	assert_true(tell(child, &order, answer));
+	assert_true(notify(child, &order, answer));
 	if (answer->failed)
 		fail_msg("opening failed: %s", answer->message);
 	assert_int_equal(answer->version, 22809);
 	order.kind = NCCL_MAKE_ID;
-	assert_true(tell(child, &order, answer) && !answer->failed);
+	assert_true(notify(child, &order, answer) && !answer->failed);
 	memcpy(order.id, answer->id, sizeof order.id);
 	order.kind = NCCL_JOIN;
-	return tell(child, &order, answer);
+	return notify(child, &order, answer);
 }
 
 static struct nccl_order call_of(enum ferry_collective collective)
@@ -126,7 +126,7 @@ static void each_collective_is_the_nccl_function_on_the_parents_buffer(void **st
 		struct nccl_order order = call_of((enum ferry_collective)collective);
 		order.counts.sendcounts[0] = order.counts.recvcounts[0] = 16;
 		memset(child.buffers[1], 0, BUFFER_BYTES);
-		assert_true(tell(&child, &order, &answer));
+		assert_true(notify(&child, &order, &answer));
 		if (answer.failed)
 			fail_msg("%s: %s", ferry_collective_name((enum ferry_collective)collective), answer.message);
 		assert_true(answer.us >= 0);
@@ -150,7 +150,7 @@ static void a_pause_goes_before_the_timed_calls_and_is_not_timed(void **state)
 	order.how.calls = 1;
 	order.how.pause_us = 600000;
 	clock_gettime(CLOCK_MONOTONIC, &before);
-	assert_true(tell(&child, &order, &answer) && !answer.failed);
+	assert_true(notify(&child, &order, &answer) && !answer.failed);
 	clock_gettime(CLOCK_MONOTONIC, &after);
 	assert_true((double)(after.tv_sec - before.tv_sec) * 1e6 + (double)(after.tv_nsec - before.tv_nsec) / 1e3 >=
 	            600000);
@@ -166,7 +166,7 @@ static void what_nccl_refuses_comes_back_with_its_words(void **state)
 	struct nccl_order order = call_of(FERRY_ALLREDUCE);
 	start(&child, "NCCL_ALGO=Tree");
 	assert_true(join(&child, &answer) && !answer.failed);
-	assert_true(tell(&child, &order, &answer));
+	assert_true(notify(&child, &order, &answer));
 	assert_true(answer.failed);
 	assert_non_null(strstr(answer.message, "invalid usage"));
 	assert_non_null(strstr(answer.message, "no tree here"));
@@ -191,7 +191,7 @@ static void a_missing_library_is_named(void **state)
 	struct nccl_answer answer;
 	struct nccl_order order = {.kind = NCCL_OPEN, .nranks = 1};
 	start(&child, "FERRY_NCCL_LIBRARY=/nonexistent/libnccl.so");
-	assert_true(tell(&child, &order, &answer));
+	assert_true(notify(&child, &order, &answer));
 	assert_true(answer.failed);
 	assert_non_null(strstr(answer.message, "/nonexistent/libnccl.so"));
 	assert_int_equal(finish(&child), 0);
@@ -217,7 +217,7 @@ static void without_p2p_it_sees_its_own_gpu_alone(void **state)
 		                           .nranks = 1,
 		                           .send_buffer = child.handles[0],
 		                           .receive_buffer = child.handles[1]};
-		assert_true(tell(&child, &order, &answer));
+		assert_true(notify(&child, &order, &answer));
 		if (answer.failed == cases[i].apart)
 			fail_msg("%s: %s", cases[i].setting, answer.failed ? answer.message : "no failure");
 		if (answer.failed)

@@ -44,13 +44,13 @@ static void leave(CUcontext context)
 	context->memory = context->claim = -1;
 }
 
-static void tell(CUcontext context)
+static void notify(CUcontext context)
 {
-	FILE *told = *fake_told ? fopen(fake_told, "a") : NULL;
-	if (!told)
+	FILE *logged = *fake_told ? fopen(fake_told, "a") : NULL;
+	if (!logged)
 		return;
-	fprintf(told, "%d %d\n", (int)getpid(), context->physical);
-	fclose(told);
+	fprintf(logged, "%d %d\n", (int)getpid(), context->physical);
+	fclose(logged);
 }
 
 static CUresult make(CUcontext context)
@@ -62,7 +62,7 @@ static CUresult make(CUcontext context)
 		leave(context);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	tell(context);
+	notify(context);
 	context->made = true;
 	atomic_store_explicit(&context->peers, 0, memory_order_relaxed);
 	atomic_fetch_add_explicit(&context->generation, 1, memory_order_relaxed);

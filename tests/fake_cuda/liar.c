@@ -51,7 +51,7 @@ int others_stop(void **state)
 
 /* ---- who does not ---- */
 
-int liar_make_words(size_t bytes, int seals)
+int liar_make_flags(size_t bytes, int seals)
 {
 	int descriptor = memfd_create("words", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	assert_true(descriptor >= 0);
@@ -66,7 +66,7 @@ static void socket_path(char *path, size_t bytes)
 	snprintf(path, bytes, "%s/router-0.sock", getenv("FERRY_SOCKET_DIR"));
 }
 
-void liar_attach(struct liar *liar, uint32_t rank, int words, uint32_t name)
+void liar_attach(struct liar *liar, uint32_t rank, int flags, uint32_t name)
 {
 	struct ferry_attach_message message = {.kind = FERRY_ATTACH_RANK,
 	                                       .rank = rank,
@@ -85,7 +85,7 @@ void liar_attach(struct liar *liar, uint32_t rank, int words, uint32_t name)
 	memcpy(message.gpu, &uuid, sizeof message.gpu);
 	socket_path(path, sizeof path);
 	assert_int_equal(ferry_endpoint_connect(path, &liar->sockets[rank]), ferrySuccess);
-	assert_int_equal(ferry_attach_exchange(liar->sockets[rank], &message, NULL, &words, &reply, &descriptor, 1,
+	assert_int_equal(ferry_attach_exchange(liar->sockets[rank], &message, NULL, &flags, &reply, &descriptor, 1,
 	                                       NULL),
 	                 ferrySuccess);
 	assert_int_equal(reply.flags, FERRY_ATTACH_MAPPED);
@@ -101,13 +101,13 @@ ferryResult_t liar_make_ready(struct liar *liar, uint32_t rank)
 	return ferry_attach_call(liar->sockets[rank], &message, NULL, NULL);
 }
 
-void liar_export(struct liar *liar, uint32_t rank, uint32_t index, bool landing)
+void liar_export(struct liar *liar, uint32_t rank, uint32_t index, bool put_target)
 {
 	struct ferry_exported exported = {.index = index,
 	                                  .kind = FERRY_EXPORTED_IPC,
 	                                  .generation = 1,
 	                                  .bytes = 2 * COUNT * 4,
-	                                  .landing = landing};
+	                                  .put_target = put_target};
 	CUdeviceptr *memory = &liar->memory[index == 1 ? rank : RANKS + rank];
 	CUipcMemHandle handle;
 	CUuuid uuid;
@@ -155,13 +155,13 @@ void liar_open(struct liar *liar, enum ferry_collective collective, bool puts)
 	memset(liar, 0, sizeof *liar);
 	liar->shared.nranks = RANKS;
 	liar->shared.ndomains = 1;
-	int words = liar_make_words(WORDS_BYTES, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-	liar->words = mmap(NULL, WORDS_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, words, 0);
-	assert_ptr_not_equal(liar->words, MAP_FAILED);
+	int flags = liar_make_flags(WORDS_BYTES, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+	liar->flags = mmap(NULL, WORDS_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, flags, 0);
+	assert_ptr_not_equal(liar->flags, MAP_FAILED);
 	names++;
 	for (uint32_t rank = 0; rank < RANKS; rank++)
-		liar_attach(liar, rank, words, names);
-	close(words);
+		liar_attach(liar, rank, flags, names);
+	close(flags);
 	assert_int_equal(liar_make_ready(liar, 0), ferrySuccess);
 	for (uint32_t rank = 0; rank < RANKS; rank++)
 		liar_export(liar, rank, 1, puts);
@@ -178,37 +178,37 @@ void liar_close(struct liar *liar)
 			CU(cuMemFree(liar->memory[i]));
 		}
 	ferry_arena_unmap(&liar->shared.arenas[0]);
-	munmap(liar->words, WORDS_BYTES);
+	munmap(liar->flags, WORDS_BYTES);
 	free(liar->plan);
 }
 
 void honest_call(const struct liar *liar, uint32_t rank, struct record *record)
 {
 	memset(record, 0, sizeof *record);
-	record->head = (struct ferry_submission){
-	        .kind = FERRY_SUBMIT_COLLECTIVE,
-	        .word = rank,
-	        .seq = 1,
-	        .fixed = 1,
-	        .plan_hash = liar->plan->hash,
-	        .count = liar->plan->count,
-	        .shape = (uint32_t)liar->plan->collective | ferryUint32 << 8 | ferrySum << 16,
-	        .send = {.index = 1, .generation = 1},
-	        .receive = {.index = 1, .generation = 1, .offset = COUNT * 4}};
+	record->head = (struct ferry_submission){.kind = FERRY_SUBMIT_COLLECTIVE,
+	                                         .flag = rank,
+	                                         .seq = 1,
+	                                         .fixed = 1,
+	                                         .plan_hash = liar->plan->hash,
+	                                         .count = liar->plan->count,
+	                                         .shape = (uint32_t)liar->plan->collective | ferryUint32 << 8 |
+	                                                  ferrySum << 16,
+	                                         .send = {.index = 1, .generation = 1},
+	                                         .receive = {.index = 1, .generation = 1, .offset = COUNT * 4}};
 	if (liar->plan->collective != FERRY_ALLTOALLV)
 		return;
 	record->head.nparts = RANKS;
 	for (uint32_t peer = 0; peer < RANKS; peer++)
-		record->parts[peer] = (struct ferry_submitted_part){2000, 2000 * peer, 2000, 2000 * peer};
+		record->parts[peer] = (struct ferry_call_decoder_part){2000, 2000 * peer, 2000, 2000 * peer};
 	record->more = RANKS * sizeof record->parts[0];
 }
 
 void honest_messages(uint32_t rank, bool puts, struct record *record)
 {
 	memset(record, 0, sizeof *record);
-	record->head = (struct ferry_submission){.kind = FERRY_SUBMIT_MESSAGES, .word = rank, .nparts = 2};
+	record->head = (struct ferry_submission){.kind = FERRY_SUBMIT_MESSAGES, .flag = rank, .nparts = 2};
 	for (uint8_t direction = 0; direction < 2; direction++)
-		record->messages[direction] = (struct ferry_submitted_message){
+		record->messages[direction] = (struct ferry_call_decoder_message){
 		        .buffer = {.index = 1, .generation = 1, .offset = direction ? COUNT * 4 : 0},
 		        .bytes = COUNT * 4,
 		        .message = 1,
@@ -239,14 +239,14 @@ void submit(struct liar *liar, uint32_t rank, struct record *record)
 void reach(struct liar *liar)
 {
 	for (uint32_t rank = 0; rank < RANKS; rank++)
-		atomic_store(&liar->words[rank].word, 1);
+		atomic_store(&liar->flags[rank].flag, 1);
 	for (uint32_t rank = 0; rank < RANKS; rank++)
 		ring_router(liar, rank);
 }
 
 void reach_by(struct liar *liar, uint32_t rank)
 {
-	atomic_store(&liar->words[rank].word, 1);
+	atomic_store(&liar->flags[rank].flag, 1);
 	ring_router(liar, rank);
 }
 
@@ -262,18 +262,18 @@ bool fails_within(const struct liar *liar, int milliseconds)
 	return has_failed(liar);
 }
 
-void must_fail(const struct liar *liar, const char *words, const char *what)
+void must_fail(const struct liar *liar, const char *flags, const char *what)
 {
 	const struct ferry_failure *failure = &liar->shared.arenas[0].header->failure;
 	if (!fails_within(liar, 20000))
 		fail_msg("%s: the job lives", what);
-	if (failure->code != ferryInvalidUsage || !strstr(failure->message, words))
-		fail_msg("%s: %u, \"%s\"; expected \"%s\"", what, failure->code, failure->message, words);
+	if (failure->code != ferryInvalidUsage || !strstr(failure->message, flags))
+		fail_msg("%s: %u, \"%s\"; expected \"%s\"", what, failure->code, failure->message, flags);
 }
 
 bool is_over(const struct liar *liar)
 {
-	return !atomic_load(&liar->words[0].word) && !atomic_load(&liar->words[1].word);
+	return !atomic_load(&liar->flags[0].flag) && !atomic_load(&liar->flags[1].flag);
 }
 
 void must_end(const struct liar *liar)

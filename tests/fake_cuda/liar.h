@@ -11,26 +11,26 @@
 
 #include "ipc/collective.h"
 #include "ipc/publish.h"
-#include "ipc/words.h"
+#include "ipc/stream_flag.h"
 
 #define COUNT       4000 /* elements of a call */
 #define RANKS       2
-#define WORDS_BYTES (FERRY_WORDS * sizeof(struct ferry_word))
+#define WORDS_BYTES (FERRY_STREAM_FLAGS * sizeof(struct ferry_stream_flag))
 
 struct liar {
 	int sockets[RANKS];
 	struct ferry_job_arenas shared;
-	struct ferry_word *words; /* of both ranks: a process's */
+	struct ferry_stream_flag *flags; /* of both ranks: a process's */
 	struct ferry_plan *plan;
 	CUdeviceptr memory[2 * RANKS]; /* the later ones of another index than 1 */
 	uint64_t written[RANKS];  /* submissions */
 };
 
 /** A memfd for words. */
-int liar_make_words(size_t bytes, int seals);
+int liar_make_flags(size_t bytes, int seals);
 
 /** One rank attaches to the job of that name; rank 0's is to be first. */
-void liar_attach(struct liar *liar, uint32_t rank, int words, uint32_t name);
+void liar_attach(struct liar *liar, uint32_t rank, int flags, uint32_t name);
 ferryResult_t liar_make_ready(struct liar *liar, uint32_t rank);
 
 /**
@@ -40,15 +40,15 @@ ferryResult_t liar_make_ready(struct liar *liar, uint32_t rank);
 void liar_open(struct liar *liar, enum ferry_collective collective, bool puts);
 void liar_close(struct liar *liar);
 
-/** One more buffer of the rank's, of generation 1. landing: others may put into it. */
-void liar_export(struct liar *liar, uint32_t rank, uint32_t index, bool landing);
+/** One more buffer of the rank's, of generation 1. put target: others may put into it. */
+void liar_export(struct liar *liar, uint32_t rank, uint32_t index, bool put_target);
 
 /* What a rank that does not lie would submit. */
 struct record {
 	struct ferry_submission head;
 	union {
-		struct ferry_submitted_part parts[FERRY_MAX_RANKS];
-		struct ferry_submitted_message messages[FERRY_SUBMISSION_MESSAGES];
+		struct ferry_call_decoder_part parts[FERRY_MAX_RANKS];
+		struct ferry_call_decoder_message messages[FERRY_SUBMISSION_MESSAGES];
 		char bytes[FERRY_SUBMISSION_MOST - sizeof(struct ferry_submission)];
 	};
 	size_t more;
@@ -69,7 +69,7 @@ void reach(struct liar *liar);
 bool has_failed(const struct liar *liar);
 bool fails_within(const struct liar *liar, int milliseconds);
 /** The job ends, as a use that was not valid, with these words; `what` was done. */
-void must_fail(const struct liar *liar, const char *words, const char *what);
+void must_fail(const struct liar *liar, const char *flags, const char *what);
 bool is_over(const struct liar *liar);
 /** The call ends, and the job has not failed. */
 void must_end(const struct liar *liar);

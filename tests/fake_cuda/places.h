@@ -19,20 +19,20 @@
 #define CU(call)                                                                                                       \
 	do {                                                                                                           \
 		CUresult refused_ = (call);                                                                            \
-		const char *words_ = "?";                                                                              \
+		const char *flags_ = "?";                                                                              \
 		if (refused_) {                                                                                        \
-			cuGetErrorString(refused_, &words_);                                                           \
-			fail_msg("%s: %s (CUDA error %d)", #call, words_, (int)refused_);                              \
+			cuGetErrorString(refused_, &flags_);                                                           \
+			fail_msg("%s: %s (CUDA error %d)", #call, flags_, (int)refused_);                              \
 		}                                                                                                      \
 	} while (0)
 
 /** The call fails with this result, and the message holds the words. */
-#define REFUSED(expected, words, call)                                                                                 \
+#define REFUSED(expected, flags, call)                                                                                 \
 	do {                                                                                                           \
 		ferryResult_t result_ = (call);                                                                        \
-		if (result_ != (expected) || !strstr(ferryGetLastError(NULL), words))                                  \
+		if (result_ != (expected) || !strstr(ferryGetLastError(NULL), flags))                                  \
 			fail_msg("%s: %s: \"%s\"; expected %s with \"%s\"", #call, ferryGetErrorString(result_),       \
-			         ferryGetLastError(NULL), ferryGetErrorString(expected), words);                       \
+			         ferryGetLastError(NULL), ferryGetErrorString(expected), flags);                       \
 	} while (0)
 
 #define MOST_PLACES 8

@@ -30,7 +30,7 @@ static CUresult allow(CUdeviceptr at, size_t bytes, int device)
 	return cuMemSetAccess(at, bytes, &access, 1);
 }
 
-struct told {
+struct logged {
 	CUdeviceptr start;
 	size_t bytes;
 	uint64_t id;
@@ -39,18 +39,18 @@ struct told {
 	int ordinal;
 };
 
-static struct told tell(CUdeviceptr at)
+static struct logged notify(CUdeviceptr at)
 {
-	struct told told;
+	struct logged logged;
 	CUpointer_attribute wanted[] = {
 	        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
 	        CU_POINTER_ATTRIBUTE_BUFFER_ID,        CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
 	        CU_POINTER_ATTRIBUTE_MEMORY_TYPE,      CU_POINTER_ATTRIBUTE_MAPPED,
 	        CU_POINTER_ATTRIBUTE_CONTEXT,          CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
-	void *values[] = {&told.start, &told.bytes,  &told.id,      &told.has_ipc,
-	                  &told.type,  &told.mapped, &told.context, &told.ordinal};
+	void *values[] = {&logged.start, &logged.bytes,  &logged.id,      &logged.has_ipc,
+	                  &logged.type,  &logged.mapped, &logged.context, &logged.ordinal};
 	CU(cuPointerGetAttributes(8, wanted, values, at));
-	return told;
+	return logged;
 }
 
 static void assert_range(CUdeviceptr at, CUdeviceptr expected, size_t expected_bytes)
@@ -165,19 +165,19 @@ static void attributes_tell_the_reservation_and_ranges_the_mapping(void **state)
 	CUdeviceptr start;
 	CUipcMemHandle ipc;
 	size_t bytes;
-	struct told first = tell(two.at + 5), second = tell(two.at + UNIT + 5), hole = tell(two.at + 5 * UNIT);
+	struct logged first = notify(two.at + 5), second = notify(two.at + UNIT + 5), hole = notify(two.at + 5 * UNIT);
 	assert_int_equal(cuMemGetAddressRange(&start, &bytes, two.at),
 	                 CUDA_ERROR_NOT_FOUND); /* nobody may use it yet */
 	CU(allow(two.at, 3 * UNIT, 0));
-	for (const struct told *told = &first; told; told = told == &first ? &second : NULL) {
-		assert_int_equal(told->start, two.at);
-		assert_int_equal(told->bytes, 8 * UNIT);
-		assert_int_equal(told->type, CU_MEMORYTYPE_DEVICE);
-		assert_int_equal(told->has_ipc, 0);
-		assert_int_equal(told->mapped, 1);
-		assert_null(told->context);
-		assert_int_equal(told->ordinal, 0);
-		assert_int_not_equal(told->id, 0);
+	for (const struct logged *logged = &first; logged; logged = logged == &first ? &second : NULL) {
+		assert_int_equal(logged->start, two.at);
+		assert_int_equal(logged->bytes, 8 * UNIT);
+		assert_int_equal(logged->type, CU_MEMORYTYPE_DEVICE);
+		assert_int_equal(logged->has_ipc, 0);
+		assert_int_equal(logged->mapped, 1);
+		assert_null(logged->context);
+		assert_int_equal(logged->ordinal, 0);
+		assert_int_not_equal(logged->id, 0);
 	}
 	assert_int_not_equal(first.id, second.id);
 	assert_int_equal(hole.start, two.at);
@@ -191,14 +191,14 @@ static void attributes_tell_the_reservation_and_ranges_the_mapping(void **state)
 	assert_int_equal(cuIpcGetMemHandle(&ipc, two.at), CUDA_ERROR_INVALID_VALUE);
 	assert_int_equal(cuMemFree(two.at), CUDA_ERROR_INVALID_VALUE);
 	close_two(&two);
-	assert_int_equal(tell(two.at).bytes, 0);
+	assert_int_equal(notify(two.at).bytes, 0);
 }
 
 static void mappings_come_and_go_whole(void **state)
 {
 	(void)state;
 	struct two two = open_two();
-	uint64_t id = tell(two.at).id;
+	uint64_t id = notify(two.at).id;
 	assert_int_equal(cuMemMap(two.at + 2 * UNIT, 2 * UNIT, 0, two.large, 0), CUDA_ERROR_INVALID_VALUE);
 	assert_int_equal(cuMemMap(two.at + 4 * UNIT, UNIT, UNIT, two.large, 0), CUDA_ERROR_NOT_SUPPORTED);
 	assert_int_equal(cuMemMap(two.at + 4 * UNIT, UNIT, 0, two.large, 0), CUDA_ERROR_NOT_SUPPORTED);
@@ -209,10 +209,10 @@ static void mappings_come_and_go_whole(void **state)
 	assert_int_equal(cuMemAddressFree(two.at, 8 * UNIT), CUDA_ERROR_INVALID_VALUE);
 	CU(cuMemUnmap(two.at, UNIT));
 	CU(cuMemUnmap(two.at, UNIT)); /* the driver's answer too */
-	assert_int_equal(tell(two.at).id, 0);
-	assert_int_not_equal(tell(two.at + UNIT).id, 0);
+	assert_int_equal(notify(two.at).id, 0);
+	assert_int_not_equal(notify(two.at + UNIT).id, 0);
 	CU(cuMemMap(two.at, UNIT, 0, two.small, 0));
-	assert_int_not_equal(tell(two.at).id, id);
+	assert_int_not_equal(notify(two.at).id, id);
 	assert_int_equal(cuMemAddressFree(two.at, UNIT), CUDA_ERROR_INVALID_VALUE);
 	close_two(&two);
 }

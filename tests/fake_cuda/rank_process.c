@@ -51,14 +51,14 @@ static uint64_t copied(void)
 {
 	const struct ferry_rank *rank = &mine.comm->rank;
 	const struct ferry_rank_line *line = ferry_rank_line(&rank->shared, (uint32_t)rank->self);
-	return atomic_load(&line->traffic[FERRY_UP].bytes);
+	return atomic_load(&line->traffic[FERRY_DIR_D2H].bytes);
 }
 
 static bool any_moves(void)
 {
 	const struct ferry_rank *rank = &mine.comm->rank;
 	const struct ferry_rank_line *line = ferry_rank_line(&rank->shared, (uint32_t)rank->self);
-	return atomic_load(&line->traffic[FERRY_UP].moves) || atomic_load(&line->traffic[FERRY_DOWN].moves);
+	return atomic_load(&line->traffic[FERRY_DIR_D2H].moves) || atomic_load(&line->traffic[FERRY_DIR_H2D].moves);
 }
 
 /* Its lanes sleep: a router that is stopped now has nothing under way for it. */
@@ -232,7 +232,7 @@ static ferryResult_t obey(const struct rank_ordered *order, struct rank_answer *
 		atomic_store(&mine.held, 1);
 		CU(fake_cuda_launch(mine.place.stream, hold, &mine.held));
 		return ferrySuccess;
-	case RANK_LET_GO:
+	case RANK_RELEASE:
 		atomic_store(&mine.held, 0);
 		return ferrySuccess;
 	case RANK_SETTLE:
@@ -299,10 +299,10 @@ static void set_variables(const char *variables)
 {
 	char copy[300], *rest = NULL;
 	snprintf(copy, sizeof copy, "%s", variables);
-	for (char *word = strtok_r(copy, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
-		char *value = strchr(word, '=');
+	for (char *flag = strtok_r(copy, " ", &rest); flag; flag = strtok_r(NULL, " ", &rest)) {
+		char *value = strchr(flag, '=');
 		*value++ = '\0';
-		setenv(word, value, 1);
+		setenv(flag, value, 1);
 	}
 }
 
@@ -404,12 +404,11 @@ void ranks_round(const struct rank_process *ranks, int nranks, int count, uint32
 			         answers[rank].round, total);
 }
 
-void rank_released(const struct rank_process *rank, const char *words)
+void rank_released(const struct rank_process *rank, const char *flags)
 {
 	struct rank_answer answer =
 	        rank_tell(rank, (struct rank_ordered){.order = RANK_SETTLE, .number = 60000, .wanted = true});
-	if (!answer.settled || answer.error != ferryRemoteError ||
-	    !strstr(answer.message, words))
+	if (!answer.settled || answer.error != ferryRemoteError || !strstr(answer.message, flags))
 		fail_msg("settled %d after %d ms, %s: \"%s\", expected \"%s\"", answer.settled, answer.milliseconds,
-		         ferryGetErrorString(answer.error), answer.message, words);
+		         ferryGetErrorString(answer.error), answer.message, flags);
 }

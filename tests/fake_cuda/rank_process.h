@@ -13,20 +13,20 @@
 #include <sys/types.h>
 
 enum rank_order {
-	RANK_JOIN,     /* communicator and place */
-	RANK_ROUNDS,   /* so many into the stream */
-	RANK_GATHER,   /* one of the inputs to rank 0, without kernels around it */
-	RANK_RING,     /* so many rounds of messages to the next rank, and from the one before */
-	RANK_MESSAGE,  /* rank 0's input to rank 1, without kernels around it */
-	RANK_HOLD,     /* a kernel that runs until RANK_LET_GO */
-	RANK_LET_GO,
-	RANK_SETTLE,   /* waits so many ms for the stream, and then as long for the communicator's error if `wanted` */
+	RANK_JOIN,    /* communicator and place */
+	RANK_ROUNDS,  /* so many into the stream */
+	RANK_GATHER,  /* one of the inputs to rank 0, without kernels around it */
+	RANK_RING,    /* so many rounds of messages to the next rank, and from the one before */
+	RANK_MESSAGE, /* rank 0's input to rank 1, without kernels around it */
+	RANK_HOLD,    /* a kernel that runs until RANK_RELEASE */
+	RANK_RELEASE,
+	RANK_SETTLE, /* waits so many ms for the stream, and then as long for the communicator's error if `wanted` */
 	/* a graph of so many calls, and the kernels around them; `wanted`: without those, which touch the buffers */
 	RANK_CAPTURE,
-	RANK_REPLAY,   /* so many times into the stream */
-	RANK_FORGET,   /* destroys the graph */
-	RANK_MOVE,     /* frees the place's buffers, and has others; a graph still names the first */
-	RANK_THREADS,  /* `number`: of this process, and `keepers`: of them Ferry's one */
+	RANK_REPLAY,  /* so many times into the stream */
+	RANK_FORGET,  /* destroys the graph */
+	RANK_MOVE,    /* frees the place's buffers, and has others; a graph still names the first */
+	RANK_THREADS, /* `number`: of this process, and `keepers`: of them Ferry's one */
 	/* waits until its lanes sleep, and, if `wanted`, have copied from it what they had not before RANK_ROUNDS */
 	RANK_REST,
 	RANK_GUARD,    /* zeroes the output, and looks at it for so many ms: `wrong`, bytes that somebody writes */
@@ -34,7 +34,7 @@ enum rank_order {
 	RANK_REGISTER, /* the input, as long as the communicator is there */
 	RANK_DESTROY,  /* the communicator; the place stays */
 	RANK_ABORT,
-	RANK_LEAVE     /* the place, and whether all was used as the driver wants it: `number`, misuses */
+	RANK_LEAVE /* the place, and whether all was used as the driver wants it: `number`, misuses */
 };
 
 struct rank_ordered {
@@ -83,6 +83,6 @@ void ranks_round(const struct rank_process *ranks, int nranks, int rounds, uint3
 int rank_process_main(int channel);
 
 /** The stream goes on within a second, and the communicator says why, in these words among others. */
-void rank_released(const struct rank_process *rank, const char *words);
+void rank_released(const struct rank_process *rank, const char *flags);
 
 #endif

@@ -72,11 +72,11 @@ static pid_t start(int domain, bool spare, bool may_die)
 		_exit(1);
 	}
 	close(ready[1]);
-	ssize_t told;
-	while ((told = read(ready[0], &byte, 1)) < 0 && errno == EINTR)
+	ssize_t logged;
+	while ((logged = read(ready[0], &byte, 1)) < 0 && errno == EINTR)
 		;
 	close(ready[0]);
-	assert_true(told == 1 || may_die);
+	assert_true(logged == 1 || may_die);
 	return child;
 }
 

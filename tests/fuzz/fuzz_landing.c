@@ -55,22 +55,22 @@ static void add(struct ferry_imports *imports, const struct exported *exported)
 {
 	uint8_t index = exported->index % 8;
 	struct ferry_import *import = calloc(1, sizeof *import);
-	struct ferry_landing_map *landing = calloc(1, sizeof *landing);
-	if (!import || !landing || imports->table[index]) {
+	struct ferry_put_target_map *put_target = calloc(1, sizeof *put_target);
+	if (!import || !put_target || imports->table[index]) {
 		free(import);
-		free(landing);
+		free(put_target);
 		return;
 	}
 	*import = (struct ferry_import){.owner = imports,
 	                                .index = index,
 	                                .generation = exported->generation,
 	                                .mapping = {.address = place_of(index, 0), .bytes = exported->bytes}};
-	import->landings = landing;
-	*landing = (struct ferry_landing_map){gpu(1), {.address = place_of(index, 1), .bytes = exported->bytes}};
+	import->put_targets = put_target;
+	*put_target = (struct ferry_put_target_map){gpu(1), {.address = place_of(index, 1), .bytes = exported->bytes}};
 	import->nlandings = exported->lands >> 1 & 1;
 	if (!(exported->lands & 1)) {
-		free(landing);
-		import->landings = NULL;
+		free(put_target);
+		import->put_targets = NULL;
 		import->nlandings = 0;
 	}
 	import->next = imports->list;
@@ -85,7 +85,7 @@ static void check(const struct ferry_imports *imports, const struct asked *asked
 		found("granted, and there is no such export", asked);
 	if (asked->offset > import->mapping.bytes || asked->bytes > import->mapping.bytes - asked->offset)
 		found("granted beyond its end", asked);
-	if (imports->shut || (puts && (!import->landings || puts == 3 || (puts == 2 && !import->nlandings))))
+	if (imports->shut || (puts && (!import->put_targets || puts == 3 || (puts == 2 && !import->nlandings))))
 		found("granted to who is not to put there", asked);
 	if (address != place_of((uint8_t)asked->index, puts == 2) + asked->offset)
 		found("granted elsewhere", asked);
@@ -134,7 +134,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	for (int i = 0; i < 8; i++)
 		if (imports->table[i]) {
-			free(imports->table[i]->landings);
+			free(imports->table[i]->put_targets);
 			free(imports->table[i]);
 		}
 	pthread_cond_destroy(&imports->quiet);

@@ -42,7 +42,7 @@ static void check_indexes(const struct ferry_plan *plan, const struct ferry_plan
 		if (ferry_opcode_has_window(instr->opcode))
 			inside &= instr->window_domain < limits->ndomains &&
 			          instr->window_offset + window <= plan->staging[instr->window_domain];
-		if (instr->opcode == FERRY_PUT || instr->opcode == FERRY_LAND)
+		if (instr->opcode == FERRY_PUT || instr->opcode == FERRY_WAIT_PUT)
 			inside &= instr->peer < limits->nranks && instr->owner < limits->nranks &&
 			          instr->peer != instr->owner && (plan->flags & FERRY_PLAN_PUTS);
 		for (uint32_t e = 0; e < instr->nedges; e++)
@@ -61,8 +61,8 @@ static void check_indexes(const struct ferry_plan *plan, const struct ferry_plan
 }
 
 /*
- * What a rank relies on whose receive buffer others push into: each PUT has one LAND of the same bytes, which waits for
- * it, and what is forwarded is waited for.
+ * What a rank relies on whose receive buffer others push into: each PUT has one WAIT_PUT of the same bytes, which waits
+ * for it, and what is forwarded is waited for.
  */
 static void check_pushes(const struct ferry_plan *plan)
 {
@@ -70,22 +70,22 @@ static void check_pushes(const struct ferry_plan *plan)
 	for (uint32_t i = 0; i < plan->ninstrs; i++) {
 		const struct ferry_instr *put = &instrs[i];
 		uint32_t lands = 0;
-		bool brought = !(put->flags & FERRY_INSTR_FORWARDS);
+		bool imported_arena = !(put->flags & FERRY_INSTR_FORWARDS);
 		if (put->opcode != FERRY_PUT)
 			continue;
 		for (uint32_t j = 0; j < plan->ninstrs; j++) {
 			const struct ferry_edge *edge = ferry_plan_edges(plan) + instrs[j].first_edge;
-			lands += instrs[j].opcode == FERRY_LAND && instrs[j].owner == put->peer &&
+			lands += instrs[j].opcode == FERRY_WAIT_PUT && instrs[j].owner == put->peer &&
 			         instrs[j].user_offset == put->user_destination && instrs[j].length == put->length &&
 			         edge->instr == i && !edge->lag;
 		}
 		for (uint32_t e = 0; e < put->nedges; e++) {
 			const struct ferry_instr *other = &instrs[ferry_plan_edges(plan)[put->first_edge + e].instr];
-			brought |= other->opcode == FERRY_H2D || other->opcode == FERRY_PUT;
+			imported_arena |= other->opcode == FERRY_H2D || other->opcode == FERRY_PUT;
 		}
-		if (lands != 1 || !brought) {
+		if (lands != 1 || !imported_arena) {
 			fprintf(stderr, "fuzz_plan: PUT %u of a plan taken as valid has %u LANDs, %s\n", i, lands,
-			        brought ? "and waits for what it reads" : "and waits for nothing that it reads");
+			        imported_arena ? "and waits for what it reads" : "and waits for nothing that it reads");
 			abort();
 		}
 	}

@@ -168,8 +168,8 @@ static int write_ring(const char *directory, uint16_t line)
 	return write_file(directory, "submission", name, bytes, 6 + written);
 }
 
-/* As fuzz_landing.c reads it: exports of every kind, and names at their bounds. */
-static int write_landings(const char *directory, uint8_t shut)
+/* As fuzz_put_target.c reads it: exports of every kind, and names at their bounds. */
+static int write_put_targets(const char *directory, uint8_t shut)
 {
 	static const uint64_t lengths[][2] = {{0, 4096}, {1, 4095},       {4096, 0},
 	                                      {4096, 1}, {UINT64_MAX, 2}, {1, UINT64_MAX}};
@@ -207,7 +207,7 @@ int main(int argc, char **argv)
 	for (uint32_t kind = FERRY_ATTACH_RANK; kind < FERRY_ATTACH_KINDS; kind++)
 		failed |= write_message(argv[1], kind);
 	failed |= write_ring(argv[1], 0) | write_ring(argv[1], 990) | write_ring(argv[1], 1020);
-	failed |= write_landings(argv[1], 0) | write_landings(argv[1], 1);
+	failed |= write_put_targets(argv[1], 0) | write_put_targets(argv[1], 1);
 	failed |= write_export(argv[1], FERRY_EXPORTED_IPC) | write_export(argv[1], FERRY_EXPORTED_VMM);
 	return failed;
 }

@@ -131,11 +131,11 @@ bool all_is_well(void)
 
 void progress(const char *what, uint64_t done, uint64_t of)
 {
-	static uint64_t told;
+	static uint64_t logged;
 	uint64_t now = ferry_now_ns();
-	if (now - told < 1000000000u)
+	if (now - logged < 1000000000u)
 		return;
-	told = now;
+	logged = now;
 	printf("%s: %llu of %llu; the other job: %llu rounds\n", what, (unsigned long long)done, (unsigned long long)of,
 	       (unsigned long long)atomic_load(&shared->rounds));
 	fflush(stdout);

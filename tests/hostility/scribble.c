@@ -138,41 +138,41 @@ static int find_arenas(void)
 }
 
 /* An aligned word of so many bytes from `start` on. */
-static _Atomic uint64_t *word_in(const void *start, uint64_t bytes, uint64_t *state)
+static _Atomic uint64_t *flag_in(const void *start, uint64_t bytes, uint64_t *state)
 {
 	return (_Atomic uint64_t *)(uintptr_t)start + random_below(state, bytes / 8);
 }
 
-static _Atomic uint64_t *word_of_line(struct ferry_rank_line *line, uint64_t *state)
+static _Atomic uint64_t *flag_of_line(struct ferry_rank_line *line, uint64_t *state)
 {
-	uint32_t bank = (uint32_t)random_below(state, FERRY_BANKS);
+	uint32_t parity = (uint32_t)random_below(state, FERRY_PARITIES);
 	switch (random_below(state, 5)) {
 	case 0:
-		return &line->ring[bank].seq;
+		return &line->ring[parity].seq;
 	case 1:
-		return &line->finished[bank];
+		return &line->finished[parity];
 	case 2:
-		return word_in(&line->ring[bank], sizeof line->ring[bank], state);
+		return flag_in(&line->ring[parity], sizeof line->ring[parity], state);
 	case 3:
-		return word_in(line, 3 * sizeof line->d2h, state); /* doorbells */
+		return flag_in(line, 3 * sizeof line->d2h, state); /* doorbells */
 	default:
-		return word_in(line, sizeof *line, state);
+		return flag_in(line, sizeof *line, state);
 	}
 }
 
-static _Atomic uint64_t *word_of_pair(struct ferry_pair_line *line, uint64_t *state)
+static _Atomic uint64_t *flag_of_pair(struct ferry_pair_line *line, uint64_t *state)
 {
 	switch (random_below(state, 3)) {
 	case 0:
-		return &line->up.value;
+		return &line->d2h.value;
 	case 1:
-		return &line->down.value;
+		return &line->h2d.value;
 	default:
-		return word_in(line, sizeof *line, state);
+		return flag_in(line, sizeof *line, state);
 	}
 }
 
-static _Atomic uint64_t *any_word(const struct ferry_arena *arena, uint64_t *state)
+static _Atomic uint64_t *any_flag(const struct ferry_arena *arena, uint64_t *state)
 {
 	struct ferry_arena_header *header = arena->header;
 	switch (random_below(state, 10)) {
@@ -180,40 +180,40 @@ static _Atomic uint64_t *any_word(const struct ferry_arena *arena, uint64_t *sta
 		if (random_below(state, 12) == 0)
 			return (_Atomic uint64_t *)(random_below(state, 2) ? &header->present : &header->left);
 		if (random_below(state, 4))
-			return word_in(&header->reach, sizeof header->reach, state);
-		return word_in(header, sizeof *header, state);
+			return flag_in(&header->reach, sizeof header->reach, state);
+		return flag_in(header, sizeof *header, state);
 	case 1:
 	case 2:
 	case 3:
-		return word_of_line(&arena->rank_lines[random_below(state, HOSTILE_RANKS)], state);
+		return flag_of_line(&arena->rank_lines[random_below(state, HOSTILE_RANKS)], state);
 	case 4:
-		return word_in(arena->export_cells, (uint64_t)((char *)arena->rings - (char *)arena->export_cells),
+		return flag_in(arena->export_cells, (uint64_t)((char *)arena->rings - (char *)arena->export_cells),
 		               state);
 	case 5:
-		return word_in(arena->rings, HOSTILE_RANKS * sizeof *arena->rings, state);
+		return flag_in(arena->rings, HOSTILE_RANKS * sizeof *arena->rings, state);
 	case 6:
-		return word_of_pair(&arena->pair_lines[random_below(state, HOSTILE_RANKS * HOSTILE_RANKS)], state);
+		return flag_of_pair(&arena->pair_lines[random_below(state, HOSTILE_RANKS * HOSTILE_RANKS)], state);
 	case 7: /* seals and the table of shares, of domain 0 */
-		return word_in(arena->seals, (uint64_t)(arena->staging[0] - arena->seals) + 8, state);
+		return flag_in(arena->agreements, (uint64_t)(arena->staging[0] - arena->agreements) + 8, state);
 	default:
-		return word_in(&arena->counters[random_below(state, FERRY_BANKS)][random_below(state, COUNTERS)], 16,
+		return flag_in(&arena->counters[random_below(state, FERRY_PARITIES)][random_below(state, COUNTERS)], 16,
 		               state);
 	}
 }
 
-static void write_words(uint64_t *state)
+static void write_flags(uint64_t *state)
 {
-	for (uint64_t words = 1 + random_below(state, BURST); words; words--) {
+	for (uint64_t flags = 1 + random_below(state, BURST); flags; flags--) {
 		const struct ferry_arena *arena = &arenas[random_below(state, (uint64_t)options.domains)];
-		_Atomic uint64_t *word = any_word(arena, state);
-		uint64_t before = atomic_load(word), value = random_value(state, before);
+		_Atomic uint64_t *flag = any_flag(arena, state);
+		uint64_t before = atomic_load(flag), value = random_value(state, before);
 		/* one that tells the job's end before anything else is looked at */
-		if (word == (_Atomic uint64_t *)(void *)&arena->header->ready && random_below(state, 8))
+		if (flag == (_Atomic uint64_t *)(void *)&arena->header->ready && random_below(state, 8))
 			continue;
-		atomic_store(word, value);
+		atomic_store(flag, value);
 		if (random_below(state, 8) == 0) { /* it was there for a moment only */
 			doze_us(20);
-			atomic_store(word, before);
+			atomic_store(flag, before);
 		}
 		atomic_fetch_add(&shared->writes, 1);
 	}
@@ -242,7 +242,7 @@ static void run_job(void)
 		_exit(2);
 	atomic_store(&begun, 1);
 	for (int burst = 0; burst < BURSTS && !all_over(); burst++) {
-		write_words(&state);
+		write_flags(&state);
 		doze_us((long)random_below(&state, 1500));
 	}
 	for (int rank = 0; rank < HOSTILE_RANKS; rank++)
@@ -276,13 +276,13 @@ static int wait_for(pid_t child)
 	return -1;
 }
 
-static bool judge(pid_t child, unsigned *told)
+static bool judge(pid_t child, unsigned *logged)
 {
 	int status = wait_for(child);
 	bool silent = false;
 	for (int rank = 0; rank < HOSTILE_RANKS; rank++)
 		silent |= shared->fates[rank].result && !shared->fates[rank].message[0];
-	*told += shared->fates[0].result || shared->fates[1].result || shared->fates[2].result;
+	*logged += shared->fates[0].result || shared->fates[1].result || shared->fates[2].result;
 	if (status == 0 && !silent) {
 		if (options.verbose)
 			tell_fates("has ended");
@@ -300,7 +300,7 @@ static bool judge(pid_t child, unsigned *told)
 
 bool scribble(uint64_t writes)
 {
-	unsigned jobs = 0, told = 0;
+	unsigned jobs = 0, logged = 0;
 	for (job = options.first; atomic_load(&shared->writes) < writes; job++) {
 		memset(shared->fates, 0, sizeof shared->fates);
 		pid_t child = fork();
@@ -309,11 +309,11 @@ bool scribble(uint64_t writes)
 			run_job();
 		}
 		jobs++;
-		if (!judge(child, &told) || !all_is_well())
+		if (!judge(child, &logged) || !all_is_well())
 			return false;
 		progress("words written into arenas", atomic_load(&shared->writes), writes);
 	}
 	printf("arenas: %llu words, by %u jobs: %u ended with a message, %u made all their calls\n",
-	       (unsigned long long)atomic_load(&shared->writes), jobs, told, jobs - told);
+	       (unsigned long long)atomic_load(&shared->writes), jobs, logged, jobs - logged);
 	return true;
 }

@@ -62,21 +62,21 @@ static void two_mappings_share_every_region_and_no_region_overlaps(void **state)
 	memset(first.rank_lines, 1, sizeof *first.rank_lines * first.nranks);
 	memset(first.export_cells, 21, sizeof *first.export_cells * FERRY_MOST_EXPORTS * first.nranks);
 	memset(first.pair_lines, 2, sizeof *first.pair_lines * 9);
-	struct ferry_seal seal;
-	ferry_arena_seal_pair(&first, 2, 2, 1, &seal);
-	char *seals_end = (char *)(seal.cells + seal.ncells);
-	memset(first.seals, 22, (size_t)(seals_end - first.seals));
-	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
-		memset(first.counters[bank], 3 + (int)bank, sizeof(struct ferry_counter) * first.ncounters);
-		memset(first.staging[bank], 10 + (int)bank, first.staging_bytes);
+	struct ferry_agreement agreement;
+	ferry_arena_agreement_pair(&first, 2, 2, 1, &agreement);
+	char *agreements_end = (char *)(agreement.cells + agreement.ncells);
+	memset(first.agreements, 22, (size_t)(agreements_end - first.agreements));
+	for (uint32_t parity = 0; parity < FERRY_PARITIES; parity++) {
+		memset(first.counters[parity], 3 + (int)parity, sizeof(struct ferry_counter) * first.ncounters);
+		memset(first.staging[parity], 10 + (int)parity, first.staging_bytes);
 	}
 	memset(first.pair_windows, 20, 9 * FERRY_PAIR_SLOTS * (size_t)first.pair_slot_bytes);
 	assert_int_equal(*(char *)&second.rank_lines[2], 1);
 	assert_int_equal(*(char *)&second.export_cells[3 * FERRY_MOST_EXPORTS - 1], 21);
 	assert_int_equal(*(char *)&second.export_cells[0], 21);
 	assert_int_equal(*(char *)&second.pair_lines[8], 2);
-	assert_int_equal(second.seals[0], 22);
-	assert_int_equal(second.seals[seals_end - first.seals - 1], 22);
+	assert_int_equal(second.agreements[0], 22);
+	assert_int_equal(second.agreements[agreements_end - first.agreements - 1], 22);
 	assert_int_equal(*(char *)&second.counters[0][second.ncounters - 1], 3);
 	assert_int_equal(*(char *)&second.counters[1][0], 4);
 	assert_int_equal(second.staging[0][second.staging_bytes - 1], 10);
@@ -111,7 +111,7 @@ static void counters_have_memory_once_a_plan_needs_them(void **state)
 	assert_int_equal(blocks_of(&first), before);
 	first.counters[1][first.ncounters - 1].value = 7;
 	assert_int_equal(ferry_arena_back_counters(&second, FERRY_MOST_COUNTERS), ferrySuccess);
-	assert_in_range(blocks_of(&first) * 512, copied + FERRY_BANKS * most, first.bytes);
+	assert_in_range(blocks_of(&first) * 512, copied + FERRY_PARITIES * most, first.bytes);
 	assert_int_equal(first.counters[1][first.ncounters - 1].value, 7); /* what was there is as it was */
 	second.counters[0][FERRY_MOST_COUNTERS - 1].value = 8;
 	second.counters[1][FERRY_MOST_COUNTERS - 1].value = 9;
@@ -335,7 +335,7 @@ static void posix_shared_memory_is_there_before_it_is_used(void **state)
 	assert_int_equal(ferry_arena_create(&shape, &arena), ferrySuccess);
 	uint64_t control = (uint64_t)(arena.staging[0] - (char *)arena.header), windows;
 	ferry_arena_windows(&arena, &windows);
-	control += FERRY_BANKS * arena.ncounters * sizeof(struct ferry_counter);
+	control += FERRY_PARITIES * arena.ncounters * sizeof(struct ferry_counter);
 	assert_false(arena.sealed);
 	assert_in_range(ferry_shared_held(arena.descriptor), control, control + windows - 1);
 	assert_int_equal(ferry_arena_allocate(&arena, false, &given_up), ferrySystemError);

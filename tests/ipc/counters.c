@@ -77,7 +77,7 @@ static void *write_again_and_again(void *unused)
 		written.slices = written.bytes = n;
 		written.njob_rows = 64;
 		for (int i = 0; i < 64; i++)
-			written.job_rows[i].up = written.job_rows[i].down = n;
+			written.job_rows[i].d2h = written.job_rows[i].h2d = n;
 		ferry_counters_write(page, &written);
 		if (n % 16 == 0)
 			usleep(100);
@@ -100,7 +100,7 @@ static void what_is_read_beside_the_writer_is_whole(void **state)
 		copies++;
 		assert_true(found.slices == found.bytes && found.slices >= last);
 		for (int i = 0; i < 64; i++)
-			assert_true(found.job_rows[i].up == found.slices && found.job_rows[i].down == found.slices);
+			assert_true(found.job_rows[i].d2h == found.slices && found.job_rows[i].h2d == found.slices);
 		last = found.slices;
 	}
 	atomic_store(&over, true);

@@ -115,9 +115,9 @@ static bool is_told(void)
 	ferry_idle_open(&idle, &spin);
 	for (uint64_t now = ferry_now_ns(), begun = now; now - begun < 200 * MS && !idle.ran_ns; now = ferry_now_ns())
 		ferry_idle_looked(&idle, now);
-	bool told = idle.ran_ns > 0;
+	bool logged = idle.ran_ns > 0;
 	ferry_idle_close(&idle);
-	return told;
+	return logged;
 }
 
 static void who_looks_on_a_cpu_that_another_needs_learns_it(void **state)

@@ -166,13 +166,13 @@ static void a_writer_and_a_taker_in_two_threads_agree(void **state)
 static void refused(uint64_t written, uint32_t bytes, uint16_t kind)
 {
 	_Alignas(64) char record[FERRY_SUBMISSION_MOST];
-	uint64_t before = taken, told = atomic_load(&ring.taken);
+	uint64_t before = taken, logged = atomic_load(&ring.taken);
 	bool any = true;
 	struct ferry_submission head = {.bytes = bytes, .kind = kind};
 	memcpy(ring.records + taken % FERRY_RING_BYTES, &head, UNIT);
 	atomic_store(&ring.written, written);
 	ferryResult_t result = ferry_ring_take(&ring, &taken, record, &any);
-	if (result != ferryInvalidUsage || any || taken != before || atomic_load(&ring.taken) != told)
+	if (result != ferryInvalidUsage || any || taken != before || atomic_load(&ring.taken) != logged)
 		fail_msg("%u bytes, kind %u, where %llu are there: result %d, any %d, %llu taken", bytes, kind,
 		         (unsigned long long)(written - before), (int)result, any, (unsigned long long)taken);
 	assert_non_null(strstr(ferry_last_message(), "submission"));

@@ -301,7 +301,7 @@ static ferryResult_t meet(struct player *player, bool *over)
 	return error;
 }
 
-static void tell(struct player *player, ferryResult_t result)
+static void notify(struct player *player, ferryResult_t result)
 {
 	const char *ferry = ferryGetLastError(player->comm);
 	/* what this program asked of a GPU itself, libferry does not know */
@@ -401,7 +401,7 @@ int kills_rank_main(struct kills_shared *shared, struct kills_job *job, int rank
 	if (!result)
 		result = make_rounds(player);
 	if (result)
-		tell(player, result);
+		notify(player, result);
 	if (result && job->loses_ranks)
 		result = go_on(player);
 	if (result && player->comm)

@@ -72,13 +72,13 @@ unsigned kills_remains(const char *folder, int domains, double seconds)
 {
 	uint64_t until = kills_now_ns() + (uint64_t)(seconds * 1e9);
 	unsigned processes = 0, files = 0;
-	pid_t told[FERRY_MAX_DOMAINS] = {0}; /* once: the second time a router ends as it is */
+	pid_t logged[FERRY_MAX_DOMAINS] = {0}; /* once: the second time a router ends as it is */
 	do {
 		for (int domain = 0; domain < domains; domain++) {
 			pid_t router = kills_router(folder, domain);
-			if (router && router != told[domain])
+			if (router && router != logged[domain])
 				kill(router, SIGTERM);
-			told[domain] = router ? router : told[domain];
+			logged[domain] = router ? router : logged[domain];
 		}
 		kills_doze_us(10000);
 		processes = processes_left();

@@ -22,7 +22,7 @@ struct beside {
 
 struct tally {
 	unsigned long long kills, named, routers;
-	double *told, *on; /* seconds from a kill to the last who was told, and who has called again and left */
+	double *logged, *on; /* seconds from a kill to the last who was told, and who has called again and left */
 	struct beside in_order, killed;
 };
 
@@ -46,22 +46,22 @@ static bool judge(struct kills_shared *shared, struct kills_job *job, uint64_t w
 		int status = kills_rank_end(shared, job, rank);
 		if (rank == job->victim)
 			continue;
-		uint64_t told = atomic_load(&one->told_ns);
-		bool named = told && strstr(one->text, name);
-		double late = told > when ? (double)(told - when) * 1e-9 : 0;
+		uint64_t logged = atomic_load(&one->told_ns);
+		bool named = logged && strstr(one->text, name);
+		double late = logged > when ? (double)(logged - when) * 1e-9 : 0;
 		longest = late > longest ? late : longest;
 		tally->named += named;
 		if (status == 0 && named && late < TOLD_WITHIN && !atomic_load(&one->wrong))
 			continue;
 		printf("not ok: kill %llu, of rank %d: rank %d %s after %.3f s: %s; wait status %d\n", tally->kills,
-		       job->victim, rank, told ? "was told" : "was not told", late, one->text, status);
+		       job->victim, rank, logged ? "was told" : "was not told", late, one->text, status);
 		good = false;
 	}
 	tally->on[tally->kills] = (double)(kills_now_ns() - when) * 1e-9;
 	if (shared->options.verbose)
 		fprintf(stderr, "kill %llu, of rank %d: told in %.1f ms, over in %.1f ms\n", tally->kills, job->victim,
 		        longest * 1e3, tally->on[tally->kills] * 1e3);
-	tally->told[tally->kills++] = longest;
+	tally->logged[tally->kills++] = longest;
 	return good;
 }
 
@@ -137,7 +137,7 @@ static void report(const struct kills_shared *shared, struct tally *tally, bool 
 	unsigned long long wrong = 0, n = tally->kills;
 	for (int rank = 0; rank < other->nranks; rank++)
 		wrong += atomic_load(&other->ranks[rank].wrong);
-	qsort(tally->told, n, sizeof(double), compare);
+	qsort(tally->logged, n, sizeof(double), compare);
 	qsort(tally->on, n, sizeof(double), compare);
 	printf("%s: seed %llu, %d ranks beside %d, %d domain%s: %llu ranks and %llu routers killed in %.0f s; %llu "
 	       "others told by name, after %.1f ms (median), %.1f at most, and had gone on and left after %.0f, %.0f; "
@@ -145,7 +145,7 @@ static void report(const struct kills_shared *shared, struct tally *tally, bool 
 	       "left\n",
 	       good && !wrong && !left ? "ok" : "not ok", shared->options.seed, shared->options.nranks, other->nranks,
 	       shared->options.domains, shared->options.domains == 1 ? "" : "s", n, tally->routers, seconds,
-	       tally->named, n ? tally->told[n / 2] * 1e3 : 0, n ? tally->told[n - 1] * 1e3 : 0,
+	       tally->named, n ? tally->logged[n / 2] * 1e3 : 0, n ? tally->logged[n - 1] * 1e3 : 0,
 	       n ? tally->on[n / 2] * 1e3 : 0, n ? tally->on[n - 1] * 1e3 : 0, calls_of(other), wrong,
 	       rate(&tally->killed), rate(&tally->in_order), left);
 }
@@ -176,7 +176,7 @@ int kills_of_ranks(struct kills_shared *shared)
 	const struct kills_options *options = &shared->options;
 	struct kills_job *other = &shared->jobs[1];
 	struct kills_held first = {0}, last;
-	struct tally tally = {.told = calloc(options->kills + 1, sizeof(double)),
+	struct tally tally = {.logged = calloc(options->kills + 1, sizeof(double)),
 	                      .on = calloc(options->kills + 1, sizeof(double))};
 	uint64_t random = options->seed * 0x2545f4914f6cdd1du + 1, began = kills_now_ns();
 	kills_job_start(shared, other, 2, false);
@@ -198,7 +198,7 @@ int kills_of_ranks(struct kills_shared *shared)
 	for (int rank = 0; rank < other->nranks; rank++)
 		wrong += atomic_load(&other->ranks[rank].wrong) > 0;
 	report(shared, &tally, good, left, (double)(kills_now_ns() - began) * 1e-9);
-	free(tally.told);
+	free(tally.logged);
 	free(tally.on);
 	return !good || left || wrong;
 }

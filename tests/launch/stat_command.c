@@ -52,9 +52,9 @@ static int be_rank(const char *what)
 	if (rank == 0 && !strcmp(what, "receive"))
 		ferryRecv(buffer, COUNT, ferryFloat32, 1, comm, NULL);
 	if (rank == 0) {
-		FILE *up = fopen(getenv("FIFO"), "w");
-		fprintf(up, "up\n");
-		fclose(up);
+		FILE *d2h = fopen(getenv("FIFO"), "w");
+		fprintf(d2h, "up\n");
+		fclose(d2h);
 	}
 	while (1)
 		pause();

@@ -18,7 +18,7 @@
 #define SECOND 1000000000ull
 
 static struct ferry_router_report routers[2];
-static struct ferry_counters told[2], old_told[2];
+static struct ferry_counters logged[2], old_told[2];
 static struct ferry_sockets sockets = {.directory = "/run/ferry"};
 
 /* Two routers of a ferryrun, and its job of four ranks in both. */
@@ -44,7 +44,7 @@ static int make(void **state)
 {
 	(void)state;
 	for (unsigned domain = 0; domain < 2; domain++) {
-		struct ferry_counters *counters = &told[domain];
+		struct ferry_counters *counters = &logged[domain];
 		memset(counters, 0, sizeof *counters);
 		counters->workers = counters->ranks = 4;
 		counters->jobs = counters->njob_rows = 1;
@@ -65,7 +65,7 @@ static int make(void **state)
 static void make_old(struct ferry_router_report old_routers[2])
 {
 	memcpy(old_routers, routers, sizeof routers);
-	memcpy(old_told, told, sizeof told);
+	memcpy(old_told, logged, sizeof logged);
 	for (int i = 0; i < 2; i++)
 		old_routers[i].counters = &old_told[i];
 }
@@ -84,24 +84,24 @@ static void rates_are_of_the_time_between_two_reports(void **state)
 	make_old(old_routers);
 	struct ferry_report before = report_of(SECOND, old_routers), now = report_of(3 * SECOND, routers);
 	struct ferry_rows rows;
-	old_told[0].job_rows[0].up = old_told[0].job_rows[0].down = 7000000000;
-	told[0].job_rows[0].up = 9000000000, told[0].job_rows[0].down = 11000000000; /* 6 GB in 2 s */
-	told[1].job_rows[0].up = 1000000000, told[1].job_rows[0].down = 1000000000;  /* 2 GB */
-	told[0].job_rows[0].calls = 41, told[1].job_rows[0].calls = 42;
-	old_told[0].working_ns = SECOND, told[0].working_ns = 5 * SECOND; /* of 2 s of 4 workers */
-	old_told[1].working_ns = 9 * SECOND, told[1].working_ns = SECOND; /* a job has left */
+	old_told[0].job_rows[0].d2h = old_told[0].job_rows[0].h2d = 7000000000;
+	logged[0].job_rows[0].d2h = 9000000000, logged[0].job_rows[0].h2d = 11000000000; /* 6 GB in 2 s */
+	logged[1].job_rows[0].d2h = 1000000000, logged[1].job_rows[0].h2d = 1000000000;  /* 2 GB */
+	logged[0].job_rows[0].calls = 41, logged[1].job_rows[0].calls = 42;
+	old_told[0].working_ns = SECOND, logged[0].working_ns = 5 * SECOND; /* of 2 s of 4 workers */
+	old_told[1].working_ns = 9 * SECOND, logged[1].working_ns = SECOND; /* a job has left */
 	assert_int_equal(ferry_rows_make(&before, &now, &rows), ferrySuccess);
 	assert_int_equal(rows.nrouters, 2);
 	assert_int_equal(rows.njobs, 1); /* of both routers together */
 	assert_true(rows.routers[0].gbps == 3 && rows.routers[1].gbps == 1 && rows.jobs[0].gbps == 4);
 	assert_true(rows.routers[0].busy == 0.5 && rows.routers[1].busy == 0);
-	assert_int_equal(rows.jobs[0].up, 10000000000);
+	assert_int_equal(rows.jobs[0].d2h, 10000000000);
 	assert_int_equal(rows.jobs[0].calls, 42);
 	ferry_rows_free(&rows);
 	/* Another router process on the same socket, and one with another job: they began at 0. */
 	old_routers[0].pid = 99;
 	old_told[1].job_rows[0].number = 2;
-	old_told[1].job_rows[0].up = 500000000;
+	old_told[1].job_rows[0].d2h = 500000000;
 	assert_int_equal(ferry_rows_make(&before, &now, &rows), ferrySuccess);
 	assert_true(rows.routers[0].gbps == 10 && rows.routers[1].gbps == 1);
 	ferry_rows_free(&rows);
@@ -123,13 +123,13 @@ static void who_waits_for_others_is_not_blamed(void **state)
 	(void)state;
 	struct ferry_report now = report_of(SECOND, routers);
 	struct ferry_rows rows;
-	told[0].job_rows[0].waiting = 0x3, told[0].job_rows[0].awaited = 0x4; /* 0 and 1 for 2, which waits for 3 */
-	told[1].job_rows[0].waiting = 0x4, told[1].job_rows[0].awaited = 0x8;
+	logged[0].job_rows[0].waiting = 0x3, logged[0].job_rows[0].awaited = 0x4; /* 0 and 1 for 2, which waits for 3 */
+	logged[1].job_rows[0].waiting = 0x4, logged[1].job_rows[0].awaited = 0x8;
 	assert_int_equal(ferry_rows_make(&now, &now, &rows), ferrySuccess);
 	assert_int_equal(rows.jobs[0].waiting, 0x7);
 	assert_int_equal(rows.jobs[0].awaited, 0x8);
 	ferry_rows_free(&rows);
-	told[1].job_rows[0].awaited = 0x1; /* a circle: all of it */
+	logged[1].job_rows[0].awaited = 0x1; /* a circle: all of it */
 	assert_int_equal(ferry_rows_make(&now, &now, &rows), ferrySuccess);
 	assert_int_equal(rows.jobs[0].awaited, 0x5);
 	ferry_rows_free(&rows);
@@ -161,8 +161,8 @@ static void what_a_router_did_while_it_was_silent_is_no_rate(void **state)
 	struct ferry_report before = report_of(SECOND, old_routers), now = report_of(2 * SECOND, routers);
 	struct ferry_rows rows;
 	has_not_answered(&old_routers[0], "it has not answered");
-	told[0].job_rows[0].up = 9000000000, told[0].working_ns = 1000000 * SECOND;
-	told[1].job_rows[0].up = 1000000000;
+	logged[0].job_rows[0].d2h = 9000000000, logged[0].working_ns = 1000000 * SECOND;
+	logged[1].job_rows[0].d2h = 1000000000;
 	for (int known = 0; known < 2; known++) { /* nor where nobody has taken the connection */
 		old_routers[0].pid = known ? routers[0].pid : 0;
 		assert_int_equal(ferry_rows_make(&before, &now, &rows), ferrySuccess);
@@ -216,14 +216,14 @@ static void what_a_screen_has_no_lines_for_is_counted(void **state)
 	        .taken_ns = SECOND, .sockets = sockets, .routers = many_routers, .nrouters = ROUTERS};
 	for (size_t i = 0; i < ROUTERS; i++) { /* all jobs are the first one's */
 		many_routers[i] = routers[0];
-		many_routers[i].counters = i ? &old_told[0] : &told[1];
+		many_routers[i].counters = i ? &old_told[0] : &logged[1];
 	}
-	old_told[0] = told[0];
+	old_told[0] = logged[0];
 	old_told[0].njob_rows = 0;
-	told[1].njob_rows = JOBS;
+	logged[1].njob_rows = JOBS;
 	for (uint32_t i = 0; i < JOBS; i++) {
-		told[1].job_rows[i] = told[0].job_rows[0];
-		told[1].job_rows[i].name = i;
+		logged[1].job_rows[i] = logged[0].job_rows[0];
+		logged[1].job_rows[i].name = i;
 	}
 	for (size_t lines = 0; lines <= LINES + 1; lines++) {
 		if (lines > 0 && lines < 6)
@@ -252,19 +252,19 @@ static void the_table_fits_80_columns_with_the_largest_values(void **state)
 	for (int i = 0; i < 2; i++) {
 		strcpy(routers[i].socket.place, "run-abcdef");
 		routers[i].pid = 4194304;
-		told[i].workers = told[i].ranks = 64;
-		told[i].jobs = 9999;
-		told[i].staging = 999ull << 50;
-		told[i].ngpu_rows = 1;
-		told[i].job_rows[0] = (struct ferry_job_counters){.name = 0xffffff,
-		                                                  .nranks = 64,
-		                                                  .state = FERRY_JOB_READY,
-		                                                  .attached = ~0ull,
-		                                                  .calls = 999999999,
-		                                                  .up = 1ull << 62,
-		                                                  .waiting = 0x5555555555555555,
-		                                                  .awaited = 0xaaaaaaaaaaaaaaaa,
-		                                                  .waited_ns = 86400 * SECOND};
+		logged[i].workers = logged[i].ranks = 64;
+		logged[i].jobs = 9999;
+		logged[i].staging = 999ull << 50;
+		logged[i].ngpu_rows = 1;
+		logged[i].job_rows[0] = (struct ferry_job_counters){.name = 0xffffff,
+		                                                    .nranks = 64,
+		                                                    .state = FERRY_JOB_READY,
+		                                                    .attached = ~0ull,
+		                                                    .calls = 999999999,
+		                                                    .d2h = 1ull << 62,
+		                                                    .waiting = 0x5555555555555555,
+		                                                    .awaited = 0xaaaaaaaaaaaaaaaa,
+		                                                    .waited_ns = 86400 * SECOND};
 	}
 	has_not_answered(&routers[1], "a trouble that cannot be told of in a few words, nor in so many that they fit "
 	                              "the rest of a line that has eighty columns");
@@ -288,12 +288,12 @@ static void link_gpus(struct ferry_gpu_counters *from, const struct ferry_gpu_co
 static void the_links_of_a_gpu_are_their_ranks_in_the_order_of_the_rows(void **state)
 {
 	enum { GPUS = 14 };
-	struct ferry_gpu_counters *many = told[0].gpu_rows, *other = told[1].gpu_rows;
+	struct ferry_gpu_counters *many = logged[0].gpu_rows, *other = logged[1].gpu_rows;
 	(void)state;
 	struct ferry_report now = report_of(SECOND, routers);
 	for (uint32_t i = 0; i < GPUS; i++)
 		name_gpu(many[i].uuid, 0xab0000 + i);
-	told[0].ngpu_rows = 4;
+	logged[0].ngpu_rows = 4;
 	link_gpus(&many[0], &many[2], 0);
 	link_gpus(&many[0], &many[3], 12);
 	link_gpus(&many[0], &other[0], 0); /* another router's */
@@ -305,7 +305,7 @@ static void the_links_of_a_gpu_are_their_ranks_in_the_order_of_the_rows(void **s
 	assert_non_null(strstr(text, "GPU-00ab0003-89ab-cdef-0123-456789abcdef run-abcdef     100        ? 2..-\n"));
 	assert_non_null(strstr(text, "GPU-01234567-89ab-cdef-0123-456789abcdef run-abcdef     101        ? -\n"));
 	free(text);
-	told[0].ngpu_rows = GPUS; /* more than there are columns */
+	logged[0].ngpu_rows = GPUS; /* more than there are columns */
 	text = screen_of(&now);
 	assert_non_null(strstr(text, "GPU-00ab0000-89ab-cdef-0123-456789abcdef run-abcdef     100        ? 2 of 13\n"));
 	free(text);
@@ -313,16 +313,20 @@ static void the_links_of_a_gpu_are_their_ranks_in_the_order_of_the_rows(void **s
 
 static struct ferry_report report_of_tenants(void)
 {
-	strcpy(told[0].job_rows[0].tenant, "physics");
+	strcpy(logged[0].job_rows[0].tenant, "physics");
 	for (size_t i = 0; i < 2; i++) {
-		told[i].ntenant_rows = 1;
-		told[i].tenant_rows[0] =
-		        (struct ferry_tenant_counters){.name = "physics", .weight = 3, .jobs = 1,
-		                                       .ranks = 4, .plans = 7, .staging = 16 << 20,
-		                                       .jobs_limit = i ? UINT64_MAX : 2,
-		                                       .ranks_limit = UINT64_MAX, .plans_limit = UINT64_MAX,
-		                                       .staging_limit = i ? UINT64_MAX : 1 << 30,
-		                                       .job_staging_limit = UINT64_MAX};
+		logged[i].ntenant_rows = 1;
+		logged[i].tenant_rows[0] = (struct ferry_tenant_counters){.name = "physics",
+		                                                          .weight = 3,
+		                                                          .jobs = 1,
+		                                                          .ranks = 4,
+		                                                          .plans = 7,
+		                                                          .staging = 16 << 20,
+		                                                          .jobs_limit = i ? UINT64_MAX : 2,
+		                                                          .ranks_limit = UINT64_MAX,
+		                                                          .plans_limit = UINT64_MAX,
+		                                                          .staging_limit = i ? UINT64_MAX : 1 << 30,
+		                                                          .job_staging_limit = UINT64_MAX};
 	}
 	return report_of(SECOND, routers);
 }
@@ -363,7 +367,7 @@ static void what_tenants_have_and_may_have_is_shown(void **state)
 	                "\"staging_limit\":1073741824},");
 	must_have(text, "\"state\":\"ready\",\"tenant\":\"physics\"");
 	free(text);
-	told[0].ntenant_rows = told[1].ntenant_rows = 0; /* as ever where there is none */
+	logged[0].ntenant_rows = logged[1].ntenant_rows = 0; /* as ever where there is none */
 	text = text_of(&report, false);
 	assert_null(strstr(text, "TENANT"));
 	assert_null(strstr(text, "tenants"));
@@ -377,8 +381,8 @@ static void totals_are_in_the_format_of_prometheus(void **state)
 	struct ferry_report report = report_of_tenants();
 	strcpy(routers[0].socket.place, "a\"b\\");
 	has_not_answered(&routers[1], "it has not answered");
-	told[0].job_rows[0].up = 5000000000;
-	told[0].job_rows[0].working_ns = 3 * SECOND / 2;
+	logged[0].job_rows[0].d2h = 5000000000;
+	logged[0].job_rows[0].working_ns = 3 * SECOND / 2;
 	char *text = text_of(&report, true);
 	must_have(text, "# HELP ferry_router_workers Threads that reduce and copy between domains.\n"
 	                "# TYPE ferry_router_workers gauge\n"
@@ -401,17 +405,17 @@ static void what_a_job_waits_for_is_said(void **state)
 {
 	(void)state;
 	struct ferry_report now = report_of(SECOND, routers);
-	told[0].job_rows[0].waiting = 0x3, told[0].job_rows[0].awaited = 0xc;
-	told[0].job_rows[0].waited_ns = 2345000000;
+	logged[0].job_rows[0].waiting = 0x3, logged[0].job_rows[0].awaited = 0xc;
+	logged[0].job_rows[0].waited_ns = 2345000000;
 	char *text = screen_of(&now);
 	assert_non_null(strstr(text, "ranks 2-3, 2.3 s\n"));
 	free(text);
-	told[0].job_rows[0].attached = told[1].job_rows[0].attached = 0x7;
+	logged[0].job_rows[0].attached = logged[1].job_rows[0].attached = 0x7;
 	text = screen_of(&now);
 	assert_non_null(strstr(text, "  3/4 "));
 	assert_non_null(strstr(text, "rank 3 to attach\n"));
 	free(text);
-	told[1].job_rows[0].state = FERRY_JOB_FAILED;
+	logged[1].job_rows[0].state = FERRY_JOB_FAILED;
 	text = screen_of(&now);
 	assert_non_null(strstr(text, "nobody: it has failed\n"));
 	free(text);

@@ -12,7 +12,7 @@
 #include "tests/nccl/ranks.h"
 
 #include "ipc/shares.h"
-#include "orchestrator/partner.h"
+#include "orchestrator/shadow_comm.h"
 #include "rank-lib/comm.h"
 
 #define MOST_RANKS 8
@@ -263,7 +263,7 @@ static void make_call(struct player *p, const struct call *c)
 		NCCL(ncclGroupEnd());
 	}
 	uint64_t at, nccls;
-	ferry_shares_range(&pins, FERRY_CARRIER_NCCL, c->count, 4096 / c->element, &at, &nccls);
+	ferry_shares_range(&pins, FERRY_FABRIC_NCCL, c->count, 4096 / c->element, &at, &nccls);
 	p->parts += c->collective != FERRY_SENDRECV && nccls < c->count && !stays;
 	p->messages += c->collective == FERRY_SENDRECV && nccls < c->count;
 }
@@ -272,9 +272,9 @@ static void make_call(struct player *p, const struct call *c)
 static uint64_t parts_of(struct player *p)
 {
 	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(p->rank.comm);
-	struct ferry_partner *partner = atomic_load(&comm->partner);
-	HOLDS(partner && ferry_partner_is_ready(partner));
-	uint64_t parts = partner->comm->journal.calls;
+	struct ferry_shadow_comm *shadow_comm = atomic_load(&comm->shadow_comm);
+	HOLDS(shadow_comm && ferry_shadow_comm_is_ready(shadow_comm));
+	uint64_t parts = shadow_comm->comm->journal.calls;
 	ferry_nccl_comm_release(comm);
 	return parts;
 }
@@ -392,8 +392,8 @@ static void play(struct rank *rank)
 	uint64_t before = parts_of(p);
 	for (int round = most; round < most + 5; round++)
 		play_round(p, round, true);
-	HOLDS(pins.part[FERRY_CARRIER_HOST] ? parts_of(p) - before >= 3 : parts_of(p) == before);
-	HOLDS((pins.part[FERRY_CARRIER_HOST] && !stays) == (p->parts > first));
+	HOLDS(pins.part[FERRY_FABRIC_HOST] ? parts_of(p) - before >= 3 : parts_of(p) == before);
+	HOLDS((pins.part[FERRY_FABRIC_HOST] && !stays) == (p->parts > first));
 	NCCL(ncclCommDestroy(rank->comm));
 	for (int i = 0; i < 2; i++)
 		EQUAL(pooled ? cuMemFreeAsync(p->memory[i], p->stream) : cuMemFree(p->memory[i]), 0);

@@ -57,9 +57,9 @@ static void alone(struct rank *rank)
 	player_open(player);
 	goes_on(player);
 	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(rank->comm);
-	struct ferry_partner *partner = atomic_load(&comm->partner);
-	ferry_partner_await(partner, UINT64_MAX);
-	HOLDS(!ferry_partner_is_ready(partner));
+	struct ferry_shadow_comm *shadow_comm = atomic_load(&comm->shadow_comm);
+	ferry_shadow_comm_await(shadow_comm, UINT64_MAX);
+	HOLDS(!ferry_shadow_comm_is_ready(shadow_comm));
 	ferry_nccl_comm_release(comm);
 	goes_on(player);
 	player_close(player);
@@ -148,19 +148,19 @@ static void beside_a_rank_without_ferry_nccl_goes_on(void **state)
 
 static const char *floors[RANKS];
 
-/* Its partner reads the setting, which is the process's: one rank after the other. */
+/* Its shadow communicator reads the setting, which is the process's: one rank after the other. */
 static void begin_with_floor(struct rank *rank)
 {
 	static pthread_mutex_t alone = PTHREAD_MUTEX_INITIALIZER;
 	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(rank->comm);
 	pthread_mutex_lock(&alone);
-	HOLDS(!atomic_load(&comm->partner) && ferry_nccl_comm_learn(comm));
+	HOLDS(!atomic_load(&comm->shadow_comm) && ferry_nccl_comm_learn(comm));
 	setenv("FERRY_SPLIT_FLOOR", floors[rank->rank], 1);
-	struct ferry_partner *partner = ferry_nccl_comm_partner(comm);
+	struct ferry_shadow_comm *shadow_comm = ferry_nccl_comm_shadow_comm(comm);
 	pthread_mutex_unlock(&alone);
 	ferry_nccl_comm_release(comm);
-	ferry_partner_await(partner, UINT64_MAX);
-	HOLDS(ferry_partner_is_ready(partner));
+	ferry_shadow_comm_await(shadow_comm, UINT64_MAX);
+	HOLDS(ferry_shadow_comm_is_ready(shadow_comm));
 	pthread_barrier_wait(&together);
 }
 
@@ -260,7 +260,7 @@ static void buffers_that_are_not_aligned_are_taken(void **state)
 static struct ferryComm *ferrys(struct player *player)
 {
 	struct ferry_nccl_comm *known = ferry_nccl_comm_take(player->rank.comm);
-	struct ferryComm *comm = atomic_load(&known->partner)->comm;
+	struct ferryComm *comm = atomic_load(&known->shadow_comm)->comm;
 	ferry_nccl_comm_release(known);
 	return comm;
 }
@@ -474,9 +474,9 @@ static void made_beside_stuck_calls(struct rank *rank)
 	struct player *player = (struct player *)rank;
 	stuck(player, &held);
 	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(rank->comm);
-	struct ferry_partner *partner = atomic_load(&comm->partner);
-	ferry_partner_await(partner, ferry_now_ns() + 10000000000u);
-	HOLDS(ferry_partner_is_ready(partner));
+	struct ferry_shadow_comm *shadow_comm = atomic_load(&comm->shadow_comm);
+	ferry_shadow_comm_await(shadow_comm, ferry_now_ns() + 10000000000u);
+	HOLDS(ferry_shadow_comm_is_ready(shadow_comm));
 	ferry_nccl_comm_release(comm);
 	abort_stuck(player, &held);
 }
@@ -605,12 +605,12 @@ static void revoked_early(struct rank *rank)
 	                   (cudaStream_t)player->stream)); /* NCCL's, and the double revokes nothing */
 	if (!last) {
 		struct ferry_nccl_comm *comm = ferry_nccl_comm_take(rank->comm);
-		struct ferry_partner *partner = atomic_load(&comm->partner);
-		EQUAL(atomic_load(&partner->state), FERRY_PARTNER_MAKING);
+		struct ferry_shadow_comm *shadow_comm = atomic_load(&comm->shadow_comm);
+		EQUAL(atomic_load(&shadow_comm->state), FERRY_SHADOW_COMM_MAKING);
 		pthread_barrier_wait(&together);
 		NCCL(ncclCommRevoke(rank->comm, 0));
-		ferry_partner_await(partner, ferry_now_ns() + 20000000000u);
-		EQUAL(atomic_load(&partner->state), FERRY_PARTNER_NONE);
+		ferry_shadow_comm_await(shadow_comm, ferry_now_ns() + 20000000000u);
+		EQUAL(atomic_load(&shadow_comm->state), FERRY_SHADOW_COMM_NONE);
 		ferry_nccl_comm_release(comm);
 		pthread_barrier_wait(&together);
 	}

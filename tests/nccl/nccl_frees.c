@@ -241,7 +241,7 @@ static int asked_for(void *memory, double *us)
 static void wait_for_idleness(struct player *player)
 {
 	struct ferry_nccl_comm *known = ferry_nccl_comm_take(player->rank.comm);
-	struct ferryComm *comm = atomic_load(&known->partner)->comm;
+	struct ferryComm *comm = atomic_load(&known->shadow_comm)->comm;
 	struct ferry_export_cell *cells =
 	        comm->rank.shared.arenas[0].export_cells + (size_t)player->rank.rank * FERRY_MOST_EXPORTS;
 	uint64_t mapped = 1;
@@ -305,7 +305,7 @@ static void occupied(struct rank *rank)
 	reduce_until(player, 2);
 	pthread_barrier_wait(&together);
 	struct ferry_nccl_comm *known = ferry_nccl_comm_take(rank->comm);
-	struct ferryComm *comm = atomic_load(&known->partner)->comm;
+	struct ferryComm *comm = atomic_load(&known->shadow_comm)->comm;
 	size_t before = left();
 	pthread_mutex_lock(&comm->lock);
 	/* what Ferry has never seen */

@@ -47,7 +47,7 @@ static ncclComm_t second(void)
 
 static void make(ncclComm_t handle, uint64_t word)
 {
-	ferry_nccl_comm_add(handle, &(struct ferry_nccl_birth){.key = {{word, ~word}}});
+	ferry_nccl_comm_add(handle, &(struct ferry_nccl_pending_comm){.key = {{word, ~word}}});
 }
 
 static void end_first(void)
@@ -143,8 +143,8 @@ static void *make_and_end(void *context)
 	for (uint64_t i = 0; i < ROUNDS; i++) {
 		uintptr_t handle = handle_of(thread, i);
 		uint64_t word = (uint64_t)handle << 32 | i;
-		struct ferry_nccl_birth birth = {.key = {{word, ~word}}, .has_key = true};
-		ferry_nccl_comm_add((ncclComm_t)handle, &birth);
+		struct ferry_nccl_pending_comm pending_comm = {.key = {{word, ~word}}, .has_key = true};
+		ferry_nccl_comm_add((ncclComm_t)handle, &pending_comm);
 		atomic_store(&shown[thread], handle);
 		if (i % 7 == 0)
 			sched_yield();
@@ -175,25 +175,25 @@ static void looking_up_takes_no_lock_and_finds_what_is_whole(void **state)
 
 static int count; /* ranks of the next one */
 
-static ncclResult_t tell_count(ncclComm_t handle, int *told)
+static ncclResult_t tell_count(ncclComm_t handle, int *logged)
 {
 	(void)handle;
-	*told = count;
+	*logged = count;
 	return ncclSuccess;
 }
 
-static ncclResult_t tell_zero(ncclComm_t handle, int *told)
+static ncclResult_t tell_zero(ncclComm_t handle, int *logged)
 {
 	(void)handle;
-	*told = 0;
+	*logged = 0;
 	return ncclSuccess;
 }
 
-static void must_say(const struct ferry_nccl_birth *birth, int nranks, const char *words)
+static void must_say(const struct ferry_nccl_pending_comm *pending_comm, int nranks, const char *words)
 {
 	count = nranks;
 	listen_to_all();
-	ferry_nccl_comm_add(FIRST, birth);
+	ferry_nccl_comm_add(FIRST, pending_comm);
 	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(FIRST);
 	for (int again = 0; again < 2; again++)
 		assert_true(ferry_nccl_comm_learn(comm));
@@ -206,8 +206,8 @@ static void rank_0_says_why_a_communicator_is_nccls_alone(void **state)
 {
 	static const struct ferry_nccl nccl = {
 	        .functions = {.CommCount = tell_count, .CommUserRank = tell_zero, .CommCuDevice = tell_zero}};
-	struct ferry_nccl_birth named = {.key = {{1, 1}}, .has_key = true}, nameless = {.has_key = false};
-	struct ferry_nccl_birth copying = {.key = {{1, 1}}, .has_key = true, .copies = true};
+	struct ferry_nccl_pending_comm named = {.key = {{1, 1}}, .has_key = true}, nameless = {.has_key = false};
+	struct ferry_nccl_pending_comm copying = {.key = {{1, 1}}, .has_key = true, .copies = true};
 	(void)state;
 	atomic_store(&ferry_nccl_found, &nccl);
 	ferry_log_set_level(FERRY_LOG_INFO);

@@ -49,9 +49,9 @@ static const struct virtual_machine pcie = {
 static struct virtual_machine with_limits(const struct virtual_machine *machine)
 {
 	struct virtual_machine known = *machine;
-	known.limits[FERRY_CARRIER_HOST] = (struct ferry_pace){60, 45 * GB_S};
+	known.limits[FERRY_FABRIC_HOST] = (struct ferry_pace){60, 45 * GB_S};
 	if (machine->peers)
-		known.limits[FERRY_CARRIER_PEER] = (struct ferry_pace){3, 375 * GB_S};
+		known.limits[FERRY_FABRIC_PEER] = (struct ferry_pace){3, 375 * GB_S};
 	return known;
 }
 
@@ -221,7 +221,7 @@ static struct gains sweep(const struct virtual_machine *machine, enum ferry_coll
 			                                                        (us[2 * i] + us[2 * i + 1]));
 	}
 	print_message("%-6s %-9s %-13s", machine->name,
-	              machine->limits[FERRY_CARRIER_HOST].rate > 0 ? "limits" : "no limits",
+	              machine->limits[FERRY_FABRIC_HOST].rate > 0 ? "limits" : "no limits",
 	              ferry_collective_name(collective));
 	for (int i = 0; i < BATCHES; i++) {
 		qsort(all[i], SEEDS, sizeof all[i][0], compare);
@@ -382,8 +382,8 @@ static struct reached run_bursts(const struct burst *burst, int batch, unsigned 
 	uint32_t words[2];
 	double us = 0, oracle = 0, calm = 0;
 	machine.burst_s = 1;
-	machine.burst[FERRY_CARRIER_HOST] = burst->host;
-	machine.burst[FERRY_CARRIER_NCCL] = burst->nccl;
+	machine.burst[FERRY_FABRIC_HOST] = burst->host;
+	machine.burst[FERRY_FABRIC_NCCL] = burst->nccl;
 	virtual_open(&machine, seed);
 	virtual_map(0);
 	double best[2] = {virtual_best_us(&what, false, &words[0]), virtual_best_us(&what, true, &words[1])};
@@ -453,7 +453,7 @@ static uint64_t signature_with(const char *name, const char *value)
 {
 	static struct ferry_meter meter;
 	struct ferry_share_table *table = calloc(1, ferry_share_table_bytes(2));
-	const struct ferry_pace paces[FERRY_NUM_CARRIERS] = {{0, 0}};
+	const struct ferry_pace paces[FERRY_NUM_FABRICS] = {{0, 0}};
 	assert_non_null(table);
 	setenv(name, value, 1);
 	assert_int_equal(ferry_meter_init(&meter), ferrySuccess);

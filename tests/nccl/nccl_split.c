@@ -381,7 +381,7 @@ static void drive_several_gpus(bool grouped)
 		struct ferry_nccl_comm *comm = ferry_nccl_comm_take(comms[i]);
 		players[i].rank.comm = comms[i];
 		/* With FERRY_SPLIT_WAIT the calls are shared from the first one on. */
-		assert_true(ferry_partner_is_ready(atomic_load(&comm->partner)));
+		assert_true(ferry_shadow_comm_is_ready(atomic_load(&comm->shadow_comm)));
 		ferry_nccl_comm_release(comm);
 	}
 	for (int round = 0; round < MOST && parts < 5; round++) {

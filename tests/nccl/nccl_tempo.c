@@ -33,7 +33,7 @@ static const struct virtual_machine pcie =
          .plan_us = 300,
          .export_us = 4000,
          .wake_us = 40,
-         .limits = {[FERRY_CARRIER_HOST] = {60, 45 * GB_S}},
+         .limits = {[FERRY_FABRIC_HOST] = {60, 45 * GB_S}},
          .drag = 0.09,
          .jitter = 0.01};
 
@@ -222,7 +222,7 @@ static void divided_calls_and_pushes_give_way_too(void **state)
 	machine.name = "NVLink";
 	machine.peers = true;
 	machine.slow = 0.04;
-	machine.limits[FERRY_CARRIER_PEER] = (struct ferry_pace){3, 375 * GB_S};
+	machine.limits[FERRY_FABRIC_PEER] = (struct ferry_pace){3, 375 * GB_S};
 	machine.curves[0] = (struct virtual_curve){FERRY_ALLREDUCE,
 	                                           {54, 119, 214, 269, 300, 329},
 	                                           {11, 20, 30, 38, 42, 44},

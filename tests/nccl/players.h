@@ -10,7 +10,7 @@
 #include "tests/fake_cuda/routers.h"
 #include "tests/nccl/ranks.h"
 
-#include "orchestrator/partner.h"
+#include "orchestrator/shadow_comm.h"
 #include "rank-lib/comm.h"
 
 #define LARGE (300 << 10) /* elements of 4 bytes: over the floor */
@@ -69,8 +69,8 @@ static inline void settle(struct player *player)
 static inline uint64_t parts_of(struct player *player)
 {
 	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(player->rank.comm);
-	struct ferry_partner *partner = atomic_load(&comm->partner);
-	uint64_t parts = partner && ferry_partner_is_ready(partner) ? partner->comm->journal.calls : 0;
+	struct ferry_shadow_comm *shadow_comm = atomic_load(&comm->shadow_comm);
+	uint64_t parts = shadow_comm && ferry_shadow_comm_is_ready(shadow_comm) ? shadow_comm->comm->journal.calls : 0;
 	ferry_nccl_comm_release(comm);
 	return parts;
 }

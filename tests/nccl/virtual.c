@@ -23,20 +23,20 @@ static void rank_open(int index)
 {
 	struct virtual_rank *rank = &virtual_all.ranks[index];
 	struct ferry_nccl_key key = {{1, 2}};
-	struct ferry_partner *partner = ferry_partner_new(&key, index, VIRTUAL_RANKS, index);
-	CHECK(partner);
+	struct ferry_shadow_comm *shadow_comm = ferry_shadow_comm_new(&key, index, VIRTUAL_RANKS, index);
+	CHECK(shadow_comm);
 	rank->ferry = calloc(1, sizeof *rank->ferry);
 	rank->ferry->rank.shared.arenas[0] = virtual_all.arena;
 	rank->ferry->mapped.submissions.ring = &rank->ring;
-	partner->comm = rank->ferry;
-	ferry_meter_open(&partner->meter, virtual_all.arena.shares, VIRTUAL_RANKS, (uint32_t)index,
+	shadow_comm->comm = rank->ferry;
+	ferry_meter_open(&shadow_comm->meter, virtual_all.arena.shares, VIRTUAL_RANKS, (uint32_t)index,
 	                 virtual_all.machine->peers, virtual_all.machine->limits);
-	ferry_arena_seal(&virtual_all.arena, (uint32_t)index, &partner->seal);
-	ferry_seal_join(&partner->seal, 0);
-	atomic_store(&partner->state, FERRY_PARTNER_READY);
+	ferry_arena_agreement(&virtual_all.arena, (uint32_t)index, &shadow_comm->agreement);
+	ferry_agreement_join(&shadow_comm->agreement, 0);
+	atomic_store(&shadow_comm->state, FERRY_SHADOW_COMM_READY);
 	rank->comm.rank = index;
 	rank->comm.nranks = VIRTUAL_RANKS;
-	atomic_store(&rank->comm.partner, partner);
+	atomic_store(&rank->comm.shadow_comm, shadow_comm);
 	rank->now_us = 10 * virtual_uniform();
 }
 
@@ -49,13 +49,13 @@ void virtual_leave_to_nccl(void)
 void virtual_leave_to_calls(void)
 {
 	for (int i = 0; i < VIRTUAL_RANKS; i++)
-		atomic_load(&virtual_all.ranks[i].comm.partner)->meter.follows = false;
+		atomic_load(&virtual_all.ranks[i].comm.shadow_comm)->meter.follows = false;
 }
 
 void virtual_abandon(void)
 {
 	for (int i = 0; i < VIRTUAL_RANKS; i++)
-		ferry_partner_abandon(atomic_load(&virtual_all.ranks[i].comm.partner));
+		ferry_shadow_comm_abandon(atomic_load(&virtual_all.ranks[i].comm.shadow_comm));
 }
 
 void virtual_open(const struct virtual_machine *machine, unsigned seed)
@@ -76,9 +76,9 @@ void virtual_open(const struct virtual_machine *machine, unsigned seed)
 void virtual_close(void)
 {
 	for (int i = 0; i < VIRTUAL_RANKS; i++) {
-		struct ferry_partner *partner = atomic_load(&virtual_all.ranks[i].comm.partner);
-		partner->comm = NULL;
-		ferry_partner_end(partner, false);
+		struct ferry_shadow_comm *shadow_comm = atomic_load(&virtual_all.ranks[i].comm.shadow_comm);
+		shadow_comm->comm = NULL;
+		ferry_shadow_comm_end(shadow_comm, false);
 		free(virtual_all.ranks[i].ferry);
 	}
 	ferry_arena_unmap(&virtual_all.arena);
@@ -164,8 +164,8 @@ static uint32_t word_of(const struct virtual_work *work)
 {
 	struct ferry_shares shares = {{0}};
 	double bytes = (double)work->what.bytes;
-	shares.part[FERRY_CARRIER_HOST] = (uint16_t)lround(work->ferry_bytes / bytes * FERRY_SHARES_WHOLE);
-	shares.part[FERRY_CARRIER_NCCL] = (uint16_t)(FERRY_SHARES_WHOLE - shares.part[FERRY_CARRIER_HOST]);
+	shares.part[FERRY_FABRIC_HOST] = (uint16_t)lround(work->ferry_bytes / bytes * FERRY_SHARES_WHOLE);
+	shares.part[FERRY_FABRIC_NCCL] = (uint16_t)(FERRY_SHARES_WHOLE - shares.part[FERRY_FABRIC_HOST]);
 	return ferry_shares_pack(&shares);
 }
 
@@ -224,8 +224,8 @@ void virtual_print(const struct virtual_calls *what, const struct virtual_call *
 	uint32_t word;
 	double best = virtual_best_us(what, false, &word);
 	printf("%-8s %-13s %5.0f MiB best %4u:", virtual_all.machine->name, ferry_collective_name(what->collective),
-	       (double)what->bytes / MIB, ferry_shares_unpack(word).part[FERRY_CARRIER_HOST]);
+	       (double)what->bytes / MIB, ferry_shares_unpack(word).part[FERRY_FABRIC_HOST]);
 	for (int i = 0; i < count; i++)
-		printf(" %u/%.2f", ferry_shares_unpack(calls[i].word).part[FERRY_CARRIER_HOST], calls[i].us / best);
+		printf(" %u/%.2f", ferry_shares_unpack(calls[i].word).part[FERRY_FABRIC_HOST], calls[i].us / best);
 	printf("\n");
 }

@@ -31,7 +31,7 @@ struct virtual_machine {
 	const char *name;
 	bool peers;
 	struct virtual_curve curves[4];
-	struct ferry_pace limits[FERRY_NUM_CARRIERS]; /* as ferry-perf limits has measured; rate 0: it has not */
+	struct ferry_pace limits[FERRY_NUM_FABRICS]; /* as ferry-perf limits has measured; rate 0: it has not */
 	double slow;                   /* NCCL is so much slower beside the host */
 	double nccl_noise, ferry_noise; /* relative, as of a normal distribution */
 	double outliers;               /* parts that take three times as long */
@@ -41,7 +41,7 @@ struct virtual_machine {
 	double jitter;                 /* what the program does varies by so much, from call to call, */
 	double drift, drift_s;         /* and by so much, slowly */
 	double burst_s;                /* so long without, so long with others' copies; 0: without */
-	double burst[FERRY_NUM_CARRIERS]; /* times as slow, in those */
+	double burst[FERRY_NUM_FABRICS]; /* times as slow, in those */
 };
 
 /* A call as it was, of rank 0. */
@@ -91,7 +91,7 @@ double virtual_now_us(void);
 /** What a call of those shares takes without noise, lanes awake. */
 double virtual_expected_us(const struct virtual_calls *what, uint32_t word, bool burst);
 
-/** The best fixed shares, and what they take. whole: one carrier has all of it. */
+/** The best fixed shares, and what they take. whole: one fabric has all of it. */
 double virtual_best_us(const struct virtual_calls *what, bool burst, uint32_t *word);
 
 /** Calls that made a plan on their way, or mapped a buffer. */

@@ -42,25 +42,25 @@ static double time_of(const double *rates, double bytes)
 }
 
 static void parts_us(const struct virtual_calls *what, double ferry, double nccl, bool burst,
-                     double us[FERRY_NUM_CARRIERS])
+                     double us[FERRY_NUM_FABRICS])
 {
 	const struct virtual_machine *machine = virtual_all.machine;
 	const struct virtual_curve *curve = curve_of(what->collective);
 	const double *slower = machine->burst;
-	us[FERRY_CARRIER_HOST] = nccl > 0 ? ferry_pace_us(&curve->host, ferry) : time_of(curve->ours, ferry);
-	us[FERRY_CARRIER_HOST] *= burst && slower[FERRY_CARRIER_HOST] > 0 ? slower[FERRY_CARRIER_HOST] : 1;
-	us[FERRY_CARRIER_NCCL] = time_of(curve->nccl, nccl);
-	us[FERRY_CARRIER_NCCL] *= burst && slower[FERRY_CARRIER_NCCL] > 0 ? slower[FERRY_CARRIER_NCCL] : 1;
-	us[FERRY_CARRIER_NCCL] += machine->slow * fmin(us[FERRY_CARRIER_HOST], us[FERRY_CARRIER_NCCL]);
+	us[FERRY_FABRIC_HOST] = nccl > 0 ? ferry_pace_us(&curve->host, ferry) : time_of(curve->ours, ferry);
+	us[FERRY_FABRIC_HOST] *= burst && slower[FERRY_FABRIC_HOST] > 0 ? slower[FERRY_FABRIC_HOST] : 1;
+	us[FERRY_FABRIC_NCCL] = time_of(curve->nccl, nccl);
+	us[FERRY_FABRIC_NCCL] *= burst && slower[FERRY_FABRIC_NCCL] > 0 ? slower[FERRY_FABRIC_NCCL] : 1;
+	us[FERRY_FABRIC_NCCL] += machine->slow * fmin(us[FERRY_FABRIC_HOST], us[FERRY_FABRIC_NCCL]);
 }
 
 double virtual_expected_us(const struct virtual_calls *what, uint32_t word, bool burst)
 {
 	struct ferry_shares shares = ferry_shares_unpack(word);
-	double us[FERRY_NUM_CARRIERS], bytes = (double)what->bytes,
-	                               nccl = bytes * shares.part[FERRY_CARRIER_NCCL] / FERRY_SHARES_WHOLE;
+	double us[FERRY_NUM_FABRICS], bytes = (double)what->bytes,
+	                              nccl = bytes * shares.part[FERRY_FABRIC_NCCL] / FERRY_SHARES_WHOLE;
 	parts_us(what, bytes - nccl, nccl, burst, us);
-	return fmax(us[FERRY_CARRIER_HOST], us[FERRY_CARRIER_NCCL]) + (nccl > 0 && nccl < bytes ? DIVIDED_US : 0);
+	return fmax(us[FERRY_FABRIC_HOST], us[FERRY_FABRIC_NCCL]) + (nccl > 0 && nccl < bytes ? DIVIDED_US : 0);
 }
 
 static bool divides(const struct virtual_calls *what)
@@ -91,7 +91,7 @@ static bool in_burst(double us)
 
 void virtual_finish(struct virtual_work *work)
 {
-	double ferry_from = 0, nccl_from = 0, submitted = 0, us[FERRY_NUM_CARRIERS];
+	double ferry_from = 0, nccl_from = 0, submitted = 0, us[FERRY_NUM_FABRICS];
 	for (int i = 0; i < VIRTUAL_RANKS; i++) {
 		double before = work->n ? virtual_all.works[(work->n - 1) % MOST].sides[i].end_us : 0;
 		ferry_from = fmax(ferry_from, fmax(before, work->sides[i].ferry_us));
@@ -105,8 +105,8 @@ void virtual_finish(struct virtual_work *work)
 	double late = ferry_from - virtual_all.lanes_us > ROUSED_US ? virtual_all.machine->wake_us : 0;
 	late += virtual_uniform() * fmin(ASLEEP_US, (ferry_from - fmax(submitted, virtual_all.lanes_us)) / ASLEEP);
 	work->ferry_end_us = ferry_from + late +
-	                     us[FERRY_CARRIER_HOST] * virtual_noise(virtual_all.machine->ferry_noise);
-	work->nccl_end_us = nccl_from + us[FERRY_CARRIER_NCCL] * virtual_noise(virtual_all.machine->nccl_noise);
+	                     us[FERRY_FABRIC_HOST] * virtual_noise(virtual_all.machine->ferry_noise);
+	work->nccl_end_us = nccl_from + us[FERRY_FABRIC_NCCL] * virtual_noise(virtual_all.machine->nccl_noise);
 	if (work->ferry_bytes > 0)
 		virtual_all.lanes_us = work->ferry_end_us;
 	double end = fmax(work->ferry_bytes > 0 ? work->ferry_end_us : 0, work->nccl_bytes > 0 ? work->nccl_end_us : 0);

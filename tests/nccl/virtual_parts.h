@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * What the parts of made time (virtual.h) share. virtual_machine.c: how long calls take; virtual_clock.c: the events of
- * the orchestrator's clocks; virtual_showing.c: plans and buffers that routers know; virtual_carriers.c: calls of
+ * the orchestrator's clocks; virtual_preregister.c: plans and buffers that routers know; virtual_fabrics.c: calls of
  * Ferry's communicator and of NCCL's; virtual.c: the ranks. One thread, so anybody may write anything here.
  */
 #ifndef FERRY_TESTS_NCCL_VIRTUAL_PARTS_H
@@ -11,7 +11,7 @@
 
 #include "ipc/arena.h"
 #include "orchestrator/communicators.h"
-#include "orchestrator/partner.h"
+#include "orchestrator/shadow_comm.h"
 #include "rank-lib/launch.h"
 
 #define CHECK(what) ((what) ? (void)0 : virtual_broken(__FILE__, __LINE__, #what))
@@ -46,8 +46,8 @@ struct virtual_event {
 	double host_us;
 };
 
-struct virtual_showing {
-	struct ferry_showing_asked asked[SHOWN_MOST];
+struct virtual_preregister {
+	struct ferry_preregister_asked asked[SHOWN_MOST];
 	double done_us[SHOWN_MOST];
 	uint32_t nasked;
 };
@@ -66,7 +66,7 @@ struct virtual_rank {
 	uint32_t nmapped;
 	uint64_t stamped[FERRY_METER_SAMPLES * 2]; /* by a stamp's index: 1 + the call, */
 	uint32_t stamps[FERRY_METER_SAMPLES * 2];  /* and the whole stamp */
-	struct virtual_showing showing;
+	struct virtual_preregister preregister;
 	struct virtual_event *events;
 	/* of the call that is being made */
 	uint32_t stamp;
@@ -110,7 +110,7 @@ double virtual_noise(double how);
 /** All have launched it, and all calls before it: its times are known from now on. */
 void virtual_finish(struct virtual_work *work);
 
-/* ---- virtual_showing.c ---- */
+/* ---- virtual_preregister.c ---- */
 
 uint64_t virtual_plan_of(enum ferry_collective collective, uint64_t count, uint64_t left_out);
 bool virtual_has_plan(const struct virtual_rank *rank, uint64_t plan);

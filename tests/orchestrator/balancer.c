@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Promises of the balancer, on carriers that are not there (tests/orchestrator/carriers.h): within five calls it is as
+ * Promises of the balancer, on fabrics that are not there (tests/orchestrator/fabrics.h): within five calls it is as
  * good as the best fixed shares, whatever it knew before; it follows bursts and drift, and no outliers; it is never
  * slower than NCCL alone. Prints what it reached beside what can be reached.
  */
@@ -18,7 +18,7 @@
 
 /* ---- from a cold start ---- */
 
-static void five_calls(const char *name, const struct carriers *machine, uint32_t usable, double know_host,
+static void five_calls(const char *name, const struct fabrics *machine, uint32_t usable, double know_host,
                        double know_nccl, double *worst)
 {
 	static const double sizes[] = {1, 4, 16, 64, 256, 1024};
@@ -27,10 +27,10 @@ static void five_calls(const char *name, const struct carriers *machine, uint32_
 		struct ferry_shares shares, best;
 		double taken[6];
 		program_start(&program, machine, usable, sizes[i] * MIB);
-		program.carriers.noise = 0.02;
+		program.fabrics.noise = 0.02;
 		if (know_host > 0)
 			program_know(&program, know_host, know_nccl);
-		double least = carriers_best(&program.carriers, sizes[i] * MIB, usable, 128 << 10, &best);
+		double least = fabrics_best(&program.fabrics, sizes[i] * MIB, usable, 128 << 10, &best);
 		for (int n = 0; n < 5; n++)
 			taken[n] = program_call(&program, 0) / least;
 		taken[5] = program_excess(&program, &shares);
@@ -54,7 +54,7 @@ static void five_calls_are_enough(void **state)
 	five_calls("nvlink, host half", &nvlink, TWO, 2, 1, &worst);
 	five_calls("nvlink, no rates", &nvlink, TWO, 0, 0, &worst);
 	assert_true(worst < 1.10);
-	/* of three carriers that hinder each other there are more sets than calls */
+	/* of three fabrics that hinder each other there are more sets than calls */
 	five_calls("pushes, right rates", &pushes, ALL, 1, 1, &three);
 	five_calls("pushes, NCCL half", &pushes, ALL, 1, 2, &three);
 	five_calls("pushes, no rates", &pushes, ALL, 0, 0, &three);
@@ -72,7 +72,7 @@ static void a_cold_start_is_good_after_five_calls(void **state)
 	static const struct {
 		const char *name;
 		enum ferry_collective collective;
-		const struct carriers *machine;
+		const struct fabrics *machine;
 	} cases[] = {{"AllReduce, NVLink", FERRY_ALLREDUCE, &nvlink},
 	             {"AllReduce, PCIe", FERRY_ALLREDUCE, &pcie},
 	             {"ReduceScatter, PCIe", FERRY_REDUCESCATTER, &pcie},
@@ -81,13 +81,13 @@ static void a_cold_start_is_good_after_five_calls(void **state)
 		for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
 			struct program program;
 			struct ferry_shares shares;
-			const struct carriers *machine = cases[which / 3].machine;
+			const struct fabrics *machine = cases[which / 3].machine;
 			program_start(&program, machine, TWO, sizes[i] * MIB);
 			program.balancer.rules.paces[HOST] = machine->paces[HOST];
 			program.balancer.rules.paces[HOST].rate *= wrong[which % 3];
 			program.call.collective = cases[which / 3].collective;
-			program.carriers.noise = 0.03;
-			program.carriers.seed = (unsigned)(100 * which + i);
+			program.fabrics.noise = 0.03;
+			program.fabrics.seed = (unsigned)(100 * which + i);
 			for (int n = 0; n < 5; n++)
 				program_call(&program, 0);
 			double left = program_excess(&program, &shares);
@@ -98,7 +98,7 @@ static void a_cold_start_is_good_after_five_calls(void **state)
 		}
 }
 
-/* Where nothing is known, two carriers that hinder each other need a probe. */
+/* Where nothing is known, two fabrics that hinder each other need a probe. */
 static void without_rates_it_gets_there_too(void **state)
 {
 	(void)state;
@@ -108,7 +108,7 @@ static void without_rates_it_gets_there_too(void **state)
 			struct program program;
 			struct ferry_shares shares;
 			program_start(&program, all ? &pushes : &pcie, all ? ALL : TWO, sizes[i] * MIB);
-			program.carriers.noise = 0.02;
+			program.fabrics.noise = 0.02;
 			for (int n = 0; n < 12000; n++)
 				program_call(&program, LATE);
 			double left = program_excess(&program, &shares);
@@ -125,7 +125,7 @@ static void a_new_size_starts_from_what_others_have_seen(void **state)
 	struct program program;
 	struct ferry_shares shares;
 	program_start(&program, &pcie, TWO, 4 * MIB);
-	program.carriers.noise = 0.02;
+	program.fabrics.noise = 0.02;
 	static const double sizes[] = {4, 64, 512, 16};
 	for (int i = 0; i < 4; i++) {
 		program.call.bytes = (uint64_t)(sizes[i] * MIB);
@@ -154,32 +154,32 @@ static void count(struct tally *tally, double bytes, double us, bool burst)
 	tally->burst_us += burst ? us : 0;
 }
 
-static struct tally run_fixed(const struct carriers *machine, double bytes, double seconds, uint32_t word)
+static struct tally run_fixed(const struct fabrics *machine, double bytes, double seconds, uint32_t word)
 {
 	struct tally tally = {0};
-	struct carriers carriers = *machine;
+	struct fabrics fabrics = *machine;
 	struct ferry_shares shares = ferry_shares_unpack(word);
-	double us[FERRY_NUM_CARRIERS];
-	for (carriers.seed = 7; carriers.now_us < seconds * 1e6;) {
-		bool burst = carriers_in_burst(&carriers);
-		count(&tally, bytes, carriers_call(&carriers, bytes, &shares, us), burst);
+	double us[FERRY_NUM_FABRICS];
+	for (fabrics.seed = 7; fabrics.now_us < seconds * 1e6;) {
+		bool burst = fabrics_in_burst(&fabrics);
+		count(&tally, bytes, fabrics_call(&fabrics, bytes, &shares, us), burst);
 	}
 	return tally;
 }
 
-static struct tally run_oracle(const struct carriers *machine, double bytes, double seconds, uint32_t usable)
+static struct tally run_oracle(const struct fabrics *machine, double bytes, double seconds, uint32_t usable)
 {
 	struct tally tally = {0};
-	struct carriers carriers = *machine;
+	struct fabrics fabrics = *machine;
 	struct ferry_shares shares = {{0}};
-	double us[FERRY_NUM_CARRIERS];
+	double us[FERRY_NUM_FABRICS];
 	int since = 0, phase = -1;
-	for (carriers.seed = 7; carriers.now_us < seconds * 1e6;) {
-		bool burst = carriers_in_burst(&carriers);
-		if (burst != phase || (carriers.drift > 0 && ++since % 100 == 0))
-			carriers_best(&carriers, bytes, usable, 128 << 10, &shares);
+	for (fabrics.seed = 7; fabrics.now_us < seconds * 1e6;) {
+		bool burst = fabrics_in_burst(&fabrics);
+		if (burst != phase || (fabrics.drift > 0 && ++since % 100 == 0))
+			fabrics_best(&fabrics, bytes, usable, 128 << 10, &shares);
 		phase = burst;
-		count(&tally, bytes, carriers_call(&carriers, bytes, &shares, us), burst);
+		count(&tally, bytes, fabrics_call(&fabrics, bytes, &shares, us), burst);
 	}
 	return tally;
 }
@@ -187,8 +187,8 @@ static struct tally run_oracle(const struct carriers *machine, double bytes, dou
 static struct tally run_adaptive(struct program *program, double seconds)
 {
 	struct tally tally = {0};
-	while (program->carriers.now_us < seconds * 1e6) {
-		bool burst = carriers_in_burst(&program->carriers);
+	while (program->fabrics.now_us < seconds * 1e6) {
+		bool burst = fabrics_in_burst(&program->fabrics);
 		count(&tally, (double)program->call.bytes, program_call(program, LATE), burst);
 	}
 	return tally;
@@ -204,14 +204,14 @@ static double rate_of(const struct tally *tally)
 	return tally->bytes / tally->us;
 }
 
-static struct reached run_long(const char *name, const struct carriers *machine, double bytes, uint32_t usable,
+static struct reached run_long(const char *name, const struct fabrics *machine, double bytes, uint32_t usable,
                                double seconds)
 {
 	struct program program;
 	struct ferry_shares best;
-	struct carriers calm = *machine;
+	struct fabrics calm = *machine;
 	calm.burst_s = 0;
-	carriers_best(&calm, bytes, usable, 128 << 10, &best);
+	fabrics_best(&calm, bytes, usable, 128 << 10, &best);
 	program_start(&program, machine, usable, bytes);
 	program_know(&program, 1, 1);
 	program.name = name;
@@ -240,7 +240,7 @@ static void bursts_are_left_and_met_again_at_once(void **state)
 	(void)state;
 	static const double sizes[] = {64, 256, 1024};
 	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-		struct carriers machine = nvlink;
+		struct fabrics machine = nvlink;
 		struct reached reached;
 		machine.noise = 0.03;
 		machine.outliers = 0.002;
@@ -263,7 +263,7 @@ static void bursts_are_left_and_met_again_at_once(void **state)
 static void noise_outliers_and_drift_cost_little(void **state)
 {
 	(void)state;
-	struct carriers machine = pcie;
+	struct fabrics machine = pcie;
 	machine.noise = 0.06;
 	assert_true(run_long("pcie, noise of 6%", &machine, 64 * MIB, TWO, 20).oracle > 0.96);
 	machine.noise = 0.02;
@@ -280,7 +280,7 @@ static void noise_outliers_and_drift_cost_little(void **state)
 static void it_is_never_slower_than_nccl_alone(void **state)
 {
 	(void)state;
-	struct carriers machine = pcie;
+	struct fabrics machine = pcie;
 	machine.noise = 0.02;
 	machine.together[NCCL][HOST] = machine.together[HOST][NCCL] = 2; /* worse together than either alone */
 	assert_true(run_long("worse together", &machine, 64 * MIB, TWO, 20).alone > 0.98);
@@ -299,7 +299,7 @@ static void nccl_with_gaps_has_a_pace_of_its_own(void **state)
 	(void)state;
 	static const double gaps[] = {1.02, 1.15, 1.33, 2};
 	for (size_t i = 0; i < sizeof gaps / sizeof *gaps; i++) {
-		struct carriers machine = nvlink;
+		struct fabrics machine = nvlink;
 		machine.noise = 0.02;
 		machine.gaps = gaps[i];
 		struct reached reached = run_long("nvlink, NCCL with gaps", &machine, 256 * MIB, TWO, 5);
@@ -319,17 +319,17 @@ static void what_fell_to_zero_is_tried_again(void **state)
 	struct ferry_shares shares;
 	program_start(&program, &pcie, TWO, 4 * MIB);
 	program_know(&program, 1, 1);
-	program.carriers.noise = 0.02;
+	program.fabrics.noise = 0.02;
 	for (int n = 0; n < 50; n++)
 		program_call(&program, LATE);
 	program_excess(&program, &shares);
 	assert_true(shares.part[HOST] > 100);
-	program.carriers.paces[HOST].rate /= 100; /* gone */
+	program.fabrics.paces[HOST].rate /= 100; /* gone */
 	for (int n = 0; n < 50; n++)
 		program_call(&program, LATE);
 	program_excess(&program, &shares);
 	assert_int_equal(shares.part[HOST], 0);
-	program.carriers.paces[HOST].rate *= 100;
+	program.fabrics.paces[HOST].rate *= 100;
 	int n = 0;
 	for (; n < 4000 && (program_excess(&program, &shares), shares.part[HOST] == 0); n++)
 		program_call(&program, LATE);
@@ -371,15 +371,15 @@ static void measuring_costs_a_thousandth_when_settled(void **state)
 		int measured = 0;
 		program_start(&program, &pcie, TWO, sizes[i] * MIB);
 		program_know(&program, 1, 1);
-		program.carriers.noise = 0.01;
+		program.fabrics.noise = 0.01;
 		for (int n = 0; n < 200; n++)
 			program_call(&program, LATE);
-		double began = program.carriers.now_us;
+		double began = program.fabrics.now_us;
 		for (int n = 0; n < 1000; n++) {
 			measured += ferry_balancer_measures(&program.balancer, &program.call, program.n);
 			program_call(&program, LATE);
 		}
-		double cost = measured * program.balancer.rules.measure_us / (program.carriers.now_us - began);
+		double cost = measured * program.balancer.rules.measure_us / (program.fabrics.now_us - began);
 		print_message("%4.0f MiB: %d of 1000 calls measured, %.3f%% of their time\n", sizes[i], measured,
 		              cost * 100);
 		assert_true(measured >= 10 && cost < 0.0015);
@@ -396,7 +396,7 @@ static void pinned_shares_stay_and_small_calls_are_nccls(void **state)
 	rules.pins = (struct ferry_shares){{102, 0, 922}};
 	ferry_balancer_init(&balancer, &rules);
 	for (uint64_t n = 0; n < 1000; n++) {
-		double us[FERRY_NUM_CARRIERS] = {1000, 0, 1};
+		double us[FERRY_NUM_FABRICS] = {1000, 0, 1};
 		uint32_t word = ferry_balancer_propose(&balancer, &call, n, 0);
 		assert_int_equal(word, ferry_shares_pack(&rules.pins));
 		assert_false(ferry_balancer_measures(&balancer, &call, n));
@@ -420,8 +420,8 @@ static void nonsense_does_no_harm(void **state)
 		struct ferry_balancer_call call = {(enum ferry_collective)(rand_r(&seed) % FERRY_NUM_COLLECTIVES),
 		                                   (ferryDataType_t)(rand_r(&seed) % 12),
 		                                   (uint64_t)rand_r(&seed) << rand_r(&seed) % 24, false};
-		double us[FERRY_NUM_CARRIERS];
-		for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
+		double us[FERRY_NUM_FABRICS];
+		for (int c = 0; c < FERRY_NUM_FABRICS; c++)
 			us[c] = values[rand_r(&seed) % 8];
 		uint32_t word = ferry_balancer_propose(&balancer, &call, n, 0);
 		struct ferry_shares shares = ferry_shares_unpack(word);

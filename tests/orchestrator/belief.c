@@ -16,19 +16,19 @@ static void divisions_are_the_best_that_there_are(void **state)
 	(void)state;
 	unsigned seed = 5;
 	for (int i = 0; i < 300; i++) {
-		struct carriers carriers = {.seed = 1};
+		struct fabrics fabrics = {.seed = 1};
 		struct ferry_paces paces;
 		struct ferry_shares shares, best;
-		double bytes = exp2(20 + rand_r(&seed) % 10), us[FERRY_NUM_CARRIERS];
-		for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
-			carriers.paces[c] = (struct ferry_pace){rand_r(&seed) % 300, (1 + rand_r(&seed) % 99) * GB_S};
-		for (int set = 0; set < FERRY_CARRIER_SETS; set++)
-			memcpy(paces.in[set], carriers.paces, sizeof carriers.paces);
+		double bytes = exp2(20 + rand_r(&seed) % 10), us[FERRY_NUM_FABRICS];
+		for (int c = 0; c < FERRY_NUM_FABRICS; c++)
+			fabrics.paces[c] = (struct ferry_pace){rand_r(&seed) % 300, (1 + rand_r(&seed) % 99) * GB_S};
+		for (int set = 0; set < FERRY_FABRIC_SETS; set++)
+			memcpy(paces.in[set], fabrics.paces, sizeof fabrics.paces);
 		struct ferry_division_rules rules = {ALL, ALL, 128 << 10, 0};
 		double said = ferry_divide(&paces, bytes, &rules, &shares);
-		assert_true(said <= carriers_best(&carriers, bytes, ALL, 128 << 10, &best) * 1.01);
-		assert_true(fabs(carriers_us(&carriers, bytes, &shares, us) / said - 1) < 1e-6);
-		for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
+		assert_true(said <= fabrics_best(&fabrics, bytes, ALL, 128 << 10, &best) * 1.01);
+		assert_true(fabs(fabrics_us(&fabrics, bytes, &shares, us) / said - 1) < 1e-6);
+		for (int c = 0; c < FERRY_NUM_FABRICS; c++)
 			assert_true(!shares.part[c] ||
 			            bytes * (shares.part[c] + 0.5) / FERRY_SHARES_WHOLE >= 128 << 10);
 	}
@@ -88,7 +88,7 @@ static void a_change_holds_for_all_sets(void **state)
 		program_call(&program, 0);
 	ferry_balancer_paces(&program.balancer, line, &paces);
 	double before = paces.in[1 << NCCL][NCCL].rate;
-	program.carriers.paces[NCCL].rate /= 2;
+	program.fabrics.paces[NCCL].rate /= 2;
 	for (int n = 0; n < 20; n++)
 		program_call(&program, 0);
 	ferry_balancer_paces(&program.balancer, line, &paces);
@@ -107,7 +107,7 @@ static void a_change_holds_for_sets_that_were_not_tried(void **state)
 	for (int n = 0; n < 20; n++)
 		program_call(&program, 0);
 	ferry_balancer_paces(&program.balancer, line, &before);
-	program.carriers.paces[HOST].rate /= 4;
+	program.fabrics.paces[HOST].rate /= 4;
 	for (int n = 0; n < 3; n++)
 		program_call(&program, 0);
 	assert_int_equal(line->belief.traces[HOST][0].count, 0);
@@ -127,12 +127,12 @@ static void a_sample_is_believed_as_a_whole(void **state)
 	program_know(&program, 1, 1);
 	const struct ferry_balancer_line *line = ferry_balancer_line(&program.balancer, &program.call);
 	for (int n = 0; n < 240; n++) {
-		program.carriers.paces[NCCL].rate = n / 80 == 1 ? 10 * GB_S : 21 * GB_S;
+		program.fabrics.paces[NCCL].rate = n / 80 == 1 ? 10 * GB_S : 21 * GB_S;
 		program_call(&program, 0);
 	}
 	assert_int_equal(line->why, FERRY_BALANCE_SETTLED);
-	program.carriers.paces[NCCL].rate = 10 * GB_S;
-	program.carriers.paces[HOST].rate = 3 * GB_S;
+	program.fabrics.paces[NCCL].rate = 10 * GB_S;
+	program.fabrics.paces[HOST].rate = 3 * GB_S;
 	program_call(&program, 0);
 	assert_int_equal(line->why, FERRY_BALANCE_CHANGED);
 	assert_true(ferry_shares_unpack(line->word).part[HOST] < FERRY_SHARES_WHOLE / 3);
@@ -150,7 +150,7 @@ static void other_sizes_believe_the_first_sample_of_a_change(void **state)
 		program.call.bytes = (uint64_t)sizes[n / 200];
 		program_call(&program, 0);
 	}
-	program.carriers.paces[HOST].rate /= 4;
+	program.fabrics.paces[HOST].rate /= 4;
 	for (int which = 0; which < 2; which++) {
 		int calls = 0;
 		program.call.bytes = (uint64_t)sizes[which];

@@ -62,7 +62,7 @@ static struct program fast = {.paces = {{25, 490e3}, {20, 720e3}}}, slow = {.pac
 
 static void choice_start(struct program *program, double limits)
 {
-	struct ferry_pace paces[FERRY_NUM_CARRIERS] = {[FERRY_CARRIER_PEER] = {0, limits}};
+	struct ferry_pace paces[FERRY_NUM_FABRICS] = {[FERRY_FABRIC_PEER] = {0, limits}};
 	ferry_choice_init(&program->choice, true, 1, paces);
 }
 
@@ -134,13 +134,13 @@ static void another_job_begins_with_what_one_has_learned(void **state)
 	choice_start(&fast, 0);
 	program_start(&fast, 256 * MIB, 0);
 	make(&fast, 100);
-	assert_true(ferry_choice_tell(&fast.choice, &fast.call, &index, &learned));
+	assert_true(ferry_choice_record(&fast.choice, &fast.call, &index, &learned));
 	assert_int_equal(index, 0);
 	assert_true(learned.whole && !learned.in_place);
 	assert_int_equal(learned.why, FERRY_BALANCE_SETTLED);
-	assert_int_equal(ferry_shares_unpack(learned.word).part[FERRY_CARRIER_PEER], FERRY_SHARES_WHOLE);
+	assert_int_equal(ferry_shares_unpack(learned.word).part[FERRY_FABRIC_PEER], FERRY_SHARES_WHOLE);
 	assert_in_range(learned.us, 380, 400);
-	assert_in_range(learned.paces[FERRY_CARRIER_NCCL].rate, 440e3, 490e3);
+	assert_in_range(learned.paces[FERRY_FABRIC_NCCL].rate, 440e3, 490e3);
 	choice_start(&fast, 0);
 	ferry_choice_adopt(&fast.choice, &learned);
 	program_start(&fast, 256 * MIB, AHEAD);
@@ -157,9 +157,9 @@ static void half_of_what_was_learned_is_adopted_too(void **state)
 	choice_start(&slow, 0);
 	program_start(&slow, 16 * MIB, 0);
 	make(&slow, 3);
-	assert_true(ferry_choice_tell(&slow.choice, &slow.call, &index, &learned));
+	assert_true(ferry_choice_record(&slow.choice, &slow.call, &index, &learned));
 	assert_int_equal(learned.why, FERRY_BALANCE_COLD);
-	assert_true(learned.paces[FERRY_CARRIER_NCCL].rate > 0 && !(learned.paces[FERRY_CARRIER_PEER].rate > 0));
+	assert_true(learned.paces[FERRY_FABRIC_NCCL].rate > 0 && !(learned.paces[FERRY_FABRIC_PEER].rate > 0));
 	choice_start(&slow, 0);
 	ferry_choice_adopt(&slow.choice, &learned);
 	program_start(&slow, 16 * MIB, AHEAD);
@@ -276,8 +276,8 @@ static void what_the_host_adds_to_pushes_is_promised_too(void **state)
 {
 	(void)state;
 	struct program program = {.paces = {{10, 360e3}, {20, 420e3}}};
-	struct ferry_pace paces[FERRY_NUM_CARRIERS] = {[FERRY_CARRIER_HOST] = {75, 45e3},
-	                                               [FERRY_CARRIER_PEER] = {0, 375e3}};
+	struct ferry_pace paces[FERRY_NUM_FABRICS] =
+	        {[FERRY_FABRIC_HOST] = {75, 45e3}, [FERRY_FABRIC_PEER] = {0, 375e3}};
 	static const enum ferry_collective all[] = {FERRY_BROADCAST, FERRY_SENDRECV};
 	for (int i = 0; i < 2; i++) {
 		ferry_choice_init(&program.choice, true, 2, paces);
@@ -337,7 +337,7 @@ static void a_try_ends_though_every_other_call_cannot_be_measured(void **state)
 static void no_call_is_measured_that_has_no_line(void **state)
 {
 	static struct ferry_choice choice;
-	struct ferry_pace paces[FERRY_NUM_CARRIERS] = {{0, 0}};
+	struct ferry_pace paces[FERRY_NUM_FABRICS] = {{0, 0}};
 	struct ferry_balancer_call call = {FERRY_ALLGATHER, ferryFloat32, 1, false};
 	(void)state;
 	ferry_choice_init(&choice, false, 2, paces);

@@ -27,17 +27,29 @@
 struct curve {
 	const char *name;
 	enum ferry_collective collective;
-	enum ferry_carrier carrier;
+	enum ferry_fabric fabric;
 	double nccl[SIZES], ours[SIZES];
 	struct ferry_pace limits; /* what ferry-perf limits would have found, of the call's bytes; rate 0: no file */
 };
 
 static const struct curve curves[] = {
-        {"alltoall", FERRY_ALLTOALL, FERRY_CARRIER_PEER, {69, 196, 328, 485, 568, 663}, {41, 170, 380, 592, 721, 749},
+        {"alltoall",
+         FERRY_ALLTOALL,
+         FERRY_FABRIC_PEER,
+         {69, 196, 328, 485, 568, 663},
+         {41, 170, 380, 592, 721, 749},
          {18, 750e3}},
-        {"allgather", FERRY_ALLGATHER, FERRY_CARRIER_PEER, {48, 153, 307, 429, 491, 544}, {41, 173, 417, 588, 717, 745},
+        {"allgather",
+         FERRY_ALLGATHER,
+         FERRY_FABRIC_PEER,
+         {48, 153, 307, 429, 491, 544},
+         {41, 173, 417, 588, 717, 745},
          {18, 750e3}},
-        {"allgather, PCIe", FERRY_ALLGATHER, FERRY_CARRIER_HOST, {25, 41, 48, 50, 50, 50}, {11, 31, 66, 84, 92, 94},
+        {"allgather, PCIe",
+         FERRY_ALLGATHER,
+         FERRY_FABRIC_HOST,
+         {25, 41, 48, 50, 50, 50},
+         {11, 31, 66, 84, 92, 94},
          {75, 90e3}},
 };
 #define CURVES (sizeof curves / sizeof curves[0])
@@ -86,10 +98,10 @@ static void feed_one(struct run *run)
 
 static void start_choice(struct ferry_choice *choice, const struct curve *curve)
 {
-	struct ferry_pace paces[FERRY_NUM_CARRIERS] = {{0, 0}};
-	paces[curve->carrier] = curve->limits;
+	struct ferry_pace paces[FERRY_NUM_FABRICS] = {{0, 0}};
+	paces[curve->fabric] = curve->limits;
 	/* one rank: so paces are of whole calls */
-	ferry_choice_init(choice, curve->carrier == FERRY_CARRIER_PEER, 1, paces);
+	ferry_choice_init(choice, curve->fabric == FERRY_FABRIC_PEER, 1, paces);
 }
 
 static void choose(struct run *run, int i)
@@ -108,13 +120,13 @@ static void pass_on(struct run *run)
 		struct ferry_balancer_call call = {(enum ferry_collective)line->collective, (ferryDataType_t)line->type,
 		                                   line->bytes, line->in_place};
 		struct ferry_share_line_words words = {0};
-		struct ferry_share_line told;
+		struct ferry_share_line logged;
 		uint32_t index;
-		assert_true(ferry_choice_tell(&run->choice, &call, &index, &told));
+		assert_true(ferry_choice_record(&run->choice, &call, &index, &logged));
 		assert_int_equal(index, i);
-		ferry_share_line_write(&words, &told);
-		assert_true(ferry_share_line_read(&words, &told));
-		ferry_choice_adopt(&next, &told);
+		ferry_share_line_write(&words, &logged);
+		assert_true(ferry_share_line_read(&words, &logged));
+		ferry_choice_adopt(&next, &logged);
 	}
 	run->choice = next;
 }

@@ -11,7 +11,7 @@
 #include "ipc/arena.h"
 #include "orchestrator/balance/ledger.h"
 #include "router/kept_shares.h"
-#include "tests/orchestrator/carriers.h"
+#include "tests/orchestrator/fabrics.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -30,20 +30,18 @@ static const struct ferry_balancer_call call = {FERRY_ALLREDUCE, ferryFloat32, B
 static const struct ferry_arena_shape shape = {.ndomains = 1, .nranks = RANKS, .staging = 1 << 20, .node = -1};
 
 /* Rank 2 has a slower way to the host. */
-static struct carriers machine_of(uint32_t rank)
+static struct fabrics machine_of(uint32_t rank)
 {
-	struct carriers machine = {.paces = {{90, 24 * GB_S}, {0, 0}, {40, 21 * GB_S}},
-	                           .noise = 0.01,
-	                           .seed = rank + 1};
+	struct fabrics machine = {.paces = {{90, 24 * GB_S}, {0, 0}, {40, 21 * GB_S}}, .noise = 0.01, .seed = rank + 1};
 	if (rank == 2)
-		machine.paces[FERRY_CARRIER_HOST].rate = 12 * GB_S;
+		machine.paces[FERRY_FABRIC_HOST].rate = 12 * GB_S;
 	return machine;
 }
 
 struct one {
 	struct ferry_ledger ledger;
-	struct ferry_seal seal;
-	struct carriers machine;
+	struct ferry_agreement agreement;
+	struct fabrics machine;
 	uint64_t calls;
 	uint32_t *words;
 };
@@ -56,21 +54,21 @@ static void one_open(struct one *one, const struct ferry_arena *arena, uint32_t 
 	one->calls = calls;
 	one->words = calloc(calls, sizeof *one->words);
 	ferry_ledger_open(&one->ledger, arena->shares, RANKS, rank, SIGNATURE, &rules);
-	ferry_arena_seal(arena, rank, &one->seal);
-	ferry_seal_join(&one->seal, 0);
+	ferry_arena_agreement(arena, rank, &one->agreement);
+	ferry_agreement_join(&one->agreement, 0);
 }
 
 static void one_call(struct one *one, uint64_t n)
 {
-	double us[FERRY_NUM_CARRIERS];
+	double us[FERRY_NUM_FABRICS];
 	bool measure;
 	uint32_t proposal = ferry_ledger_propose(&one->ledger, &call, n, 0, &measure);
-	uint32_t word = ferry_seal_take(&one->seal, n, proposal);
+	uint32_t word = ferry_agreement_take(&one->agreement, n, proposal);
 	struct ferry_shares shares = ferry_shares_unpack(word);
 	one->words[n] = word;
-	carriers_call(&one->machine, BYTES, &shares, us);
+	fabrics_call(&one->machine, BYTES, &shares, us);
 	if (measure)
-		ferry_ledger_tell(&one->ledger, &call, n, word, us);
+		ferry_ledger_record(&one->ledger, &call, n, word, us);
 }
 
 static void free_all(struct one *ranks)
@@ -83,7 +81,7 @@ static void free_all(struct one *ranks)
 static void check_share(uint32_t word)
 {
 	struct ferry_shares shares = ferry_shares_unpack(word);
-	assert_in_range(shares.part[FERRY_CARRIER_HOST], 330, 390);
+	assert_in_range(shares.part[FERRY_FABRIC_HOST], 330, 390);
 }
 
 static void the_slowest_rank_decides(void **state)
@@ -104,7 +102,7 @@ static void the_slowest_rank_decides(void **state)
 	check_share(line.word);
 	assert_int_equal(line.why, FERRY_BALANCE_SETTLED);
 	assert_int_equal(line.bytes, BYTES);
-	assert_true(fabs(line.paces[FERRY_CARRIER_HOST].rate / (12 * GB_S) - 1) < 0.1);
+	assert_true(fabs(line.paces[FERRY_FABRIC_HOST].rate / (12 * GB_S) - 1) < 0.1);
 	assert_true(line.samples > 20);
 	for (uint64_t n = 1000; n < 1010; n++) { /* and all propose it, though they have seen nothing of the others */
 		bool measure;
@@ -338,7 +336,7 @@ static void nothing_that_a_rank_has_written_is_trusted(void **state)
 				struct ferry_shares shares = ferry_shares_unpack(word);
 				assert_int_equal(shares.part[0] + shares.part[1] + shares.part[2],
 				                 FERRY_SHARES_WHOLE);
-				ferry_ledger_tell(ledger, &any, n, word, us);
+				ferry_ledger_record(ledger, &any, n, word, us);
 			}
 		}
 		ferry_arena_unmap(&arena);
@@ -347,7 +345,7 @@ static void nothing_that_a_rank_has_written_is_trusted(void **state)
 		for (uint32_t j = 0; j < kept->settings[i].ncourses; j++) {
 			const struct ferry_share_course *course = &kept->settings[i].courses[j];
 			assert_true(course->collective < FERRY_NUM_COLLECTIVES && course->type < ferryNumTypes);
-			for (int k = 0; k < FERRY_NUM_CARRIERS * FERRY_SHARE_BESIDE; k++) {
+			for (int k = 0; k < FERRY_NUM_FABRICS * FERRY_SHARE_BESIDE; k++) {
 				const struct ferry_pace *pace = &course->paces[k / 4][k % 4];
 				assert_true(pace->start_us >= 0 && pace->start_us <= 1e9 && pace->rate >= 0 &&
 				            pace->rate <= 1e8);
@@ -407,13 +405,13 @@ static void a_settled_call_costs_next_to_nothing(void **state)
 	for (int which = 0; which < SIZES; which++)
 		for (int i = 0; i < 40; i++, n++)
 			for (int rank = RANKS - 1; rank >= 0; rank--) {
-				double us[FERRY_NUM_CARRIERS];
+				double us[FERRY_NUM_FABRICS];
 				bool measure;
 				struct ferry_balancer_call other = call_of(which);
 				uint32_t word = ferry_ledger_propose(&ranks[0].ledger, &other, n, 0, &measure);
 				struct ferry_shares shares = ferry_shares_unpack(word);
-				carriers_call(&ranks[rank].machine, (double)other.bytes, &shares, us);
-				ferry_ledger_tell(&ranks[rank].ledger, &other, n, word, us);
+				fabrics_call(&ranks[rank].machine, (double)other.bytes, &shares, us);
+				ferry_ledger_record(&ranks[rank].ledger, &other, n, word, us);
 			}
 	for (int rank = 0; rank < 2; rank++) {
 		double first = INFINITY;

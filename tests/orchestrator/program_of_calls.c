@@ -3,12 +3,12 @@
 
 #include <string.h>
 
-void program_start(struct program *program, const struct carriers *carriers, uint32_t usable, double bytes)
+void program_start(struct program *program, const struct fabrics *fabrics, uint32_t usable, double bytes)
 {
 	struct ferry_balancer_rules rules = ferry_balancer_default_rules();
 	memset(program, 0, sizeof *program);
-	program->carriers = *carriers;
-	program->carriers.seed = 7;
+	program->fabrics = *fabrics;
+	program->fabrics.seed = 7;
 	rules.usable = usable;
 	ferry_balancer_init(&program->balancer, &rules);
 	program->call = (struct ferry_balancer_call){FERRY_ALLREDUCE, ferryFloat32, (uint64_t)bytes, false};
@@ -16,8 +16,8 @@ void program_start(struct program *program, const struct carriers *carriers, uin
 
 void program_know(struct program *program, double host_wrong, double nccl_wrong)
 {
-	for (int c = 0; c < FERRY_NUM_CARRIERS; c++) {
-		struct ferry_pace pace = program->carriers.paces[c];
+	for (int c = 0; c < FERRY_NUM_FABRICS; c++) {
+		struct ferry_pace pace = program->fabrics.paces[c];
 		pace.rate *= c == NCCL ? nccl_wrong : host_wrong;
 		if (pace.rate > 0)
 			program->balancer.rules.paces[c] = pace;
@@ -26,12 +26,12 @@ void program_know(struct program *program, double host_wrong, double nccl_wrong)
 
 double program_call(struct program *program, uint64_t late)
 {
-	double us[FERRY_NUM_CARRIERS];
+	double us[FERRY_NUM_FABRICS];
 	uint64_t n = program->n++;
 	uint32_t word = ferry_balancer_propose(&program->balancer, &program->call, n, program->trying);
 	bool measured = ferry_balancer_measures(&program->balancer, &program->call, n);
 	struct ferry_shares shares = ferry_shares_unpack(word);
-	double took = carriers_call(&program->carriers, (double)program->call.bytes, &shares, us);
+	double took = fabrics_call(&program->fabrics, (double)program->call.bytes, &shares, us);
 	program->busy_us += took;
 	if (program->log)
 		fprintf(program->log,
@@ -63,11 +63,11 @@ double program_call(struct program *program, uint64_t late)
 double program_excess(const struct program *program, struct ferry_shares *shares)
 {
 	struct ferry_shares best;
-	double us[FERRY_NUM_CARRIERS];
+	double us[FERRY_NUM_FABRICS];
 	const struct ferry_balancer *balancer = &program->balancer;
 	double bytes = (double)program->call.bytes;
 	*shares = ferry_shares_unpack(
 	        ferry_balancer_line((struct ferry_balancer *)balancer, &program->call)->word);
-	return carriers_us(&program->carriers, bytes, shares, us) /
-	       carriers_best(&program->carriers, bytes, balancer->rules.usable, balancer->rules.floor_bytes, &best);
+	return fabrics_us(&program->fabrics, bytes, shares, us) /
+	       fabrics_best(&program->fabrics, bytes, balancer->rules.usable, balancer->rules.floor_bytes, &best);
 }

@@ -18,8 +18,8 @@
 
 #define MIB  ((double)(1 << 20))
 #define GB_S 1000.0 /* bytes per microsecond */
-#define HOST FERRY_CARRIER_HOST
-#define NCCL FERRY_CARRIER_NCCL
+#define HOST FERRY_FABRIC_HOST
+#define NCCL FERRY_FABRIC_NCCL
 #define TWO  ((1u << HOST) | (1u << NCCL))
 
 #define SIZES  6
@@ -79,12 +79,12 @@ static double nccl_us(const struct machine *machine, double bytes)
 
 /* seed NULL: without noise. */
 static double call_us(const struct machine *machine, double bytes, uint32_t word, bool waited, unsigned *seed,
-                      double us[FERRY_NUM_CARRIERS])
+                      double us[FERRY_NUM_FABRICS])
 {
 	struct ferry_shares shares = ferry_shares_unpack(word);
 	double host = bytes * shares.part[HOST] / FERRY_SHARES_WHOLE,
 	       middle = (machine->slow[0] + machine->slow[1]) / 2;
-	us[FERRY_CARRIER_PEER] = 0;
+	us[FERRY_FABRIC_PEER] = 0;
 	us[HOST] = ferry_pace_us(&machine->host, host);
 	us[NCCL] = nccl_us(machine, bytes - host);
 	/* as long as the host works */
@@ -97,7 +97,7 @@ static double call_us(const struct machine *machine, double bytes, uint32_t word
 
 static double best_us(const struct machine *machine, double bytes, uint32_t *word)
 {
-	double least = INFINITY, us[FERRY_NUM_CARRIERS];
+	double least = INFINITY, us[FERRY_NUM_FABRICS];
 	for (int part = 0; part <= 1000; part += 2) {
 		struct ferry_shares shares = {{(uint16_t)part, 0, (uint16_t)((int)FERRY_SHARES_WHOLE - part)}};
 		double took = call_us(machine, bytes, ferry_shares_pack(&shares), false, NULL, us);
@@ -120,7 +120,7 @@ struct program {
 static double enqueue(struct program *program, double bytes, int calls, bool waited)
 {
 	struct ferry_balancer_call call = {FERRY_ALLREDUCE, ferryFloat32, (uint64_t)bytes, false};
-	double us[BATCH][FERRY_NUM_CARRIERS], sum = 0;
+	double us[BATCH][FERRY_NUM_FABRICS], sum = 0;
 	bool measured[BATCH];
 	uint32_t words[BATCH], trying = 0;
 	for (int i = 0; i < calls; i++) {
@@ -167,7 +167,7 @@ static void start_next(struct program *program, const struct program *before)
 {
 	struct ferry_share_course learned;
 	start(program, before->machine, before->seed, NULL);
-	ferry_balancer_tell(&before->balancer, &before->balancer.lines[0], &learned);
+	ferry_balancer_record(&before->balancer, &before->balancer.lines[0], &learned);
 	ferry_balancer_adopt(&program->balancer, &learned);
 }
 
@@ -184,7 +184,7 @@ struct gain {
 
 static struct gain gain_of(const struct machine *machine, double (*taken)[SIZES][PLACES], int size, int place)
 {
-	double gains[JOBS], us[FERRY_NUM_CARRIERS];
+	double gains[JOBS], us[FERRY_NUM_FABRICS];
 	double alone = call_us(machine, exp2(2 * size) * MIB, FERRY_SHARES_NONE, false, NULL, us);
 	for (int job = 0; job < JOBS; job++)
 		gains[job] = alone / taken[job][size][place];
@@ -195,7 +195,7 @@ static struct gain gain_of(const struct machine *machine, double (*taken)[SIZES]
 static void print_gains(const struct machine *machine, const char *which, double (*taken)[SIZES][PLACES],
                         struct gain gains[SIZES][PLACES])
 {
-	double us[FERRY_NUM_CARRIERS];
+	double us[FERRY_NUM_FABRICS];
 	for (int size = 0; size < SIZES; size++) {
 		double bytes = exp2(2 * size) * MIB,
 		       alone = call_us(machine, bytes, FERRY_SHARES_NONE, false, NULL, us);
@@ -227,7 +227,7 @@ static void run_jobs(const struct machine *machine, const struct ferry_pace *hos
 /* What fixed shares can gain at most; 0: nothing. */
 static double to_gain(const struct machine *machine, int size)
 {
-	double us[FERRY_NUM_CARRIERS], bytes = exp2(2 * size) * MIB;
+	double us[FERRY_NUM_FABRICS], bytes = exp2(2 * size) * MIB;
 	uint32_t word;
 	return call_us(machine, bytes, FERRY_SHARES_NONE, false, NULL, us) / best_us(machine, bytes, &word) - 1;
 }

@@ -64,7 +64,7 @@ static void a_program_that_passes_the_check_runs_whatever_its_size(void **state)
 		struct ranks ranks;
 		char *text = allreduce_of(sizes[i].nranks, sizes[i].nchunks);
 		open_ranks(&ranks, sizes[i].nranks, 1);
-		for (int round = 0; round < 3; round++) /* both banks, and the first again */
+		for (int round = 0; round < 3; round++) /* both parities, and the first again */
 			sum_by(&ranks, text);
 		sum_by(&ranks, NULL); /* a short one where the long one's counters still say what they said */
 		sum_by(&ranks, text);

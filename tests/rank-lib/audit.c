@@ -89,35 +89,35 @@ static void reduce_by_both(void)
 static void reduce_by_one(uint64_t seq)
 {
 	reduce(0);
-	for (int waited = 0; atomic_load(&arena.rank_lines[0].ring[seq % FERRY_BANKS].seq) != seq; waited++) {
+	for (int waited = 0; atomic_load(&arena.rank_lines[0].ring[seq % FERRY_PARITIES].seq) != seq; waited++) {
 		assert_true(waited < SOON_MS);
 		doze(1);
 	}
 }
 
-static void fails_with(const char *words)
+static void fails_with(const char *flags)
 {
 	ferryResult_t error = ferrySuccess;
 	for (int waited = 0; !error && waited < SOON_MS; waited++) {
 		doze(1);
 		OK(ferryCommGetAsyncError(ranks.comms[0], &error));
 	}
-	if (!error || !strstr(ferryGetLastError(ranks.comms[0]), words))
+	if (!error || !strstr(ferryGetLastError(ranks.comms[0]), flags))
 		fail_msg("%s: \"%s\"; expected \"%s\"", ferryGetErrorString(error),
-		         error ? ferryGetLastError(ranks.comms[0]) : "", words);
+		         error ? ferryGetLastError(ranks.comms[0]) : "", flags);
 }
 
 /* So does the call that is under way. */
-static void ends_with(const char *words)
+static void ends_with(const char *flags)
 {
-	fails_with(words);
+	fails_with(flags);
 	assert_int_not_equal(ferryStreamSynchronize(streams[0]), ferrySuccess);
 }
 
-static void write_counters(uint64_t bank, uint64_t value)
+static void write_counters(uint64_t parity, uint64_t value)
 {
 	for (uint32_t i = 0; i < COUNTERS; i++)
-		atomic_store(&arena.counters[bank][i].value, value);
+		atomic_store(&arena.counters[parity][i].value, value);
 }
 
 /* ---- what a lane finds ---- */
@@ -217,11 +217,11 @@ static void messages_that_cannot_have_been_taken_end_the_job(void **state)
 	(void)state;
 	for (int i = 0; i < 2 * FERRY_PAIR_SLOTS; i++) /* more than the window has room for */
 		OK(ferrySend(buffers[0], COUNT, ferryFloat32, 1, ranks.comms[0], streams[0]));
-	for (int waited = 0; atomic_load(&arena.pair_lines[1].up.value) < FERRY_PAIR_SLOTS; waited++) {
+	for (int waited = 0; atomic_load(&arena.pair_lines[1].d2h.value) < FERRY_PAIR_SLOTS; waited++) {
 		assert_true(waited < SOON_MS);
 		doze(1);
 	}
-	atomic_store(&arena.pair_lines[1].down.value, UINT64_MAX);
+	atomic_store(&arena.pair_lines[1].h2d.value, UINT64_MAX);
 	ends_with("18446744073709551615 taken");
 }
 
@@ -255,7 +255,7 @@ static void slices_that_are_not_sent_any_more_end_the_job(void **state)
 {
 	(void)state;
 	send_one();
-	atomic_store(&arena.pair_lines[1].up.value, 0);
+	atomic_store(&arena.pair_lines[1].d2h.value, 0);
 	fails_with("rank 0: the arena says that it has sent 0 slices to rank 1; it has ");
 }
 
@@ -263,7 +263,7 @@ static void slices_that_are_not_taken_any_more_end_the_job(void **state)
 {
 	(void)state;
 	send_one();
-	atomic_store(&arena.pair_lines[1].down.value, 0);
+	atomic_store(&arena.pair_lines[1].h2d.value, 0);
 	fails_with("rank 1: the arena says that it has taken 0 slices from rank 0; it has ");
 }
 

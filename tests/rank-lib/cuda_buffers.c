@@ -93,12 +93,12 @@ static const char rates[] = "{\"gpus\": [{\"push\": 1}, {\"push\": 1}, {\"push\"
                             "{\"d2h_overhead_us\": 2, \"h2d_overhead_us\": 3, \"d2h\": 50, \"h2d\": 50}}";
 
 /* One trial of each collective that has no sum; what is told of its plans goes to `told`. */
-static size_t moves_over(int nranks, FILE *told)
+static size_t moves_over(int nranks, FILE *logged)
 {
 	struct gang gang;
 	size_t wrong = 0;
 	int kept = dup(STDERR_FILENO);
-	assert_true(dup2(fileno(told), STDERR_FILENO) >= 0);
+	assert_true(dup2(fileno(logged), STDERR_FILENO) >= 0);
 	setenv("FERRY_DEBUG", "plan", 1);
 	gang_open(&gang, nranks, devices, 1);
 	for (int collective = 0; collective < FERRY_NUM_COLLECTIVES; collective++) {
@@ -126,16 +126,16 @@ static void messages_are_divided_as_was_measured(void **state)
 	(void)state;
 	char file[] = "/tmp/ferry-rates-XXXXXX", line[1024];
 	int descriptor = mkstemp(file), divided = 0;
-	FILE *told = tmpfile();
-	assert_non_null(told);
+	FILE *logged = tmpfile();
+	assert_non_null(logged);
 	assert_int_equal(write(descriptor, rates, sizeof rates - 1), sizeof rates - 1);
 	close(descriptor);
 	setenv("FERRY_LIMITS", file, 1);
-	size_t wrong = moves_over(3, told);
+	size_t wrong = moves_over(3, logged);
 	unsetenv("FERRY_LIMITS");
 	unlink(file);
-	rewind(told);
-	while (fgets(line, sizeof line, told)) {
+	rewind(logged);
+	while (fgets(line, sizeof line, logged)) {
 		double host = 0, peer = 0;
 		const char *fabrics = strstr(line, "fabrics host=");
 		if (!fabrics)
@@ -145,7 +145,7 @@ static void messages_are_divided_as_was_measured(void **state)
 		assert_non_null(strstr(line, "links 6 of 6"));
 		divided++;
 	}
-	fclose(told);
+	fclose(logged);
 	assert_int_equal(divided, 5); /* allgather, broadcast, gather, scatter, alltoall */
 	assert_int_equal(wrong, 0);
 }

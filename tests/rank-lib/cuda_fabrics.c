@@ -12,21 +12,21 @@
 
 static const int spread[] = {0, 1};
 
-static unsigned long long moved_down_by(int domain)
+static unsigned long long moved_h2d_by(int domain)
 {
 	static struct ferry_counters counters;
 	char path[128];
 	snprintf(path, sizeof path, "%s/router-%d.sock", getenv("FERRY_SOCKET_DIR"), domain);
 	assert_int_equal(ferry_counters_take(path, &counters), ferrySuccess);
 	assert_true(counters.njob_rows > 0);
-	return counters.job_rows[0].down;
+	return counters.job_rows[0].h2d;
 }
 
-static unsigned long long moved_down(void)
+static unsigned long long moved_h2d(void)
 {
 	unsigned long long bytes = 0;
 	for (int domain = 0; domain < domains_asked_for(); domain++)
-		bytes += moved_down_by(domain);
+		bytes += moved_h2d_by(domain);
 	return bytes;
 }
 
@@ -36,7 +36,7 @@ static unsigned long long through_the_host(const char *fabrics, const char *shar
 	struct gang gang;
 	open_with(&gang, 2, spread, fabrics, shares);
 	rounds_of(&gang, (struct what){.kind = kind, .bytes = 100000}, 2, -1, false);
-	unsigned long long bytes = moved_down();
+	unsigned long long bytes = moved_h2d();
 	gang_close(&gang);
 	no_misuse(NULL); /* the next one is a router's first job again */
 	return bytes;
@@ -57,12 +57,12 @@ static void what_the_fabrics_carry_is_what_was_asked_for(void **state)
 	assert_int_equal(through_the_host(NULL, "host=0", ALLGATHER), 0);
 }
 
-static void refused_at_start(const char *name, const char *value, const char *words)
+static void refused_at_start(const char *name, const char *value, const char *flags)
 {
 	ferryComm_t comms[2];
 	setenv(name, value, 1);
 	domains_open(1);
-	REFUSED(ferryInvalidArgument, words, ferryCommInitAll(comms, 2, spread));
+	REFUSED(ferryInvalidArgument, flags, ferryCommInitAll(comms, 2, spread));
 	domains_close();
 	unsetenv(name);
 }
@@ -160,7 +160,7 @@ static void all_that_links_lead_to_is_pushed(void **state)
 		setenv("FAKE_CUDA_PEERS", cases[i].links, 1);
 		open_with(&gang, 4, four, "peer", NULL);
 		rounds_of(&gang, (struct what){.kind = ALLGATHER, .bytes = 100000}, 2, -1, false);
-		unsigned long long bytes = moved_down();
+		unsigned long long bytes = moved_h2d();
 		gang_close(&gang);
 		no_misuse(NULL);
 		if (bytes != cases[i].bytes)

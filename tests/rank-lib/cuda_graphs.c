@@ -103,8 +103,8 @@ static void two_graphs_are_replayed_alternately_on_two_streams(void **state)
 #define KINDS 3 /* of calls: two that go round windows that take much of the staging, and one that fits them */
 
 /*
- * Calls that must be alone in the staging share it with those of either bank, on three streams that start them as they
- * like: first in the order in which they are made, then as rank 0's streams reach them, with eager ones between.
+ * Calls that must be alone in the staging share it with those of either parity, on three streams that start them as
+ * they like: first in the order in which they are made, then as rank 0's streams reach them, with eager ones between.
  */
 static void long_calls_share_the_staging_with_others_by_turns(void **state)
 {
@@ -122,7 +122,8 @@ static void long_calls_share_the_staging_with_others_by_turns(void **state)
 		places_round(places[kind], &gang);
 		rounds[kind]++;
 	}
-	places_round(places[0], &gang); /* under way in bank 1 when the first replay, a short one, comes to bank 0 */
+	places_round(places[0],
+	             &gang); /* under way in parity 1 when the first replay, a short one, comes to parity 0 */
 	rounds[0]++;
 	for (int kind = KINDS - 1; kind >= 0; kind--) {
 		capture_round(places[kind], &gang, 1, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, graphs[kind]);

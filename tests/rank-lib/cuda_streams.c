@@ -377,7 +377,7 @@ static void premulsum_reads_a_device_scalar_when_its_stream_reaches_the_call(voi
  */
 static void communicators_in_the_default_stream_in_another_order_are_told_of(void **state)
 {
-	static const char words[] = "1 call of other communicators of its process is not over";
+	static const char flags[] = "1 call of other communicators of its process is not over";
 	struct gang gangs[2];
 	struct place places[MOST_PLACES];
 	char path[] = "/tmp/ferry-streams-XXXXXX", said[4096] = "";
@@ -396,7 +396,7 @@ static void communicators_in_the_default_stream_in_another_order_are_told_of(voi
 		OK(ferryAllReduce(pointer_of(place->input), pointer_of(place->output), 1, ferryUint32, ferrySum,
 		                  gangs[(i + i / 2) % 2].comms[i % 2], NULL));
 	}
-	for (int waited = 0; waited < 5000 && !strstr(said, words); waited += 10) {
+	for (int waited = 0; waited < 5000 && !strstr(said, flags); waited += 10) {
 		doze(10);
 		if (pread(file, said, sizeof said - 1, 0) < 0)
 			break;
@@ -415,8 +415,8 @@ static void communicators_in_the_default_stream_in_another_order_are_told_of(voi
 		CU(cuStreamSynchronize(NULL));
 	}
 	places_close(places, &gangs[0]);
-	if (!strstr(said, words))
-		fail_msg("not said: \"%s\" but \"%s\"", words, said);
+	if (!strstr(said, flags))
+		fail_msg("not said: \"%s\" but \"%s\"", flags, said);
 }
 
 int main(void)

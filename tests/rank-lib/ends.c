@@ -137,15 +137,15 @@ static long now_ms(void)
 }
 
 /* Each was refused for the end: as it came, or for a communicator that is gone. */
-static void callers_end(struct caller *callers, ferryResult_t expected, const char *words, long since)
+static void callers_end(struct caller *callers, ferryResult_t expected, const char *flags, long since)
 {
 	for (int i = 0; i < CALLERS; i++) {
 		struct caller *caller = &callers[i];
 		assert_int_equal(pthread_join(caller->thread, NULL), 0);
 		bool gone = caller->result == ferryInvalidArgument && strstr(caller->message, "destroyed");
-		bool told = caller->call == question || strstr(caller->message, words);
+		bool logged = caller->call == question || strstr(caller->message, flags);
 		bool meanwhile = caller->result == ferryInvalidUsage && strstr(caller->message, "meanwhile");
-		if (!gone && !meanwhile && (caller->result != expected || !told))
+		if (!gone && !meanwhile && (caller->result != expected || !logged))
 			fail_msg("caller %d after %u calls: %s: \"%s\"", i, caller->calls,
 			         ferryGetErrorString(caller->result), caller->message);
 	}

@@ -105,14 +105,14 @@ static void attach(const struct router_process *to)
 	                                       .descriptors = 1};
 	static const _Atomic uint32_t failed;
 	struct ferry_attach_reply reply;
-	int descriptor, words = memfd_create("words", MFD_CLOEXEC);
+	int descriptor, flags = memfd_create("words", MFD_CLOEXEC);
 	memset(message.key, 7, sizeof message.key);
 	ferry_link_init(&to_router);
 	assert_int_equal(device->ops->pieces->identify(device, message.gpu), ferrySuccess);
 	assert_int_equal(ferry_endpoint_connect(to->path, &to_router.socket), ferrySuccess);
-	if (ferry_attach_exchange(to_router.socket, &message, NULL, &words, &reply, &descriptor, 1, NULL))
+	if (ferry_attach_exchange(to_router.socket, &message, NULL, &flags, &reply, &descriptor, 1, NULL))
 		fail_msg("%s", ferry_last_message());
-	close(words);
+	close(flags);
 	if (!(reply.flags & FERRY_ATTACH_MAPPED))
 		fail_msg("not mapped: %s", reply.message);
 	assert_int_equal(ferry_arena_map(descriptor, &arena), ferrySuccess);
@@ -422,15 +422,16 @@ static void open_journal(struct ferry_journal *journal)
 	ferry_journal_open(journal, arena.rings, 1u << OWN_DOMAIN, 1u << OTHER_DOMAIN, NULL);
 }
 
-static ferryResult_t note_landing(void *sum, const struct ferry_exported *exported, const int *descriptors, bool pinned)
+static ferryResult_t note_put_target(void *sum, const struct ferry_exported *exported, const int *descriptors,
+                                     bool pinned)
 {
 	(void)descriptors;
 	assert_false(pinned);
-	*(uint32_t *)sum += 1 + 16 * exported->landing;
+	*(uint32_t *)sum += 1 + 16 * exported->put_target;
 	return ferrySuccess;
 }
 
-static const struct ferry_journal_reader landing_reader = {.exported = note_landing};
+static const struct ferry_journal_reader put_target_reader = {.exported = note_put_target};
 
 /* First for the rank itself, then under the same name for others, too. */
 static void the_next_router_hears_what_others_put_into(void **state)
@@ -443,14 +444,15 @@ static void the_next_router_hears_what_others_put_into(void **state)
 	CUdeviceptr at = allocate(100000);
 	open_journal(&journal);
 	ferry_exports_journal(exports, &journal);
-	for (int landing = 0; landing < 2; landing++)
-		assert_int_equal(ferry_exports_name(exports, (void *)(uintptr_t)at, 1000, 1, false, landing,
-		                                    landing ? &again : &first),
+	for (int put_target = 0; put_target < 2; put_target++)
+		assert_int_equal(ferry_exports_name(exports, (void *)(uintptr_t)at, 1000, 1, false, put_target,
+		                                    put_target ? &again : &first),
 		                 ferrySuccess);
 	assert_memory_equal(&again, &first, sizeof again);
-	assert_int_equal(ferry_journal_replay(&journal, OWN_DOMAIN, &landing_reader, &given, &taken), ferrySuccess);
+	assert_int_equal(ferry_journal_replay(&journal, OWN_DOMAIN, &put_target_reader, &given, &taken), ferrySuccess);
 	assert_int_equal(given, 17);
-	assert_int_equal(ferry_journal_replay(&journal, OTHER_DOMAIN, &landing_reader, &given, &taken), ferrySuccess);
+	assert_int_equal(ferry_journal_replay(&journal, OTHER_DOMAIN, &put_target_reader, &given, &taken),
+	                 ferrySuccess);
 	assert_int_equal(given, 34);
 	ferry_exports_journal(exports, NULL);
 	ferry_journal_end(&journal);

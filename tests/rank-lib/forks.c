@@ -50,8 +50,8 @@ static int end_routers(void **state)
 	(void)state;
 	for (int domain = 0; domain < DOMAINS; domain++) {
 		/* told once: the second time it ends without removing its socket */
-		for (pid_t pid, told = 0; (pid = (pid_t)router_says(domain, "pid=")) != 0; told = pid) {
-			if (pid != told && kill(pid, SIGTERM))
+		for (pid_t pid, logged = 0; (pid = (pid_t)router_says(domain, "pid=")) != 0; logged = pid) {
+			if (pid != logged && kill(pid, SIGTERM))
 				break;
 			poll(NULL, 0, 10); /* it is no child, so there is nothing to wait on */
 		}
@@ -80,8 +80,8 @@ static void a_communicator_is_of_no_use_to_a_forked_child_and_says_so(void **sta
 	pid_t child = fork();
 	if (!child) {
 		ferryResult_t result = ferryAllReduce(&value, &value, 1, ferryFloat32, ferrySum, ranks.comms[0], NULL);
-		bool told = result == ferryInvalidUsage && strstr(ferryGetLastError(NULL), "forked");
-		_exit(!told + 2 * (ferryCommDestroy(ranks.comms[0]) != ferryInvalidUsage));
+		bool logged = result == ferryInvalidUsage && strstr(ferryGetLastError(NULL), "forked");
+		_exit(!logged + 2 * (ferryCommDestroy(ranks.comms[0]) != ferryInvalidUsage));
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);

@@ -160,12 +160,12 @@ static void host_functions_are_refused_what_waits_for_themselves(void **state)
 
 /* ---- calls far ahead ---- */
 
-static _Atomic int let_go;
+static _Atomic int released;
 
 static void wait_to_be_let_go(void *nothing)
 {
 	(void)nothing;
-	while (!atomic_load(&let_go))
+	while (!atomic_load(&released))
 		nanosleep(&(struct timespec){0, 1000000}, NULL);
 }
 
@@ -182,7 +182,7 @@ static void *synchronize(void *argument)
 	return NULL;
 }
 
-/* Calls take turns on two streams, of which one is held: those of the other are in the other bank, and go on. */
+/* Calls take turns on two streams, of which one is held: those of the other are in the other parity, and go on. */
 static void calls_of_a_stream_go_on_beside_one_that_is_held(void **state)
 {
 	static float data[2][8];
@@ -195,7 +195,7 @@ static void calls_of_a_stream_go_on_beside_one_that_is_held(void **state)
 	for (int rank = 0; rank < 2; rank++)
 		for (int i = 0; i < 2; i++)
 			assert_int_equal(ferryStreamCreate(&streams[rank][i], rank), ferrySuccess);
-	atomic_store(&let_go, 0);
+	atomic_store(&released, 0);
 	assert_int_equal(ferryLaunchHostFunc(streams[1][0], wait_to_be_let_go, NULL), ferrySuccess);
 	for (int call = 0; call < 8; call++)
 		for (int rank = 0; rank < 2; rank++)
@@ -205,7 +205,7 @@ static void calls_of_a_stream_go_on_beside_one_that_is_held(void **state)
 	struct synchronizer other = {.stream = streams[1][1]};
 	assert_int_equal(pthread_create(&thread, NULL, synchronize, &other), 0);
 	bool came = comes(&other.done);
-	atomic_store(&let_go, 1);
+	atomic_store(&released, 1);
 	pthread_join(thread, NULL);
 	for (int rank = 0; rank < 2; rank++)
 		for (int i = 0; i < 2; i++) {

@@ -55,7 +55,7 @@ struct lie {
 	const char *what;
 	size_t at, bytes; /* of struct record, the parts behind the head included */
 	uint64_t value;
-	const char *words;
+	const char *flags;
 };
 
 #define HEAD(field)    offsetof(struct record, head.field), sizeof(((struct record *)0)->head.field)
@@ -78,7 +78,7 @@ static void tell_lies(const struct lie *lies, size_t count, enum ferry_collectiv
 		for (uint32_t rank = 0; rank < RANKS; rank++)
 			submit(&liar, rank, &records[rank]);
 		reach(&liar);
-		must_fail(&liar, lies[i].words, lies[i].what);
+		must_fail(&liar, lies[i].flags, lies[i].what);
 		others_run_on();
 		liar_close(&liar);
 	}
@@ -92,8 +92,8 @@ static void fields_out_of_range_end_the_job_with_their_values(void **state)
 	        {"another kind's record", HEAD(kind), FERRY_SUBMIT_MESSAGES, "a group of 0"},
 	        {"a number from the past", HEAD(number), UINT64_MAX, "submission 18446744073709551615 after 0"},
 	        {"a number too far on", HEAD(number), 2, "submission 2 after 0"},
-	        {"one word too far", HEAD(word), FERRY_WORDS, "word 32768"},
-	        {"a word far away", HEAD(word), UINT32_MAX, "word 4294967295"},
+	        {"one word too far", HEAD(flag), FERRY_STREAM_FLAGS, "word 32768"},
+	        {"a word far away", HEAD(flag), UINT32_MAX, "word 4294967295"},
 	        {"a plan that there is not", HEAD(plan_hash), 1234, "00000000000004d2"},
 	        {"no plan", HEAD(plan_hash), 0, "0000000000000000"},
 	        {"another count", HEAD(count), COUNT + 1, "of 4001 with the plan of"},
@@ -195,7 +195,7 @@ __attribute__((no_sanitize("thread"))) static void *change_heads(void *argument)
 
 static bool has_let_go(const struct liar *liar, uint32_t rank)
 {
-	return atomic_load(&liar->shared.arenas[0].header->let_go) >> rank & 1;
+	return atomic_load(&liar->shared.arenas[0].header->released) >> rank & 1;
 }
 
 /* The others' calls and its own go on until then, and what it submits later is not even looked at. */
@@ -208,7 +208,7 @@ static void nothing_is_moved_for_a_rank_that_was_answered_when_it_left(void **st
 	liar_open(&liar, FERRY_ALLREDUCE, false);
 	honest_call(&liar, 0, &record);
 	submit(&liar, 0, &record);
-	atomic_store(&liar.words[0].word, 1);
+	atomic_store(&liar.flags[0].flag, 1);
 	assert_false(has_let_go(&liar, 0) || has_let_go(&liar, 1));
 	assert_int_equal(ferry_attach_call(liar.sockets[0], &leave, NULL, NULL), ferrySuccess);
 	assert_true(has_let_go(&liar, 0));
@@ -220,7 +220,7 @@ static void nothing_is_moved_for_a_rank_that_was_answered_when_it_left(void **st
 	assert_true(has_let_go(&liar, 1)); /* though the job has a rank left */
 	liar.sockets[1] = -1;
 	assert_int_equal(atomic_load(&liar.shared.arenas[0].rings[0].taken), taken);
-	assert_int_equal(atomic_load(&liar.words[0].word), 1);
+	assert_int_equal(atomic_load(&liar.flags[0].flag), 1);
 	others_run_on();
 	liar_close(&liar);
 }
@@ -257,7 +257,7 @@ static void words_that_are_short_or_may_shrink_are_refused(void **state)
 {
 	static const struct {
 		size_t bytes;
-		int seals;
+		int agreements;
 	} bad[] = {{WORDS_BYTES, 0},
 	           {WORDS_BYTES - 4096, F_SEAL_SHRINK},
 	           {0, F_SEAL_SHRINK},
@@ -269,16 +269,16 @@ static void words_that_are_short_or_may_shrink_are_refused(void **state)
 		memset(&liar, 0, sizeof liar);
 		liar.shared.nranks = RANKS;
 		liar.shared.ndomains = 1;
-		int words = liar_make_words(bad[i].bytes, bad[i].seals);
+		int flags = liar_make_flags(bad[i].bytes, bad[i].agreements);
 		for (uint32_t rank = 0; rank < RANKS; rank++)
-			liar_attach(&liar, rank, words, 100000 + (uint32_t)i);
+			liar_attach(&liar, rank, flags, 100000 + (uint32_t)i);
 		ferryResult_t result = liar_make_ready(&liar, 0);
 		assert_int_equal(result, ferryRefused);
 		assert_non_null(strstr(ferry_last_message(), "words"));
 		for (int rank = 0; rank < RANKS; rank++)
 			close(liar.sockets[rank]);
 		ferry_arena_unmap(&liar.shared.arenas[0]);
-		close(words);
+		close(flags);
 		others_run_on();
 	}
 }
@@ -296,8 +296,9 @@ static uint64_t next_random(uint64_t *state)
 /* One value of some field, which is little off, a bound, or anything. */
 static void change_field(struct record *record, uint64_t *random)
 {
-	static const uint64_t values[] = {0, 1, 2, 63, 64, 1023, 1024, FERRY_WORDS, UINT32_MAX, 1ull << 32,
-	                                  1ull << 55, UINT64_MAX};
+	static const uint64_t values[] = {0,          1,          2,          63,
+	                                  64,         1023,       1024,       FERRY_STREAM_FLAGS,
+	                                  UINT32_MAX, 1ull << 32, 1ull << 55, UINT64_MAX};
 	size_t size = 1u << next_random(random) % 4;
 	size_t at = next_random(random) % ((PART_AT + 2 * sizeof record->messages[0]) / size) * size;
 	uint64_t value = values[next_random(random) % (sizeof values / sizeof *values)];
@@ -329,7 +330,7 @@ static uint64_t submit_anything(struct liar *liar, uint64_t *random)
 				record.head.seq = 0;
 			}
 		}
-		record.head.word = (uint32_t)(next_random(random) % 3);
+		record.head.flag = (uint32_t)(next_random(random) % 3);
 		record.head.turn = (uint32_t)(next_random(random) % 3);
 		record.head.number = ++liar->written[rank];
 		for (uint64_t changes = next_random(random) % 3; changes; changes--)
@@ -354,10 +355,10 @@ static void anything_at_all_harms_nobody_else(void **state)
 		liar_open(&liar, round % 2 ? FERRY_ALLTOALLV : FERRY_ALLREDUCE, false);
 		for (int step = 0; step < 6 && !has_failed(&liar); step++) {
 			writes += submit_anything(&liar, &random);
-			for (uint32_t word = 0; word < 3; word++) {
+			for (uint32_t flag = 0; flag < 3; flag++) {
 				writes++;
-				atomic_store(&liar.words[word].word, next_random(&random) % 2);
-				atomic_store(&liar.words[word].forgotten, next_random(&random) % 8 == 0);
+				atomic_store(&liar.flags[flag].flag, next_random(&random) % 2);
+				atomic_store(&liar.flags[flag].forgotten, next_random(&random) % 8 == 0);
 			}
 			reach(&liar);
 			fails_within(&liar, 3);

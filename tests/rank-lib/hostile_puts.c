@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LANDING_BYTES (COUNT * 4)
+#define PUT_TARGET_BYTES (COUNT * 4)
 #define PATIENCE_MS   60000 /* lanes look every 50, and the router once a second */
 
 static void fill_inputs(const struct liar *liar)
@@ -57,27 +57,28 @@ static void a_rank_that_does_not_lie_is_pushed_to(void **state)
 	others_run_on();
 }
 
-/* ---- landings ---- */
+/* ---- put targets ---- */
 
 /* A field of what says where a rank's buffer is, behind the router's back. */
 struct scribble {
 	const char *what;
 	uint64_t index, generation, offset;
-	const char *words;
+	const char *flags;
 };
 
 static const struct scribble scribbles[] = {
-        {"an index beyond all", FERRY_MOST_EXPORTS, 1, LANDING_BYTES, "export 1024"},
-        {"an index that would be a good one", FERRY_MOST_EXPORTS + 1, 1, LANDING_BYTES, "export 1025"},
-        {"an index far away", UINT32_MAX - 1, 1, LANDING_BYTES, "export 4294967294"},
-        {"an address", FERRY_LANDING_DIRECT, 1, LANDING_BYTES, "whose data no router moves"},
-        {"an index of nothing", 2, 1, LANDING_BYTES, "export 2 of rank 1, which has 0"},
-        {"no generation", 1, 0, LANDING_BYTES, "generation 0 of export 1"},
-        {"a generation to come", 1, 2, LANDING_BYTES, "generation 2 of export 1"},
-        {"one byte too far", 1, 1, LANDING_BYTES + 1, "16000 bytes at 16001"},
-        {"behind the end", 1, 1, 2 * LANDING_BYTES + 1, "at 32001"},
+        {"an index beyond all", FERRY_MOST_EXPORTS, 1, PUT_TARGET_BYTES, "export 1024"},
+        {"an index that would be a good one", FERRY_MOST_EXPORTS + 1, 1, PUT_TARGET_BYTES, "export 1025"},
+        {"an index far away", UINT32_MAX - 1, 1, PUT_TARGET_BYTES, "export 4294967294"},
+        {"an address", FERRY_PUT_TARGET_DIRECT, 1, PUT_TARGET_BYTES, "whose data no router moves"},
+        {"an index of nothing", 2, 1, PUT_TARGET_BYTES, "export 2 of rank 1, which has 0"},
+        {"no generation", 1, 0, PUT_TARGET_BYTES, "generation 0 of export 1"},
+        {"a generation to come", 1, 2, PUT_TARGET_BYTES, "generation 2 of export 1"},
+        {"one byte too far", 1, 1, PUT_TARGET_BYTES + 1, "16000 bytes at 16001"},
+        {"behind the end", 1, 1, 2 * PUT_TARGET_BYTES + 1, "at 32001"},
         {"an offset that overflows", 1, 1, UINT64_MAX, "at 18446744073709551615"},
-        {"an offset whose end overflows", 1, 1, UINT64_MAX - LANDING_BYTES + 1, "16000 bytes at 1844674407370953561"},
+        {"an offset whose end overflows", 1, 1, UINT64_MAX - PUT_TARGET_BYTES + 1,
+         "16000 bytes at 1844674407370953561"},
 };
 
 #define SCRIBBLES (sizeof scribbles / sizeof *scribbles)
@@ -87,24 +88,24 @@ static struct ferry_descriptor *descriptor_of(const struct liar *liar, uint32_t 
 	return &ferry_rank_line(&liar->shared, rank)->ring[1]; /* of call 1 */
 }
 
-static void await(const _Atomic uint64_t *word, uint64_t value, const char *what)
+static void await(const _Atomic uint64_t *flag, uint64_t value, const char *what)
 {
-	for (int waited = 0; atomic_load(word) != value && waited < 20000; waited++)
+	for (int waited = 0; atomic_load(flag) != value && waited < 20000; waited++)
 		doze(1);
-	if (atomic_load(word) != value)
-		fail_msg("%s: %llu", what, (unsigned long long)atomic_load(word));
+	if (atomic_load(flag) != value)
+		fail_msg("%s: %llu", what, (unsigned long long)atomic_load(flag));
 }
 
 static void scribble_descriptor(const struct liar *liar, uint32_t rank, const struct scribble *scribble)
 {
 	struct ferry_descriptor *descriptor = descriptor_of(liar, rank);
-	atomic_store(&descriptor->landing_index, (uint32_t)scribble->index);
-	atomic_store(&descriptor->landing_generation, scribble->generation);
-	atomic_store(&descriptor->landing_offset, scribble->offset);
+	atomic_store(&descriptor->put_target_index, (uint32_t)scribble->index);
+	atomic_store(&descriptor->put_target_generation, scribble->generation);
+	atomic_store(&descriptor->put_target_offset, scribble->offset);
 }
 
 /* Rank 1's is changed when its router has written it, and before rank 0's lane looks. */
-static void landings_out_of_range_end_the_job_with_their_values(void **state)
+static void put_targets_out_of_range_end_the_job_with_their_values(void **state)
 {
 	(void)state;
 	for (size_t i = 0; i < SCRIBBLES; i++) {
@@ -119,7 +120,7 @@ static void landings_out_of_range_end_the_job_with_their_values(void **state)
 		await(&descriptor_of(&liar, 1)->seq, 1, "rank 1's descriptor");
 		scribble_descriptor(&liar, 1, &scribbles[i]);
 		reach_by(&liar, 0);
-		must_fail(&liar, scribbles[i].words, scribbles[i].what);
+		must_fail(&liar, scribbles[i].flags, scribbles[i].what);
 		others_run_on();
 		liar_close(&liar);
 	}
@@ -140,7 +141,8 @@ static void nothing_is_put_into_what_was_not_exported_for_that(void **state)
 			else
 				honest_call(&liar, rank, &record);
 			if (rank == 1 && messages)
-				record.messages[FERRY_UP].buffer.index = record.messages[FERRY_DOWN].buffer.index = 5;
+				record.messages[FERRY_DIR_D2H].buffer.index = record.messages[FERRY_DIR_H2D]
+				                                                      .buffer.index = 5;
 			else if (rank == 1)
 				record.head.receive.index = 5;
 			submit(&liar, rank, &record);
@@ -171,13 +173,13 @@ static void post_a_message(struct liar *liar)
 	await(&post_of(liar, 0, 1)->message, 1, "rank 1's post");
 }
 
-static void send_the_message(struct liar *liar, const char *words, const char *what)
+static void send_the_message(struct liar *liar, const char *flags, const char *what)
 {
 	struct record record;
 	honest_messages(0, true, &record);
 	submit(liar, 0, &record);
 	reach_by(liar, 0);
-	must_fail(liar, words, what);
+	must_fail(liar, flags, what);
 	others_run_on();
 	liar_close(liar);
 }
@@ -192,7 +194,7 @@ static void posts_out_of_range_end_the_job_with_their_values(void **state)
 		atomic_store(&post->index, (uint32_t)scribbles[i].index);
 		atomic_store(&post->generation, scribbles[i].generation);
 		atomic_store(&post->offset, scribbles[i].offset);
-		send_the_message(&liar, scribbles[i].words, scribbles[i].what);
+		send_the_message(&liar, scribbles[i].flags, scribbles[i].what);
 	}
 	post_a_message(&liar);
 	atomic_store(&post_of(&liar, 0, 1)->bytes, UINT64_MAX);
@@ -212,7 +214,7 @@ static void who_says_otherwise_whether_a_message_is_pushed_ends_the_job(void **s
 		liar_open(&liar, FERRY_BROADCAST, true);
 		for (uint32_t rank = 0; rank < RANKS; rank++) {
 			honest_messages(rank, true, &record);
-			record.messages[rank ? FERRY_DOWN : FERRY_UP].puts = rank == pusher;
+			record.messages[rank ? FERRY_DIR_H2D : FERRY_DIR_D2H].puts = rank == pusher;
 			submit(&liar, rank, &record);
 		}
 		reach(&liar);
@@ -235,8 +237,8 @@ static void a_head_that_says_what_nobody_writes_there_is_one_of_a_push(void **st
 	honest_messages(1, false, &record);
 	submit(&liar, 1, &record);
 	struct ferry_pair_line *line = &liar.shared.arenas[0].pair_lines[RANKS * 0 + 1];
-	atomic_store(&line->slots[0].bytes, record.messages[FERRY_DOWN].bytes);
-	atomic_store(&line->slots[0].type, (uint32_t)record.messages[FERRY_DOWN].type);
+	atomic_store(&line->slots[0].bytes, record.messages[FERRY_DIR_H2D].bytes);
+	atomic_store(&line->slots[0].type, (uint32_t)record.messages[FERRY_DIR_H2D].type);
 	atomic_store(&line->slots[0].pushed, UINT32_MAX);
 	atomic_store(&line->slots[0].message, 1);
 	reach_by(&liar, 1);
@@ -253,16 +255,17 @@ static void messages_to_be_pushed_that_cannot_be_end_the_job(void **state)
 		const char *what;
 		size_t at;
 		uint64_t value, bytes;
-		const char *words;
+		const char *flags;
 	} lies[] = {
-	        {"neither pushed nor not", offsetof(struct ferry_submitted_message, puts), 2, 1,
+	        {"neither pushed nor not", offsetof(struct ferry_call_decoder_message, puts), 2, 1,
 	         "a message of 16000 bytes"},
-	        {"longer than what is mapped", offsetof(struct ferry_submitted_message, bytes), LANDING_BYTES + 4, 8,
-	         ""},
-	        {"petabytes", offsetof(struct ferry_submitted_message, bytes), 1ull << 55, 8, ""},
-	        {"beyond all", offsetof(struct ferry_submitted_message, bytes), UINT64_MAX, 8, "18446744073709551615"},
-	        {"from nowhere", offsetof(struct ferry_submitted_message, buffer.offset), UINT64_MAX, 8, ""},
-	        {"from a rank that there is not", offsetof(struct ferry_submitted_message, peer), RANKS, 4,
+	        {"longer than what is mapped", offsetof(struct ferry_call_decoder_message, bytes), PUT_TARGET_BYTES + 4,
+	         8, ""},
+	        {"petabytes", offsetof(struct ferry_call_decoder_message, bytes), 1ull << 55, 8, ""},
+	        {"beyond all", offsetof(struct ferry_call_decoder_message, bytes), UINT64_MAX, 8,
+	         "18446744073709551615"},
+	        {"from nowhere", offsetof(struct ferry_call_decoder_message, buffer.offset), UINT64_MAX, 8, ""},
+	        {"from a rank that there is not", offsetof(struct ferry_call_decoder_message, peer), RANKS, 4,
 	         "rank 2 of 2"},
 	};
 	(void)state;
@@ -272,11 +275,11 @@ static void messages_to_be_pushed_that_cannot_be_end_the_job(void **state)
 		liar_open(&liar, FERRY_BROADCAST, true);
 		for (uint32_t rank = 0; rank < RANKS; rank++)
 			honest_messages(rank, true, &records[rank]);
-		memcpy((char *)&records[i % RANKS].messages[FERRY_DOWN] + lies[i].at, &lies[i].value, lies[i].bytes);
+		memcpy((char *)&records[i % RANKS].messages[FERRY_DIR_H2D] + lies[i].at, &lies[i].value, lies[i].bytes);
 		for (uint32_t rank = 0; rank < RANKS; rank++)
 			submit(&liar, rank, &records[rank]);
 		reach(&liar);
-		must_fail(&liar, lies[i].words, lies[i].what);
+		must_fail(&liar, lies[i].flags, lies[i].what);
 		others_run_on();
 		liar_close(&liar);
 	}
@@ -284,11 +287,11 @@ static void messages_to_be_pushed_that_cannot_be_end_the_job(void **state)
 
 /* ---- the ring of submissions ---- */
 
-static void ends_with(struct liar *liar, const char *words)
+static void ends_with(struct liar *liar, const char *flags)
 {
 	const struct ferry_failure *failure = &liar->shared.arenas[0].header->failure;
-	if (!fails_within(liar, PATIENCE_MS) || !strstr(failure->message, words))
-		fail_msg("\"%s\"; expected \"%s\"", failure->message, words);
+	if (!fails_within(liar, PATIENCE_MS) || !strstr(failure->message, flags))
+		fail_msg("\"%s\"; expected \"%s\"", failure->message, flags);
 	others_run_on();
 	liar_close(liar);
 }
@@ -306,7 +309,7 @@ static void a_submission_that_another_rank_changes_ends_the_job(void **state)
 	honest_messages(1, true, &record);
 	record.head.number = 1;
 	assert_true(ferry_ring_write(&aside, &record.head, record.bytes, record.more));
-	record.messages[FERRY_DOWN].message++;
+	record.messages[FERRY_DIR_H2D].message++;
 	memcpy(aside.records + sizeof record.head, record.bytes, record.more);
 	memcpy(ring->records, aside.records, record.head.bytes);
 	atomic_store(&ring->written, record.head.bytes);
@@ -357,9 +360,9 @@ static void calls_do_not_wait_for_those_that_ended_when_the_job_had_failed(void 
 	await(&descriptor_of(&liar, 0)->seq, 1, "rank 0's descriptor");
 	atomic_store(failed, 1);
 	ring_router(&liar, 0);
-	for (int waited = 0; atomic_load(&liar.words[0].word) && waited < PATIENCE_MS; waited++)
+	for (int waited = 0; atomic_load(&liar.flags[0].flag) && waited < PATIENCE_MS; waited++)
 		doze(1);
-	assert_int_equal(atomic_load(&liar.words[0].word), 0);
+	assert_int_equal(atomic_load(&liar.flags[0].flag), 0);
 	atomic_store(failed, 0);
 	honest_call(&liar, 1, &record);
 	submit(&liar, 1, &record);
@@ -389,29 +392,29 @@ static uint64_t next_random(uint64_t *state)
 
 static uint64_t some_value(uint64_t *random)
 {
-	static const uint64_t values[] = {0, 1, 2, 3, LANDING_BYTES, FERRY_MOST_EXPORTS, UINT32_MAX, UINT64_MAX};
+	static const uint64_t values[] = {0, 1, 2, 3, PUT_TARGET_BYTES, FERRY_MOST_EXPORTS, UINT32_MAX, UINT64_MAX};
 	return next_random(random) % 4 ? values[next_random(random) % (sizeof values / sizeof *values)]
 	                               : next_random(random);
 }
 
 /* What says where to put, over and over: a race on purpose. */
-static void *change_landings(void *argument)
+static void *change_put_targets(void *argument)
 {
 	struct liar *liar = argument;
 	uint64_t random = ++seed * 88172645463325252ull;
 	while (atomic_load(&changing)) {
 		uint32_t rank = next_random(&random) % RANKS;
-		struct ferry_descriptor *descriptor =
-		        &ferry_rank_line(&liar->shared, rank)->ring[next_random(&random) % FERRY_BANKS];
+		struct ferry_descriptor *descriptor = &ferry_rank_line(&liar->shared, rank)
+		                                               ->ring[next_random(&random) % FERRY_PARITIES];
 		struct ferry_pair_post *post = post_of(liar, 1 - rank, rank);
-		_Atomic uint64_t *words[] = {&descriptor->landing_generation, &descriptor->landing_offset,
+		_Atomic uint64_t *flags[] = {&descriptor->put_target_generation, &descriptor->put_target_offset,
 		                             &post->generation, &post->offset, &post->bytes};
-		_Atomic uint64_t *word = words[next_random(&random) % 5];
-		uint64_t before = atomic_load(word);
-		atomic_store(word, some_value(&random));
+		_Atomic uint64_t *flag = flags[next_random(&random) % 5];
+		uint64_t before = atomic_load(flag);
+		atomic_store(flag, some_value(&random));
 		if (next_random(&random) % 8)
-			atomic_store(word, before);
-		atomic_store(next_random(&random) % 2 ? &descriptor->landing_index : &post->index,
+			atomic_store(flag, before);
+		atomic_store(next_random(&random) % 2 ? &descriptor->put_target_index : &post->index,
 		             next_random(&random) % 16 ? 1 : (uint32_t)some_value(&random));
 	}
 	return NULL;
@@ -423,14 +426,14 @@ static void *change_anything(void *argument)
 	struct liar *liar = argument;
 	const struct ferry_arena *arena = &liar->shared.arenas[0];
 	uint64_t random = ++seed * 88172645463325252ull;
-	_Atomic uint64_t *words = (_Atomic uint64_t *)(void *)arena->header;
-	size_t lines = (size_t)(arena->staging[0] - (char *)arena->header) / sizeof *words;
+	_Atomic uint64_t *flags = (_Atomic uint64_t *)(void *)arena->header;
+	size_t lines = (size_t)(arena->staging[0] - (char *)arena->header) / sizeof *flags;
 	while (atomic_load(&changing)) {
-		_Atomic uint64_t *word = &words[next_random(&random) % lines];
+		_Atomic uint64_t *flag = &flags[next_random(&random) % lines];
 		if (next_random(&random) % 8 == 0)
-			word = (_Atomic uint64_t *)(void *)&arena->counters[next_random(&random) % FERRY_BANKS]
-			                                                   [next_random(&random) % 16];
-		atomic_store(word, some_value(&random));
+			flag = (_Atomic uint64_t *)(void *)&arena
+			               ->counters[next_random(&random) % FERRY_PARITIES][next_random(&random) % 16];
+		atomic_store(flag, some_value(&random));
 		atomic_fetch_add_explicit(&writes, 1, memory_order_relaxed);
 		if (next_random(&random) % 64 == 0)
 			doze(1);
@@ -446,9 +449,9 @@ static bool streams_go_on(struct liar *liar, uint32_t made)
 {
 	bool over = true;
 	for (uint32_t rank = 0; rank < RANKS; rank++) {
-		if (!atomic_load(&liar->words[rank].word) && atomic_load(&liar->words[rank].done) < made)
+		if (!atomic_load(&liar->flags[rank].flag) && atomic_load(&liar->flags[rank].done) < made)
 			reach_by(liar, rank);
-		over &= !atomic_load(&liar->words[rank].word);
+		over &= !atomic_load(&liar->flags[rank].flag);
 	}
 	return over;
 }
@@ -504,10 +507,10 @@ static int call_beside(void *(*change)(void *), int most)
 	return failed;
 }
 
-static void landings_that_change_while_they_are_read_harm_nobody(void **state)
+static void put_targets_that_change_while_they_are_read_harm_nobody(void **state)
 {
 	(void)state;
-	assert_true(call_beside(change_landings, 100) > 50); /* else it lies too little */
+	assert_true(call_beside(change_put_targets, 100) > 50); /* else it lies too little */
 }
 
 static void anything_anywhere_in_the_arena_harms_nobody_else(void **state)
@@ -532,7 +535,7 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 	        TEST(a_rank_that_does_not_lie_is_pushed_to),
-	        TEST(landings_out_of_range_end_the_job_with_their_values),
+	        TEST(put_targets_out_of_range_end_the_job_with_their_values),
 	        TEST(nothing_is_put_into_what_was_not_exported_for_that),
 	        TEST(posts_out_of_range_end_the_job_with_their_values),
 	        TEST(who_says_otherwise_whether_a_message_is_pushed_ends_the_job),
@@ -542,7 +545,7 @@ int main(int argc, char **argv)
 	        TEST(a_ring_out_of_which_nothing_was_taken_ends_the_job),
 	        TEST(calls_that_are_not_over_any_more_end_the_job),
 	        TEST(calls_do_not_wait_for_those_that_ended_when_the_job_had_failed),
-	        TEST(landings_that_change_while_they_are_read_harm_nobody),
+	        TEST(put_targets_that_change_while_they_are_read_harm_nobody),
 	        TEST(anything_anywhere_in_the_arena_harms_nobody_else),
 	};
 	if (argc > 1)

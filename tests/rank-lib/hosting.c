@@ -72,7 +72,7 @@ static int host(ferryComm_t comm, bool abort)
 	return (abort ? ferryCommAbort(comm) : ferryCommDestroy(comm)) != ferrySuccess;
 }
 
-static int guest(ferryComm_t comm, int gate)
+static int foreign_rank(ferryComm_t comm, int gate)
 {
 	ferryComm_t made;
 	float one = 1, sum = 0;
@@ -103,17 +103,17 @@ static pid_t start(const ferryUniqueId *id, int rank, bool abort)
 		return child;
 	if (ferryCommInitRank(&comm, RANKS, *id, rank))
 		_exit(1);
-	_exit(rank ? guest(comm, abort && rank == 1 ? -1 : rank) : host(comm, abort));
+	_exit(rank ? foreign_rank(comm, abort && rank == 1 ? -1 : rank) : host(comm, abort));
 }
 
 /* ---- the test ---- */
 
-static void wait_for_state(const char *path, const char *words)
+static void wait_for_state(const char *path, const char *flags)
 {
 	char text[512] = "";
-	for (int waited = 0; status_line(path, text, sizeof text) || !strstr(text, words); waited++) {
+	for (int waited = 0; status_line(path, text, sizeof text) || !strstr(text, flags); waited++) {
 		if (waited > PATIENCE_MS)
-			fail_msg("not in %d ms: %s", PATIENCE_MS, words);
+			fail_msg("not in %d ms: %s", PATIENCE_MS, flags);
 		doze();
 	}
 }

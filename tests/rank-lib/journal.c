@@ -24,16 +24,16 @@ static bool gone[8]; /* by word: no graph has its call */
 static uint64_t given[16];
 static unsigned ngiven;
 
-static bool forgotten(uint32_t word)
+static bool forgotten(uint32_t flag)
 {
-	return gone[word];
+	return gone[flag];
 }
 
 static unsigned looks;
 
-static bool forgotten_at_the_second_look(uint32_t word)
+static bool forgotten_at_the_second_look(uint32_t flag)
 {
-	(void)word;
+	(void)flag;
 	return looks++ > 0;
 }
 
@@ -85,12 +85,12 @@ static void a_ring_that_says_less_than_was_written_is_found_out(void **state)
 }
 
 /* Its number is the next; word 0: not captured. */
-static void submit_next(uint32_t word, uint16_t more)
+static void submit_next(uint32_t flag, uint16_t more)
 {
 	static const uint64_t behind[40] = {1};
-	struct ferry_submission head = {.kind = FERRY_SUBMIT_MESSAGES, .number = journal.number + 1, .word = word};
+	struct ferry_submission head = {.kind = FERRY_SUBMIT_MESSAGES, .number = journal.number + 1, .flag = flag};
 	bool written;
-	head.flags = (uint16_t)((word ? FERRY_SUBMIT_CAPTURED : 0) | more);
+	head.flags = (uint16_t)((flag ? FERRY_SUBMIT_CAPTURED : 0) | more);
 	assert_int_equal(ferry_journal_write(&journal, &head, behind, sizeof behind, &written),
 	                 ferrySuccess);
 	assert_true(written);
@@ -151,8 +151,8 @@ static void captured_calls_are_given_in_their_places_however_old_they_are(void *
 static void captured_calls_that_no_graph_has_are_not_given(void **state)
 {
 	(void)state;
-	for (uint32_t word = 1; word <= 4; word++)
-		submit_next(word, 0);
+	for (uint32_t flag = 1; flag <= 4; flag++)
+		submit_next(flag, 0);
 	take_all();
 	submit_next(5, 0); /* and forgotten before anybody has taken it: it lies in the ring */
 	ferry_journal_forget(&journal, 2);
@@ -181,21 +181,21 @@ static void a_captured_group_is_given_with_all_its_records_or_none(void **state)
 /* ---- all kinds of entries ---- */
 
 /* A letter for each entry that is read: plans a to z, exports A to Z by index, submissions 1 to 9. */
-static char told[64];
+static char logged[64];
 
-static ferryResult_t tell(char letter)
+static ferryResult_t notify(char letter)
 {
-	size_t length = strlen(told);
-	assert_true(length + 1 < sizeof told);
-	told[length] = letter;
-	told[length + 1] = 0;
+	size_t length = strlen(logged);
+	assert_true(length + 1 < sizeof logged);
+	logged[length] = letter;
+	logged[length + 1] = 0;
 	return ferrySuccess;
 }
 
 static ferryResult_t tell_plan(void *context, const struct ferry_plan *plan)
 {
 	(void)context;
-	return tell((char)plan->hash);
+	return notify((char)plan->hash);
 }
 
 static ferryResult_t tell_export(void *context, const struct ferry_exported *exported, const int *descriptors,
@@ -204,8 +204,8 @@ static ferryResult_t tell_export(void *context, const struct ferry_exported *exp
 	(void)context;
 	for (uint32_t i = 0; i < exported->npieces; i++)
 		assert_true(fcntl(descriptors[i], F_GETFD) >= 0);
-	tell((char)('A' + exported->index));
-	return pinned ? tell('!') : ferrySuccess;
+	notify((char)('A' + exported->index));
+	return pinned ? notify('!') : ferrySuccess;
 }
 
 static ferryResult_t tell_submissions(void *context, const void *records, size_t bytes)
@@ -214,7 +214,7 @@ static ferryResult_t tell_submissions(void *context, const void *records, size_t
 	(void)context;
 	for (size_t at = 0; at < bytes; at += head.bytes) {
 		memcpy(&head, (const char *)records + at, sizeof head);
-		tell((char)('0' + head.number));
+		notify((char)('0' + head.number));
 	}
 	return ferrySuccess;
 }
@@ -223,15 +223,18 @@ static const char *replayed(uint32_t domain)
 {
 	static const struct ferry_journal_reader all = {tell_plan, tell_export, tell_submissions};
 	struct ferry_journal_taken taken;
-	told[0] = 0;
+	logged[0] = 0;
 	assert_int_equal(ferry_journal_replay(&journal, domain, &all, NULL, &taken), ferrySuccess);
-	return told;
+	return logged;
 }
 
 /* Of one piece; the result is its descriptor. */
-static int add_export(uint32_t index, uint64_t generation, bool landing, uint64_t until)
+static int add_export(uint32_t index, uint64_t generation, bool put_target, uint64_t until)
 {
-	struct ferry_exported exported = {.index = index, .generation = generation, .npieces = 1, .landing = landing};
+	struct ferry_exported exported = {.index = index,
+	                                  .generation = generation,
+	                                  .npieces = 1,
+	                                  .put_target = put_target};
 	int descriptor = open("/dev/null", O_RDONLY);
 	assert_true(descriptor >= 0);
 	ferry_journal_add_export(&journal, &exported, &descriptor, until);

@@ -83,15 +83,15 @@ static ferryResult_t error_of(const struct job *job, int rank)
 	return error;
 }
 
-static void ended_with(const struct job *job, const char *const *words)
+static void ended_with(const struct job *job, const char *const *flags)
 {
 	for (int rank = 0; rank < 2; rank++) {
 		ferryResult_t error = error_of(job, rank);
 		const char *said = ferryGetLastError(job->gang.comms[rank]);
-		for (const char *const *word = words; *word; word++)
-			if (!error || !strstr(said, *word))
+		for (const char *const *flag = flags; *flag; flag++)
+			if (!error || !strstr(said, *flag))
 				fail_msg("rank %d: %s: \"%s\", expected \"%s\"", rank, ferryGetErrorString(error), said,
-				         *word);
+				         *flag);
 	}
 }
 
@@ -181,7 +181,7 @@ static bool has_ended(const struct job *job)
  */
 static void ends_after(int operation)
 {
-	const char *const words[] = {"8 routers of domain 0 in a row died without any progress", "GPU 0 (GPU-",
+	const char *const flags[] = {"8 routers of domain 0 in a row died without any progress", "GPU 0 (GPU-",
 	                             "CUDA error 214", NULL};
 	struct job job, other;
 	int ends = 0;
@@ -202,7 +202,7 @@ static void ends_after(int operation)
 	assert_in_range(ends, IN_A_ROW - 1, 2 * IN_A_ROW);
 	routers_kill(0);
 	routers_open(1);
-	ended_with(&job, words);
+	ended_with(&job, flags);
 	job_go_on(&other, 5);
 	job_settle(&other);
 	job_abort(&job);
@@ -226,7 +226,7 @@ static void a_gpu_that_is_lost_while_its_job_is_adopted_ends_it_with_its_name(vo
 /* Nobody takes the router's place. */
 static void a_job_that_ends_with_its_router_says_which_gpu_it_was(void **state)
 {
-	const char *const words[] = {"the router of domain 0 died", "GPU 0 (GPU-", "CUDA error 719", NULL};
+	const char *const flags[] = {"the router of domain 0 died", "GPU 0 (GPU-", "CUDA error 719", NULL};
 	struct job job;
 	(void)state;
 	setenv("FERRY_TAKEOVER", "off", 1);
@@ -236,7 +236,7 @@ static void a_job_that_ends_with_its_router_says_which_gpu_it_was(void **state)
 	fault(0, 0, false);
 	job_go_on(&job, 20);
 	assert_int_equal(routers_await_end(0), LOST);
-	ended_with(&job, words);
+	ended_with(&job, flags);
 	job_abort(&job);
 }
 

@@ -7,7 +7,7 @@
 #include "tests/fake_cuda/routers.h"
 
 #include "ipc/counters.h"
-#include "ipc/words.h"
+#include "ipc/stream_flag.h"
 
 #include <dirent.h>
 #include <signal.h>
@@ -46,7 +46,10 @@ static int threads(void)
 	return count;
 }
 
-/* The double has threads for streams, and those are there before. The suite's first test: there is no keeper yet. */
+/*
+ * The double has threads for streams, and those are there before. The suite's first test: there is no router monitor
+ * yet.
+ */
 static void a_ranks_process_has_one_thread_of_ferrys(void **state)
 {
 	(void)state;
@@ -368,30 +371,31 @@ static void alltoallv_with_empty_and_large_parts_is_right(void **state)
 /* ---- graphs ---- */
 
 /* This process's block of words. */
-static struct ferry_word *find_words(void)
+static struct ferry_stream_flag *find_flags(void)
 {
 	char path[300], name[64];
-	struct ferry_word *words = NULL;
+	struct ferry_stream_flag *flags = NULL;
 	struct dirent *entry;
 	DIR *files = opendir("/proc/self/fd");
-	while (files && !words && (entry = readdir(files))) {
+	while (files && !flags && (entry = readdir(files))) {
 		snprintf(path, sizeof path, "/proc/self/fd/%s", entry->d_name);
 		ssize_t length = readlink(path, name, sizeof name - 1);
 		name[length < 0 ? 0 : length] = '\0';
 		if (strstr(name, "memfd:ferry-words"))
-			words = mmap(NULL, FERRY_WORDS * sizeof *words, PROT_READ, MAP_SHARED, atoi(entry->d_name), 0);
+			flags = mmap(NULL, FERRY_STREAM_FLAGS * sizeof *flags, PROT_READ, MAP_SHARED,
+			             atoi(entry->d_name), 0);
 	}
 	closedir(files);
-	assert_true(words && words != MAP_FAILED);
-	return words;
+	assert_true(flags && flags != MAP_FAILED);
+	return flags;
 }
 
 /* Words that no graph has any more, and that who moves the data still holds on to. */
-static int words_to_let_go_of(const struct ferry_word *words)
+static int flags_to_let_go_of(const struct ferry_stream_flag *flags)
 {
 	int count = 0;
-	for (uint32_t i = 0; i < FERRY_WORDS; i++)
-		count += atomic_load(&words[i].forgotten) == 1;
+	for (uint32_t i = 0; i < FERRY_STREAM_FLAGS; i++)
+		count += atomic_load(&flags[i].forgotten) == 1;
 	return count;
 }
 
@@ -430,7 +434,7 @@ static void graphs_of_eight_calls_on_two_communicators_are_replayed_and_leave_no
 		gang_open(&gangs[which], 2, devices, 1);
 		places_open(places[which], &gangs[which], 500);
 	}
-	struct ferry_word *words = find_words();
+	struct ferry_stream_flag *flags = find_flags();
 	for (int round = 0; round < 41; round++) {
 		int replays = round ? 2 : 300;
 		for (int rank = 0; rank < 2; rank++)
@@ -449,11 +453,11 @@ static void graphs_of_eight_calls_on_two_communicators_are_replayed_and_leave_no
 			CU(cuGraphExecDestroy(graphs[rank]));
 		double start = seconds();
 		int left; /* looked at once: the graph's destructors may come later */
-		while ((left = words_to_let_go_of(words)) && seconds() - start < 60)
+		while ((left = flags_to_let_go_of(flags)) && seconds() - start < 60)
 			doze(1);
 		assert_int_equal(left, 0);
 	}
-	munmap(words, FERRY_WORDS * sizeof *words);
+	munmap(flags, FERRY_STREAM_FLAGS * sizeof *flags);
 	for (int which = 0; which < 2; which++) {
 		gang_close(&gangs[which]);
 		places_close(places[which], &gangs[which]);
@@ -562,8 +566,8 @@ static void a_router_tells_of_its_gpus_and_of_what_it_moves_for_a_job(void **sta
 	assert_int_equal(counters.njob_rows, 1);
 	/* Both ranks' data, up and down, in as many calls as a round has. */
 	const struct ferry_job_counters *job = &counters.job_rows[0];
-	assert_true(job->calls > 0 && job->up >= 2ull * COUNT * sizeof(uint32_t));
-	assert_int_equal(job->down, places_gather() ? 0 : job->up); /* what is pushed goes up */
+	assert_true(job->calls > 0 && job->d2h >= 2ull * COUNT * sizeof(uint32_t));
+	assert_int_equal(job->h2d, places_gather() ? 0 : job->d2h); /* what is pushed goes up */
 	places_close(places, &gang);
 	gang_close(&gang);
 }

@@ -81,11 +81,11 @@ static void survive(enum rank_order rounds)
 		rank_tell(&ranks[1], ORDER(.order = RANK_HOLD));
 		ranks_tell(ranks, RANKS, ORDER(.order = rounds, .number = 8), NULL);
 		if (death % 2)
-			rank_tell(&ranks[1], ORDER(.order = RANK_LET_GO));
+			rank_tell(&ranks[1], ORDER(.order = RANK_RELEASE));
 		doze(3 * death);
 		kill_routers(1 + death % 3);
 		if (!(death % 2))
-			rank_tell(&ranks[1], ORDER(.order = RANK_LET_GO));
+			rank_tell(&ranks[1], ORDER(.order = RANK_RELEASE));
 		routers_open(DOMAINS);
 		ranks_tell(ranks, RANKS, ORDER(.order = RANK_SETTLE, .number = 30000), answers);
 		for (int rank = 0; rank < RANKS; rank++) {
@@ -208,24 +208,24 @@ static void a_rank_leaves_while_the_next_router_waits_for_others(void **state)
 static void a_rank_leaves_where_a_router_does_not_answer(void **state)
 {
 	(void)state;
-	for (int leaver = DOMAINS - 1; leaver >= 0; leaver--) {
+	for (int departed_rank = DOMAINS - 1; departed_rank >= 0; departed_rank--) {
 		struct rank_process ranks[RANKS];
 		struct rank_answer answer;
-		char words[64];
+		char flags[64];
 		open_all_with(ranks, "FERRY_FABRICS=host FERRY_ATTACH_TIMEOUT=" PATIENCE);
 		kill(routers_pid(0), SIGSTOP);
-		answer = rank_tell(&ranks[leaver], ORDER(.order = RANK_DESTROY));
+		answer = rank_tell(&ranks[departed_rank], ORDER(.order = RANK_DESTROY));
 		assert_int_equal(answer.result, ferrySuccess);
 		assert_in_range(answer.milliseconds, 0, MOST_MS);
 		kill(routers_pid(0), SIGCONT);
-		rank_finish(&ranks[leaver]);
-		snprintf(words, sizeof words, "rank %d has left the communicator", leaver);
+		rank_finish(&ranks[departed_rank]);
+		snprintf(flags, sizeof flags, "rank %d has left the communicator", departed_rank);
 		rank_tell(&ranks[3], ORDER(.order = RANK_ROUNDS, .number = 1));
 		for (int rank = 0; rank < RANKS; rank++)
-			if (rank != leaver)
-				rank_released(&ranks[rank], words);
+			if (rank != departed_rank)
+				rank_released(&ranks[rank], flags);
 		for (int rank = 0; rank < RANKS; rank++) {
-			if (rank == leaver)
+			if (rank == departed_rank)
 				continue;
 			assert_int_equal(rank_tell(&ranks[rank], ORDER(.order = RANK_ABORT)).result, ferrySuccess);
 			rank_finish(&ranks[rank]);
@@ -237,7 +237,7 @@ static void a_rank_leaves_where_a_router_does_not_answer(void **state)
 /* ---- ranks that die ---- */
 
 /* In the middle of calls; rank 3 stands still, so the routers that it is to come to wait. */
-static void die(int which, int victim, const char *words)
+static void die(int which, int victim, const char *flags)
 {
 	struct rank_process ranks[RANKS];
 	open_all(ranks);
@@ -252,7 +252,7 @@ static void die(int which, int victim, const char *words)
 	for (int rank = 0; rank < RANKS; rank++) {
 		if (rank == victim)
 			continue;
-		rank_released(&ranks[rank], words);
+		rank_released(&ranks[rank], flags);
 		assert_int_equal(rank_tell(&ranks[rank], ORDER(.order = RANK_ABORT)).result, ferrySuccess);
 		rank_finish(&ranks[rank]);
 	}

@@ -46,7 +46,7 @@ static void destroy_and_finish(struct rank_process *ranks, int nranks)
 
 /* ---- where it works ---- */
 
-/* Each process has one keeper; all beside that is the double's. */
+/* Each process has one router monitor; all beside that is the double's. */
 static void rounds_by(const char *const *variables, const int *ordinals)
 {
 	struct rank_process ranks[2];
@@ -162,7 +162,7 @@ static void streams_go_on_when_their_router_dies_and_no_other_may_take_its_place
 	doze(20);
 	routers_kill(0);
 	rank_released(&ranks[0], "router of domain 0 died");
-	rank_tell(&ranks[1], ORDER(.order = RANK_LET_GO)); /* comes to its calls only now */
+	rank_tell(&ranks[1], ORDER(.order = RANK_RELEASE)); /* comes to its calls only now */
 	rank_released(&ranks[1], "router of domain 0 died");
 	ranks_tell(ranks, 2, ORDER(.order = RANK_REPLAY, .number = 3), NULL);
 	for (int rank = 0; rank < 2; rank++)
@@ -193,11 +193,11 @@ static void survive(enum rank_order rounds, int nranks, int deaths)
 		rank_tell(&ranks[1], ORDER(.order = RANK_HOLD));
 		ranks_tell(ranks, nranks, ORDER(.order = rounds, .number = 12), NULL);
 		if (death % 2)
-			rank_tell(&ranks[1], ORDER(.order = RANK_LET_GO));
+			rank_tell(&ranks[1], ORDER(.order = RANK_RELEASE));
 		doze(3 * death);
 		routers_kill(0);
 		if (!(death % 2))
-			rank_tell(&ranks[1], ORDER(.order = RANK_LET_GO));
+			rank_tell(&ranks[1], ORDER(.order = RANK_RELEASE));
 		routers_open(1);
 		ranks_tell(ranks, nranks, ORDER(.order = RANK_SETTLE, .number = 30000), answers);
 		for (int rank = 0; rank < nranks; rank++) {
@@ -394,12 +394,12 @@ static void a_stream_that_comes_to_an_aborted_call_goes_on(void **state)
 	ranks_tell(ranks, 2, ORDER(.order = RANK_HOLD), NULL);
 	ranks_tell(ranks, 2, ORDER(.order = RANK_ROUNDS, .number = 10), NULL);
 	rank_tell(&ranks[0], ORDER(.order = RANK_ABORT));
-	rank_tell(&ranks[1], ORDER(.order = RANK_LET_GO));
+	rank_tell(&ranks[1], ORDER(.order = RANK_RELEASE));
 	rank_released(&ranks[1], "rank 0 aborted");
 	rank_tell(&ranks[1], ORDER(.order = RANK_ABORT));
 	ranks_join(&ranks[1], 1, devices, COUNT); /* words are used again meanwhile */
 	ranks_round(&ranks[1], 1, 3, 3);
-	rank_tell(&ranks[0], ORDER(.order = RANK_LET_GO));
+	rank_tell(&ranks[0], ORDER(.order = RANK_RELEASE));
 	rank_tell(&ranks[1], ORDER(.order = RANK_DESTROY));
 	ranks_join(ranks, 2, devices, COUNT); /* its place is closed by that: the stream has come to its end */
 	ranks_round(ranks, 2, 3, 3);

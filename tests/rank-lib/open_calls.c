@@ -20,7 +20,7 @@
 static const int devices[] = {0, 1, 2, 3};
 
 /* A kernel that lets others go on that hold until the value is 0. */
-static void let_go(void *value)
+static void released(void *value)
 {
 	atomic_store((_Atomic int *)value, 0);
 }
@@ -69,7 +69,7 @@ static void make_round(struct place places[][MOST_PLACES], int rows, const struc
 	OK(ferry_group_end_open(&open));
 	assert_int_equal(open.ncalls, rows);
 	if (between)
-		CU(fake_cuda_launch(places[0][rank].stream, let_go, between));
+		CU(fake_cuda_launch(places[0][rank].stream, released, between));
 	OK(ferry_group_finish(&open));
 	for (int row = 0; row < rows; row++)
 		place_judge(&places[row][rank]);
@@ -135,7 +135,7 @@ static void messages_are_open_too(void **state)
 			OK(ferry_group_end_open(&open));
 			assert_int_equal(open.ncalls, 1);
 			if (!rank)
-				CU(fake_cuda_launch(places[0].stream, let_go, &held));
+				CU(fake_cuda_launch(places[0].stream, released, &held));
 			OK(ferry_group_finish(&open));
 		}
 		for (int rank = 0; rank < 2; rank++) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random programs with PUTs run as calls on host devices, through lanes and landings, several in flight, every result
- * judged. `pushing_programs [SEED]` has ranks in this process; under ferryrun each process is a rank, pushes into the
- * memory of others, and all draw the same. The seed is printed, and gives the same programs again.
+ * Random programs with PUTs run as calls on host devices, through lanes and put targets, several in flight, every
+ * result judged. `pushing_programs [SEED]` has ranks in this process; under ferryrun each process is a rank, pushes
+ * into the memory of others, and all draw the same. The seed is printed, and gives the same programs again.
  */
 #include <setjmp.h>
 #include <stdarg.h>

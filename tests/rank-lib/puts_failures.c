@@ -23,7 +23,7 @@ static const int devices[] = {0, 1, 2, 3};
 
 /* ---- ends that are set otherwise ---- */
 
-static void must_be_told(const char *const *variables, int domains, const char *words)
+static void must_be_told(const char *const *variables, int domains, const char *flags)
 {
 	struct rank_process ranks[2];
 	struct rank_answer answers[2];
@@ -34,11 +34,11 @@ static void must_be_told(const char *const *variables, int domains, const char *
 	ranks_tell(ranks, 2, (struct rank_ordered){.order = RANK_MESSAGE}, NULL);
 	ranks_tell(ranks, 2, (struct rank_ordered){.order = RANK_SETTLE, .number = 10000, .wanted = true}, answers);
 	for (int rank = 0; rank < 2; rank++)
-		if (!answers[rank].settled || !answers[rank].error || !strstr(answers[rank].message, words))
+		if (!answers[rank].settled || !answers[rank].error || !strstr(answers[rank].message, flags))
 			fail_msg("%s, %s: rank %d: settled %d, %s: \"%s\", expected \"%s\"",
 			         variables[0] ? variables[0] : "", variables[1] ? variables[1] : "", rank,
-			         answers[rank].settled, ferryGetErrorString(answers[rank].error),
-			         answers[rank].message, words);
+			         answers[rank].settled, ferryGetErrorString(answers[rank].error), answers[rank].message,
+			         flags);
 	ranks_tell(ranks, 2, (struct rank_ordered){.order = RANK_ABORT}, NULL);
 	for (int rank = 0; rank < 2; rank++)
 		rank_finish(&ranks[rank]);
@@ -64,7 +64,7 @@ static void ranks_of_which_one_alone_may_push_are_told_that_their_settings_diffe
 /* ---- a driver that hangs ---- */
 
 /* How often the words are in the file, after so long at most; as soon as they are there as often. */
-static int times_said(int file, const char *words, int wanted, int milliseconds)
+static int times_said(int file, const char *flags, int wanted, int milliseconds)
 {
 	char said[8192];
 	int count;
@@ -73,7 +73,7 @@ static int times_said(int file, const char *words, int wanted, int milliseconds)
 		assert_true(length >= 0);
 		said[length] = '\0';
 		count = 0;
-		for (const char *at = said; (at = strstr(at, words)); at++)
+		for (const char *at = said; (at = strstr(at, flags)); at++)
 			count++;
 		doze(1);
 	} while (count < wanted && milliseconds-- > 0);
@@ -105,7 +105,7 @@ static void a_push_that_hangs_in_the_driver_is_told_of_by_the_other_lane(void **
 	assert_true(made >= 0);
 	close(made);
 	places_round(places, &gang);
-	int told = times_said(file, "D2H lane: in the device's driver for ", 2, 20000);
+	int logged = times_said(file, "D2H lane: in the device's driver for ", 2, 20000);
 	unlink(stuck);
 	places_settle(places, &gang, 2);
 	int others = times_said(file, "H2D lane: in the device's driver", 1, 0);
@@ -114,7 +114,7 @@ static void a_push_that_hangs_in_the_driver_is_told_of_by_the_other_lane(void **
 	unlink(path);
 	close(file);
 	close(before);
-	assert_int_equal(told, 2);
+	assert_int_equal(logged, 2);
 	assert_int_equal(others, 0);
 }
 

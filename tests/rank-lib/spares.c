@@ -15,12 +15,12 @@
 #define USED  (1u | 2u) /* bit g: a rank is on GPU g */
 
 static const int devices[] = {0, 1};
-static char told[] = "/tmp/ferry-tests-contexts-XXXXXX";
+static char logged[] = "/tmp/ferry-tests-contexts-XXXXXX";
 
 /* Contexts that the process has made; *which: bit g: on GPU g. */
 static int contexts_of(pid_t process, unsigned *which)
 {
-	FILE *file = fopen(told, "r");
+	FILE *file = fopen(logged, "r");
 	int pid, gpu, count = 0;
 	assert_non_null(file);
 	*which = 0;
@@ -43,15 +43,15 @@ static void ask_stat(const char *option, char *said, size_t bytes)
 	assert_int_equal(pclose(stat), 0);
 }
 
-static void stat_says(const char *option, const char *words)
+static void stat_says(const char *option, const char *flags)
 {
 	char said[4096];
 	for (int looks = 0; looks < 100; looks++) {
 		ask_stat(option, said, sizeof said);
-		if (strstr(said, words))
+		if (strstr(said, flags))
 			return;
 	}
-	fail_msg("\"%s\", expected \"%s\"", said, words);
+	fail_msg("\"%s\", expected \"%s\"", said, flags);
 }
 
 static void made(pid_t process, unsigned expected)
@@ -99,7 +99,7 @@ static void replaced(int count)
 	struct place places[MOST_PLACES];
 	pid_t spares[MOST] = {0};
 	char said[64];
-	setenv("FAKE_CUDA_TOLD", told, 1);
+	setenv("FAKE_CUDA_TOLD", logged, 1);
 	gang_open(&gang, 2, devices, 1);
 	for (int i = 0; i < count; i++)
 		spares[i] = routers_open_spare(0);
@@ -180,12 +180,12 @@ int main(void)
 	        TEST(two_kills_are_served_by_two_spares),
 	        TEST(each_step_of_a_takeover_is_told),
 	};
-	int file = mkstemp(told);
+	int file = mkstemp(logged);
 	if (file < 0)
 		return 1;
 	close(file);
 	fake_is_the_driver();
 	int failed = cmocka_run_group_tests(tests, NULL, NULL);
-	unlink(told);
+	unlink(logged);
 	return failed;
 }

@@ -111,7 +111,7 @@ static void late_ranks_are_named_also_where_calls_wait_behind(void **state)
 		fail_msg("not this alone, but \"%s\"", said);
 }
 
-/* Three calls at once in two banks: the third begins when the first is over, and all ranks have made it. */
+/* Three calls at once in two parities: the third begins when the first is over, and all ranks have made it. */
 static void who_may_not_begin_names_those_that_have_not_finished(void **state)
 {
 	char said[4096], line[128];

@@ -104,7 +104,7 @@ static void a_rank_that_is_stopped_in_the_middle_ends_the_call_by_name(void **st
 	begin(3, 1, "fail");
 	unsetenv("FERRY_SLICE");
 	for (int rank = 0; rank < 3; rank++)
-		crew_order(&crew, rank, ORDER(.kind = CREW_CALL, .count = 12u << 20, .calls = 1, .told = true));
+		crew_order(&crew, rank, ORDER(.kind = CREW_CALL, .count = 12u << 20, .calls = 1, .logged = true));
 	said = crew_heard(&crew, 1);
 	assert_true(said.middle);
 	crew_stop(&crew, 1);
@@ -158,8 +158,8 @@ static void by_default_it_is_told_and_the_call_goes_on(void **state)
 	stop_router(0);
 	for (int rank = 0; rank < 2; rank++)
 		crew_order(&crew, rank, ORDER(.kind = CREW_CALL, .count = COUNT, .calls = 1));
-	static const char told[] = " has waited 1 s in call 2 (allreduce) for the router of domain 0 to run REDUCE, ";
-	for (double until = crew_now() + 60; !strstr(heard(), told);)
+	static const char logged[] = " has waited 1 s in call 2 (allreduce) for the router of domain 0 to run REDUCE, ";
+	for (double until = crew_now() + 60; !strstr(heard(), logged);)
 		if (crew_now() > until)
 			fail_msg("not said: \"%s\"", heard());
 	kill(routers_pid(0), SIGCONT);

@@ -52,12 +52,11 @@ static void stop_router(void)
 }
 
 /* The stream goes on , and the communicator says why. */
-static void ended(struct rank_answer answer, const char *words)
+static void ended(struct rank_answer answer, const char *flags)
 {
-	if (!answer.settled || answer.error != ferryRemoteError ||
-	    !strstr(answer.message, words))
+	if (!answer.settled || answer.error != ferryRemoteError || !strstr(answer.message, flags))
 		fail_msg("settled %d after %d ms, %s: \"%s\", expected \"%s\"", answer.settled, answer.milliseconds,
-		         ferryGetErrorString(answer.error), answer.message, words);
+		         ferryGetErrorString(answer.error), answer.message, flags);
 }
 
 static void a_rank_that_does_not_call_ends_the_streams_that_wait_for_it(void **state)
@@ -80,7 +79,7 @@ static void a_rank_that_does_not_call_ends_the_streams_that_wait_for_it(void **s
 static void a_router_that_is_stopped_at_rest_ends_the_streams_that_wait_for_it(void **state)
 {
 	struct rank_process ranks[2];
-	char words[80];
+	char flags[80];
 	(void)state;
 	begin(ranks, FAILS);
 	ranks_tell(ranks, 2, ORDER(.order = RANK_REST), NULL);
@@ -88,10 +87,10 @@ static void a_router_that_is_stopped_at_rest_ends_the_streams_that_wait_for_it(v
 	ranks_tell(ranks, 2, ORDER(.order = RANK_ROUNDS, .number = 2), NULL);
 	for (int rank = 0; rank < 2; rank++)
 		rank_order(&ranks[rank], ORDER(.order = RANK_SETTLE, .number = 60000, .wanted = true));
-	snprintf(words, sizeof words, " s for the router of domain 0 (process %d) to take its calls",
+	snprintf(flags, sizeof flags, " s for the router of domain 0 (process %d) to take its calls",
 	         (int)routers_pid(0));
 	for (int rank = 0; rank < 2; rank++)
-		ended(rank_heard(&ranks[rank]), words);
+		ended(rank_heard(&ranks[rank]), flags);
 	kill(routers_pid(0), SIGCONT);
 	end(ranks);
 }
@@ -100,15 +99,15 @@ static void a_router_that_is_stopped_at_rest_ends_the_streams_that_wait_for_it(v
 static void a_router_that_is_stopped_in_a_call_is_named_with_the_call(void **state)
 {
 	struct rank_process ranks[2];
-	char words[120];
+	char flags[120];
 	(void)state;
 	begin(ranks, "FERRY_TIMEOUT=2 FERRY_ON_TIMEOUT=fail");
 	rank_tell(&ranks[0], ORDER(.order = RANK_ROUNDS, .number = 1));
 	rank_tell(&ranks[0], ORDER(.order = RANK_REST, .wanted = true));
 	stop_router();
-	snprintf(words, sizeof words, " s for the router of domain 0 (process %d) to go on with call 3 (all",
+	snprintf(flags, sizeof flags, " s for the router of domain 0 (process %d) to go on with call 3 (all",
 	         (int)routers_pid(0));
-	ended(rank_tell(&ranks[0], ORDER(.order = RANK_SETTLE, .number = 60000, .wanted = true)), words);
+	ended(rank_tell(&ranks[0], ORDER(.order = RANK_SETTLE, .number = 60000, .wanted = true)), flags);
 	kill(routers_pid(0), SIGCONT);
 	end(ranks);
 }

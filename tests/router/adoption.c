@@ -104,7 +104,7 @@ static ferryResult_t adopt(struct left *left, uint32_t rank, int arena)
 	return adopt_with(left, rank, (struct ferry_attach_message){.nranks = RANKS, .ndomains = 1}, arena);
 }
 
-static ferryResult_t tell(struct left *left, uint32_t rank, enum ferry_attach_kind kind)
+static ferryResult_t notify(struct left *left, uint32_t rank, enum ferry_attach_kind kind)
 {
 	struct ferry_attach_message message = {.kind = kind};
 	const void *payload = NULL;
@@ -119,9 +119,9 @@ static void hand_over(struct left *left)
 {
 	for (uint32_t rank = 0; rank < RANKS; rank++) {
 		assert_int_equal(adopt(left, rank, left->arena.descriptor), ferrySuccess);
-		assert_int_equal(tell(left, rank, FERRY_ATTACH_PLAN), ferrySuccess);
+		assert_int_equal(notify(left, rank, FERRY_ATTACH_PLAN), ferrySuccess);
 		assert_int_equal(atomic_load(&left->arena.header->epoch), 0);
-		assert_int_equal(tell(left, rank, FERRY_ATTACH_ADOPTED), ferrySuccess);
+		assert_int_equal(notify(left, rank, FERRY_ATTACH_ADOPTED), ferrySuccess);
 	}
 	assert_int_equal(atomic_load(&left->arena.header->epoch), 1);
 }
@@ -130,12 +130,12 @@ static void hand_over(struct left *left)
 
 static struct ferry_counter *counter_of(const struct left *left, const struct ferry_instr *instr, uint64_t seq)
 {
-	return (struct ferry_counter *)&left->arena.counters[seq % FERRY_BANKS][instr->counter];
+	return (struct ferry_counter *)&left->arena.counters[seq % FERRY_PARITIES][instr->counter];
 }
 
 static int32_t *slot_of(const struct left *left, const struct ferry_instr *instr, uint64_t seq, uint32_t slice)
 {
-	return (int32_t *)(left->arena.staging[seq % FERRY_BANKS] + instr->window_offset +
+	return (int32_t *)(left->arena.staging[seq % FERRY_PARITIES] + instr->window_offset +
 	                   ferry_plan_slot(left->plan, seq, slice));
 }
 
@@ -146,16 +146,18 @@ static void submit(struct left *left, uint64_t seq)
 	                                               .domains = 1,
 	                                               .shape = FERRY_ALLREDUCE | ferryInt32 << 8};
 	for (uint32_t rank = 0; rank < RANKS; rank++)
-		ferry_descriptor_write(&left->arena.rank_lines[rank].ring[seq % FERRY_BANKS], seq, &fields);
+		ferry_descriptor_write(&left->arena.rank_lines[rank].ring[seq % FERRY_PARITIES], seq, &fields);
 }
 
 /* The ranks' lanes have put up so many slices: rank r's element i is 1000 * r + i; all of `value` are in the sums. */
-static void play(struct left *left, uint64_t seq, uint32_t up, uint32_t published)
+static void play(struct left *left, uint64_t seq, uint32_t d2h, uint32_t published)
 {
 	const struct ferry_instr *instrs = ferry_plan_instrs(left->plan);
 	for (uint32_t i = 0; i < left->plan->ninstrs; i++) {
-		uint32_t slices = instrs[i].opcode == FERRY_D2H ? up : instrs[i].opcode == FERRY_REDUCE ? published : 0;
-		for (uint32_t slice = 0; instrs[i].opcode == FERRY_D2H && slice < up; slice++)
+		uint32_t slices = instrs[i].opcode == FERRY_D2H      ? d2h
+		                  : instrs[i].opcode == FERRY_REDUCE ? published
+		                                                     : 0;
+		for (uint32_t slice = 0; instrs[i].opcode == FERRY_D2H && slice < d2h; slice++)
 			for (uint32_t k = 0; k < SLICE / 4; k++)
 				slot_of(left, &instrs[i], seq, slice)[k] =
 				        (int32_t)(1000 * instrs[i].owner + slice * (SLICE / 4) + k);
@@ -216,7 +218,7 @@ static void a_call_that_was_over_is_not_looked_at_again(void **state)
 	atomic_store(&left.arena.header->finished[1], 1);
 	for (uint32_t rank = 0; rank < RANKS; rank++) {
 		assert_int_equal(adopt(&left, rank, left.arena.descriptor), ferrySuccess);
-		assert_int_equal(tell(&left, rank, FERRY_ATTACH_ADOPTED), ferrySuccess);
+		assert_int_equal(notify(&left, rank, FERRY_ATTACH_ADOPTED), ferrySuccess);
 	}
 	usleep(20000);
 	assert_int_equal(atomic_load(&left.arena.header->failed), 0);
@@ -231,8 +233,8 @@ static void nothing_begins_before_all_ranks_have_come_and_who_has_left_is_not_wa
 	submit(&left, 1);
 	play(&left, 1, 3, 0);
 	assert_int_equal(adopt(&left, 0, left.arena.descriptor), ferrySuccess);
-	assert_int_equal(tell(&left, 0, FERRY_ATTACH_PLAN), ferrySuccess);
-	assert_int_equal(tell(&left, 0, FERRY_ATTACH_ADOPTED), ferrySuccess);
+	assert_int_equal(notify(&left, 0, FERRY_ATTACH_PLAN), ferrySuccess);
+	assert_int_equal(notify(&left, 0, FERRY_ATTACH_ADOPTED), ferrySuccess);
 	usleep(20000);
 	assert_int_equal(atomic_load(&counter_of(&left, left.reduce, 1)->value), ferry_counter_value(1, 0));
 	atomic_fetch_or(&left.arena.header->left, 2);
@@ -324,8 +326,8 @@ static void ranks_that_bring_nonsense_harm_their_own_job_alone(void **state)
 		}
 		for (uint32_t rank = 0; rank < RANKS; rank++)
 			if (!adopt(&liar, rank, liar.arena.descriptor)) {
-				tell(&liar, rank, FERRY_ATTACH_PLAN);
-				tell(&liar, rank, FERRY_ATTACH_ADOPTED);
+				notify(&liar, rank, FERRY_ATTACH_PLAN);
+				notify(&liar, rank, FERRY_ATTACH_ADOPTED);
 			}
 		hand_over(&honest);
 		await_counter(&honest, 1, 3);
@@ -344,7 +346,7 @@ static void its_staging_counts_as_that_of_any_job(void **state)
 	hand_over(&left);
 	assert_int_equal(status_line(path, text, sizeof text), ferrySuccess);
 	snprintf(expected, sizeof expected, " staging=%llu ",
-	         (unsigned long long)(FERRY_BANKS * left.arena.staging_bytes));
+	         (unsigned long long)(FERRY_PARITIES * left.arena.staging_bytes));
 	assert_non_null(strstr(text, expected));
 	free_left(&left);
 	do

@@ -44,7 +44,7 @@ static void every_length_arrives_whole_and_alone(void **state)
 	assert_non_null(back);
 	assert_int_equal(copier.base.ops->register_memory(&copier.base, host, ROOM), ferrySuccess);
 	assert_int_equal(copier.base.ops->register_memory(&copier.base, back, ROOM), ferrySuccess);
-	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++)
+	for (enum ferry_direction direction = FERRY_DIR_D2H; direction <= FERRY_DIR_H2D; direction++)
 		assert_int_equal(copier.base.ops->queue_open(&copier.base, direction, &queues[direction]),
 		                 ferrySuccess);
 	CU(cuMemAlloc(&memory, ROOM));
@@ -55,8 +55,8 @@ static void every_length_arrives_whole_and_alone(void **state)
 		unsigned char *device = fake_cuda_reach(memory);
 		memset(device, 0, ROOM);
 		memset(back, 0, ROOM);
-		copy_and_wait(&queues[FERRY_DOWN], (void *)(uintptr_t)(memory + at), host + 3, bytes);
-		copy_and_wait(&queues[FERRY_UP], back + 1, (void *)(uintptr_t)(memory + at), bytes);
+		copy_and_wait(&queues[FERRY_DIR_H2D], (void *)(uintptr_t)(memory + at), host + 3, bytes);
+		copy_and_wait(&queues[FERRY_DIR_D2H], back + 1, (void *)(uintptr_t)(memory + at), bytes);
 		for (size_t k = 0; k < bytes + 2 * EDGE; k++) {
 			bool inside = k >= at && k < at + bytes;
 			if (device[k] != (inside ? host[3 + k - at] : 0))
@@ -66,7 +66,7 @@ static void every_length_arrives_whole_and_alone(void **state)
 		assert_int_equal(back[bytes + 1], 0);
 	}
 	CU(cuMemFree(memory));
-	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++)
+	for (enum ferry_direction direction = FERRY_DIR_D2H; direction <= FERRY_DIR_H2D; direction++)
 		copier.base.ops->queue_close(&queues[direction]);
 	copier.base.ops->unregister_memory(&copier.base, host);
 	copier.base.ops->unregister_memory(&copier.base, back);

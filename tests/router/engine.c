@@ -104,7 +104,7 @@ static void close_job(struct job *job)
 
 static void submit(struct job *job, uint32_t rank, uint64_t seq, uint64_t hash, uint64_t count)
 {
-	struct ferry_descriptor *descriptor = &job->shared.arenas[0].rank_lines[rank].ring[seq % FERRY_BANKS];
+	struct ferry_descriptor *descriptor = &job->shared.arenas[0].rank_lines[rank].ring[seq % FERRY_PARITIES];
 	struct ferry_descriptor_fields fields = {.plan_hash = hash, .count = count, .domains = 1,
 	                                         .shape = FERRY_ALLREDUCE | ferryInt32 << 8};
 	ferry_descriptor_write(descriptor, seq, &fields);
@@ -115,7 +115,7 @@ static void submit(struct job *job, uint32_t rank, uint64_t seq, uint64_t hash, 
 static bool wait_slices(struct job *job, const struct ferry_instr *instr, uint64_t seq, uint32_t slices)
 {
 	struct ferry_arena *arena = &job->shared.arenas[0];
-	struct ferry_counter *counter = &arena->counters[seq % FERRY_BANKS][instr->counter];
+	struct ferry_counter *counter = &arena->counters[seq % FERRY_PARITIES][instr->counter];
 	struct ferry_doorbell *bell = &arena->rank_lines[0].h2d;
 	while (1) {
 		uint32_t seen = ferry_doorbell_prepare(bell);
@@ -135,7 +135,7 @@ static void play_slices(struct job *job, uint64_t seq, uint64_t count, uint32_t 
 	struct ferry_arena *arena = &job->shared.arenas[0];
 	const struct ferry_plan *plan = job->plan;
 	const struct ferry_instr *instrs = ferry_plan_instrs(plan), *reduce = NULL;
-	uint32_t bank = seq % FERRY_BANKS, per_slice = plan->slice / 4;
+	uint32_t parity = seq % FERRY_PARITIES, per_slice = plan->slice / 4;
 	for (uint32_t i = 0; i < plan->ninstrs; i++)
 		if (instrs[i].opcode == FERRY_REDUCE)
 			reduce = &instrs[i];
@@ -145,15 +145,15 @@ static void play_slices(struct job *job, uint64_t seq, uint64_t count, uint32_t 
 		for (uint32_t i = 0; i < plan->ninstrs; i++) {
 			if (instrs[i].opcode != FERRY_D2H)
 				continue;
-			int32_t *slot = (int32_t *)(arena->staging[bank] + instrs[i].window_offset +
+			int32_t *slot = (int32_t *)(arena->staging[parity] + instrs[i].window_offset +
 			                            slice % plan->window * plan->slice);
 			for (uint32_t k = 0; k < per_slice; k++)
 				slot[k] = (int32_t)(1000 * instrs[i].owner + slice * per_slice + k);
-			ferry_publish(&job->shared, &instrs[i], &arena->counters[bank][instrs[i].counter], seq,
+			ferry_publish(&job->shared, &instrs[i], &arena->counters[parity][instrs[i].counter], seq,
 			              slice + 1);
 		}
 		assert_true(wait_slices(job, reduce, seq, slice + 1));
-		const int32_t *sum = (const int32_t *)(arena->staging[bank] + reduce->window_offset +
+		const int32_t *sum = (const int32_t *)(arena->staging[parity] + reduce->window_offset +
 		                                       slice % plan->window * plan->slice);
 		for (uint32_t k = 0; k < per_slice && slice * per_slice + k < count; k++) {
 			int32_t wanted = 0;
@@ -163,8 +163,8 @@ static void play_slices(struct job *job, uint64_t seq, uint64_t count, uint32_t 
 		}
 		for (uint32_t i = 0; i < plan->ninstrs; i++)
 			if (instrs[i].opcode == FERRY_H2D)
-				ferry_publish(&job->shared, &instrs[i], &arena->counters[bank][instrs[i].counter], seq,
-				              slice + 1);
+				ferry_publish(&job->shared, &instrs[i], &arena->counters[parity][instrs[i].counter],
+				              seq, slice + 1);
 	}
 }
 
@@ -179,7 +179,7 @@ static void wait_finished(struct job *job, uint64_t seq)
 	struct ferry_doorbell *bell = &arena->rank_lines[0].d2h;
 	while (1) {
 		uint32_t seen = ferry_doorbell_prepare(bell);
-		if (atomic_load_explicit(&arena->header->finished[seq % FERRY_BANKS], memory_order_acquire) >= seq)
+		if (atomic_load_explicit(&arena->header->finished[seq % FERRY_PARITIES], memory_order_acquire) >= seq)
 			break;
 		ferry_doorbell_wait(bell, seen, -1);
 	}

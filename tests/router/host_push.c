@@ -25,7 +25,7 @@
 static void open_copier(struct ferry_host_copier *copier, struct ferry_copy_queue *queue, const char *link)
 {
 	setenv("FERRY_HOST_LINK", link, 1);
-	if (ferry_host_copier_open(copier) || copier->base.ops->queue_open(&copier->base, FERRY_UP, queue))
+	if (ferry_host_copier_open(copier) || copier->base.ops->queue_open(&copier->base, FERRY_DIR_D2H, queue))
 		fail_msg("%s", ferry_last_message());
 	unsetenv("FERRY_HOST_LINK");
 }
@@ -33,8 +33,8 @@ static void open_copier(struct ferry_host_copier *copier, struct ferry_copy_queu
 static ferryResult_t push(struct ferry_copy_queue *queue, uint32_t to, int64_t process, void *address,
                           const void *source, size_t bytes)
 {
-	const struct ferry_landing landing = {.address = address, .process = process, .from = 0, .to = to};
-	return queue->copier->ops->push(queue, &landing, source, bytes);
+	const struct ferry_put_target put_target = {.address = address, .process = process, .from = 0, .to = to};
+	return queue->copier->ops->push(queue, &put_target, source, bytes);
 }
 
 static void finish(struct ferry_copy_queue *queue)
@@ -196,7 +196,7 @@ static double time_pushes(const char *link, const uint32_t *to, size_t count)
 	assert_non_null(into);
 	open_copier(&copier, &queues[0], link);
 	for (size_t i = 1; i < count; i++)
-		assert_int_equal(copier.base.ops->queue_open(&copier.base, FERRY_UP, &queues[i]), ferrySuccess);
+		assert_int_equal(copier.base.ops->queue_open(&copier.base, FERRY_DIR_D2H, &queues[i]), ferrySuccess);
 	uint64_t begin = ferry_now_ns();
 	for (size_t i = 0; i < count; i++)
 		if (push(&queues[i], to[i], 0, into, from, BYTES))

@@ -293,7 +293,7 @@ static void memory_that_is_freed_comes_back_when_nobody_has_used_it_for_a_second
 static struct answer come_back_to(uint32_t index)
 {
 	struct answer answer = owner_allocate(index, 1);
-	answer.exported.landing = imports->guest;
+	answer.exported.put_target = imports->foreign_rank;
 	assert_int_equal(map(&answer), ferrySuccess);
 	assert_true(is_forgotten_within(index, 2));
 	now += 2000000000;
@@ -544,12 +544,12 @@ static void one_context_serves_all_ranks_of_a_GPU_and_is_given_up_when_nobody_ho
 	assert_int_equal(owner_memory_left(), before);
 }
 
-/* ---- guests: ranks of other domains ---- */
+/* ---- foreign ranks: ranks of other domains ---- */
 
 static struct ferry_gpu *putting; /* a GPU that reaches the owner's */
-static _Atomic uint64_t over;     /* as the guest's own router says */
+static _Atomic uint64_t over;     /* as the foreign rank's own router says */
 
-static int attach_guest(void **state)
+static int attach_foreign_rank(void **state)
 {
 	CUuuid uuid;
 	(void)state;
@@ -565,7 +565,7 @@ static int attach_guest(void **state)
 	return !ferry_gpu_reaches_uuid(putting, nothing.exported.gpu);
 }
 
-static int leave_guest(void **state)
+static int leave_foreign_rank(void **state)
 {
 	ferry_gpu_drop(putting);
 	return leave(state);
@@ -578,7 +578,7 @@ static ferryResult_t land(uint64_t generation, uint64_t offset, uint64_t bytes, 
 	return ferry_imports_take(imports, &name, bytes, gpu, address, held);
 }
 
-static void a_guest_exports_what_others_put_into_once_the_job_is_ready(void **state)
+static void a_foreign_rank_exports_what_others_put_into_once_the_job_is_ready(void **state)
 {
 	struct ferry_import *held;
 	struct ferry_gpu *own;
@@ -590,7 +590,7 @@ static void a_guest_exports_what_others_put_into_once_the_job_is_ready(void **st
 	assert_true(ferry_imports_are_open(imports));
 	assert_int_equal(map(&answer), ferryInvalidArgument);
 	assert_int_equal(atomic_load(&cells[4].mapped), 0);
-	answer.exported.landing = 1;
+	answer.exported.put_target = 1;
 	assert_int_equal(map(&answer), ferrySuccess);
 	assert_int_equal(atomic_load(&cells[4].mapped), 1);
 	assert_int_equal(land(1, PIECE, ROOM - PIECE, putting, &address, &held), ferrySuccess);
@@ -613,12 +613,12 @@ static void what_no_GPU_of_a_router_reaches_is_not_exported_to_it(void **state)
 	struct answer answer = owner_allocate(4, 1);
 	imports->nothers = 0;
 	ferry_imports_follow(imports, &over);
-	answer.exported.landing = 1;
+	answer.exported.put_target = 1;
 	assert_int_equal(map(&answer), ferryInvalidArgument);
 	owner_tell((struct order){.kind = FREE, .at = answer.at});
 }
 
-static void pieces_of_a_guest_are_mapped_for_who_puts_into_them(void **state)
+static void pieces_of_a_foreign_rank_are_mapped_for_who_puts_into_them(void **state)
 {
 	struct ferry_import *held;
 	char *address;
@@ -626,7 +626,7 @@ static void pieces_of_a_guest_are_mapped_for_who_puts_into_them(void **state)
 	struct answer answer = owner_tell((struct order){.kind = CREATE, .npieces = 3});
 	answer.exported.index = 4;
 	answer.exported.generation = 1;
-	answer.exported.landing = 1;
+	answer.exported.put_target = 1;
 	ferry_imports_follow(imports, &over);
 	assert_int_equal(map(&answer), ferrySuccess);
 	owner_drop_descriptors(&answer);
@@ -637,14 +637,14 @@ static void pieces_of_a_guest_are_mapped_for_who_puts_into_them(void **state)
 	owner_tell((struct order){.kind = UNMAP, .at = answer.at, .npieces = 3});
 }
 
-static void what_a_guest_names_stays_until_its_call_is_over(void **state)
+static void what_a_foreign_rank_names_stays_until_its_call_is_over(void **state)
 {
 	struct ferry_import *held;
 	char *address;
 	(void)state;
 	struct answer answer = owner_allocate(4, 1);
 	uint64_t before = owner_memory_left();
-	answer.exported.landing = 1;
+	answer.exported.put_target = 1;
 	ferry_imports_follow(imports, &over);
 	assert_int_equal(map(&answer), ferrySuccess);
 	owner_tell((struct order){.kind = FREE, .at = answer.at});
@@ -661,7 +661,7 @@ static void what_a_guest_names_stays_until_its_call_is_over(void **state)
 	assert_int_equal(owner_memory_left(), before + ROOM);
 }
 
-static void memory_of_a_guest_comes_back_after_a_second_all_the_same(void **state)
+static void memory_of_a_foreign_rank_comes_back_after_a_second_all_the_same(void **state)
 {
 	(void)state;
 	ferry_imports_follow(imports, &over);
@@ -674,7 +674,7 @@ static void memory_of_a_guest_comes_back_after_a_second_all_the_same(void **stat
 
 /* ---- ranks that come from another router ---- */
 
-static int attach_brought(void **state)
+static int attach_imported_arena(void **state)
 {
 	CUuuid uuid;
 	int refused = attach_rank(state);
@@ -692,7 +692,7 @@ static void what_was_exported_before_it_was_known_who_puts_is_mapped_for_them_th
 	struct answer first = owner_allocate(4, 1), second = owner_tell((struct order){.kind = CREATE, .npieces = 2});
 	second.exported.index = 4;
 	second.exported.generation = 2;
-	first.exported.landing = second.exported.landing = 1;
+	first.exported.put_target = second.exported.put_target = 1;
 	rank_uses(4, 1);
 	assert_int_equal(map(&first), ferrySuccess);
 	assert_int_equal(map(&second), ferrySuccess);
@@ -720,7 +720,7 @@ static void what_is_exported_for_others_and_not_before_waits_for_them_too(void *
 	(void)state;
 	struct answer answer = owner_allocate(4, 1);
 	assert_int_equal(map(&answer), ferrySuccess);
-	answer.exported.landing = 1;
+	answer.exported.put_target = 1;
 	for (int again = 0; again < 2; again++)
 		assert_int_equal(map(&answer), ferrySuccess);
 	ferry_imports_other(imports, putting);
@@ -736,7 +736,7 @@ static void a_rank_that_goes_before_it_is_known_who_puts_leaves_nothing_behind(v
 	uint64_t before = owner_memory_left();
 	struct answer answer = owner_tell((struct order){.kind = CREATE, .npieces = 2});
 	answer.exported.index = 4;
-	answer.exported.generation = answer.exported.landing = 1;
+	answer.exported.generation = answer.exported.put_target = 1;
 	assert_int_equal(map(&answer), ferrySuccess);
 	owner_drop_descriptors(&answer);
 	owner_tell((struct order){.kind = UNMAP, .at = answer.at, .npieces = 2});
@@ -744,16 +744,16 @@ static void a_rank_that_goes_before_it_is_known_who_puts_leaves_nothing_behind(v
 	assert_int_equal(owner_memory_left(), before);
 }
 
-static int attach_brought_guest(void **state)
+static int attach_imported_arena_foreign_rank(void **state)
 {
-	int refused = attach_guest(state);
+	int refused = attach_foreign_rank(state);
 	imports->nothers = 0;
 	ferry_imports_await_others(imports);
 	ferry_imports_follow(imports, &over);
 	return refused;
 }
 
-/* Descriptors are other jobs', too. Of a guest nothing is mapped before, so these are none of memory. */
+/* Descriptors are other jobs', too. Of a foreign rank nothing is mapped before, so these are none of memory. */
 static void a_rank_has_no_more_kept_for_others_than_it_may(void **state)
 {
 	(void)state;
@@ -761,7 +761,7 @@ static void a_rank_has_no_more_kept_for_others_than_it_may(void **state)
 	struct answer answer = owner_tell((struct order){.kind = LEFT});
 	struct ferry_exported *exported = &answer.exported;
 	exported->kind = FERRY_EXPORTED_VMM;
-	exported->generation = exported->landing = 1;
+	exported->generation = exported->put_target = 1;
 	exported->npieces = 200;
 	for (uint32_t i = 0; i < 200; i++)
 		answer.descriptors[i] = STDERR_FILENO;
@@ -773,14 +773,14 @@ static void a_rank_has_no_more_kept_for_others_than_it_may(void **state)
 	assert_non_null(strstr(ferry_last_message(), "2200 pieces"));
 }
 
-static void a_guest_exports_before_it_is_known_who_puts(void **state)
+static void a_foreign_rank_exports_before_it_is_known_who_puts(void **state)
 {
 	struct ferry_import *held;
 	char *address;
 	(void)state;
 	struct answer answer = owner_allocate(4, 1);
 	assert_int_equal(map(&answer), ferryInvalidArgument);
-	answer.exported.landing = 1;
+	answer.exported.put_target = 1;
 	assert_int_equal(map(&answer), ferrySuccess);
 	assert_int_equal(atomic_load(&cells[4].mapped), 1);
 	assert_int_equal(land(1, 0, 1, putting, &address, &held), ferryInvalidUsage);
@@ -792,14 +792,14 @@ static void a_guest_exports_before_it_is_known_who_puts(void **state)
 	owner_tell((struct order){.kind = FREE, .at = answer.at});
 }
 
-/* The guest's own router ends its calls meanwhile. */
-static void what_a_guest_has_freed_before_it_is_known_who_puts_is_done_without(void **state)
+/* The foreign rank's own router ends its calls meanwhile. */
+static void what_a_foreign_rank_has_freed_before_it_is_known_who_puts_is_done_without(void **state)
 {
 	struct ferry_import *held;
 	char *address;
 	(void)state;
 	struct answer gone = owner_allocate(3, 1), stays = owner_allocate(4, 1);
-	gone.exported.landing = stays.exported.landing = 1;
+	gone.exported.put_target = stays.exported.put_target = 1;
 	assert_int_equal(map(&gone), ferrySuccess);
 	assert_int_equal(map(&stays), ferrySuccess);
 	rank_uses(3, 7); /* that is of what takes the index next */
@@ -816,9 +816,10 @@ static void what_a_guest_has_freed_before_it_is_known_who_puts_is_done_without(v
 	owner_tell((struct order){.kind = FREE, .at = stays.at});
 }
 
-#define BROUGHT_GUEST(name) cmocka_unit_test_setup_teardown(name, attach_brought_guest, leave_guest)
-#define BROUGHT(name) cmocka_unit_test_setup_teardown(name, attach_brought, leave_guest)
-#define GUEST(name) cmocka_unit_test_setup_teardown(name, attach_guest, leave_guest)
+#define IMPORTED_ARENA_FOREIGN_RANK(name)                                                                              \
+	cmocka_unit_test_setup_teardown(name, attach_imported_arena_foreign_rank, leave_foreign_rank)
+#define IMPORTED_ARENA(name) cmocka_unit_test_setup_teardown(name, attach_imported_arena, leave_foreign_rank)
+#define FOREIGN_RANK(name)   cmocka_unit_test_setup_teardown(name, attach_foreign_rank, leave_foreign_rank)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, attach_rank, leave)
 
 int main(void)
@@ -840,17 +841,17 @@ int main(void)
 	        TEST(what_is_not_as_the_rank_says_is_refused_and_leaves_nothing_behind),
 	        TEST(a_table_that_a_lane_still_uses_is_freed_when_it_is_released),
 	        cmocka_unit_test(one_context_serves_all_ranks_of_a_GPU_and_is_given_up_when_nobody_holds_it),
-	        GUEST(a_guest_exports_what_others_put_into_once_the_job_is_ready),
-	        GUEST(what_no_GPU_of_a_router_reaches_is_not_exported_to_it),
-	        GUEST(pieces_of_a_guest_are_mapped_for_who_puts_into_them),
-	        GUEST(what_a_guest_names_stays_until_its_call_is_over),
-	        GUEST(memory_of_a_guest_comes_back_after_a_second_all_the_same),
-	        BROUGHT(what_was_exported_before_it_was_known_who_puts_is_mapped_for_them_then),
-	        BROUGHT(what_is_exported_for_others_and_not_before_waits_for_them_too),
-	        BROUGHT_GUEST(a_rank_has_no_more_kept_for_others_than_it_may),
-	        BROUGHT_GUEST(a_guest_exports_before_it_is_known_who_puts),
-	        BROUGHT_GUEST(what_a_guest_has_freed_before_it_is_known_who_puts_is_done_without),
-	        BROUGHT(a_rank_that_goes_before_it_is_known_who_puts_leaves_nothing_behind),
+	        FOREIGN_RANK(a_foreign_rank_exports_what_others_put_into_once_the_job_is_ready),
+	        FOREIGN_RANK(what_no_GPU_of_a_router_reaches_is_not_exported_to_it),
+	        FOREIGN_RANK(pieces_of_a_foreign_rank_are_mapped_for_who_puts_into_them),
+	        FOREIGN_RANK(what_a_foreign_rank_names_stays_until_its_call_is_over),
+	        FOREIGN_RANK(memory_of_a_foreign_rank_comes_back_after_a_second_all_the_same),
+	        IMPORTED_ARENA(what_was_exported_before_it_was_known_who_puts_is_mapped_for_them_then),
+	        IMPORTED_ARENA(what_is_exported_for_others_and_not_before_waits_for_them_too),
+	        IMPORTED_ARENA_FOREIGN_RANK(a_rank_has_no_more_kept_for_others_than_it_may),
+	        IMPORTED_ARENA_FOREIGN_RANK(a_foreign_rank_exports_before_it_is_known_who_puts),
+	        IMPORTED_ARENA_FOREIGN_RANK(what_a_foreign_rank_has_freed_before_it_is_known_who_puts_is_done_without),
+	        IMPORTED_ARENA(a_rank_that_goes_before_it_is_known_who_puts_leaves_nothing_behind),
 	};
 	if (!owner_start("imports", 0))
 		return 70;

@@ -135,8 +135,8 @@ static void the_next_job_finds_what_is_known_of_whole_calls(void **state)
 	leave(connection, &arena);
 
 	connection = attach(&arena, 4);
-	half.paces[FERRY_CARRIER_PEER].rate = 0;
-	half.paces[FERRY_CARRIER_NCCL].rate = 450000;
+	half.paces[FERRY_FABRIC_PEER].rate = 0;
+	half.paces[FERRY_FABRIC_NCCL].rate = 450000;
 	arena.shares->signature = 55;
 	ferry_share_line_write(&arena.shares->wholes[0], &half);
 	leave(connection, &arena);
@@ -146,11 +146,11 @@ static void the_next_job_finds_what_is_known_of_whole_calls(void **state)
 	assert_true(ferry_share_line_read(&arena.shares->kept_wholes[0][0], &found));
 	assert_true(found.whole && found.in_place);
 	assert_int_equal(found.size_class, 54);
-	assert_true(found.paces[FERRY_CARRIER_PEER].rate == 740000);
-	assert_true(found.paces[FERRY_CARRIER_NCCL].rate == 450000);
+	assert_true(found.paces[FERRY_FABRIC_PEER].rate == 740000);
+	assert_true(found.paces[FERRY_FABRIC_NCCL].rate == 450000);
 	assert_true(ferry_share_line_read(&arena.shares->kept_wholes[0][1], &found));
 	assert_false(found.in_place);
-	assert_true(found.paces[FERRY_CARRIER_NCCL].rate == 485000);
+	assert_true(found.paces[FERRY_FABRIC_NCCL].rate == 485000);
 	assert_false(ferry_share_line_read(&arena.shares->kept_wholes[0][2], &found));
 	leave(connection, &arena);
 }
@@ -160,8 +160,8 @@ static void the_next_job_finds_what_one_has_learned(void **state)
 	(void)state;
 	struct ferry_arena arena;
 	struct ferry_share_course course = {.collective = FERRY_ALLTOALL, .type = ferryFloat32}, found;
-	course.paces[FERRY_CARRIER_HOST][2] = (struct ferry_pace){75, 24000};
-	course.paces[FERRY_CARRIER_NCCL][1] = (struct ferry_pace){-1, NAN}; /* not that */
+	course.paces[FERRY_FABRIC_HOST][2] = (struct ferry_pace){75, 24000};
+	course.paces[FERRY_FABRIC_NCCL][1] = (struct ferry_pace){-1, NAN}; /* not that */
 	int connection = attach(&arena, 1);
 	assert_int_equal(arena.shares->kept_signatures[0], 0);
 	arena.shares->signature = 99;
@@ -173,8 +173,8 @@ static void the_next_job_finds_what_one_has_learned(void **state)
 	assert_int_equal(arena.shares->kept_signatures[1], 0);
 	assert_true(ferry_share_course_read(&arena.shares->kept[0][0], &found));
 	assert_int_equal(found.collective, FERRY_ALLTOALL);
-	assert_true(found.paces[FERRY_CARRIER_HOST][2].rate == 24000);
-	assert_true(found.paces[FERRY_CARRIER_NCCL][1].rate == 0);
+	assert_true(found.paces[FERRY_FABRIC_HOST][2].rate == 24000);
+	assert_true(found.paces[FERRY_FABRIC_NCCL][1].rate == 0);
 	leave(connection, &arena);
 }
 

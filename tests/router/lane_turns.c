@@ -182,7 +182,8 @@ static struct lone *lone_open(uint32_t number, uint32_t weight)
 	lone->call.ops = &call_ops;
 	lone->call.member = &lone->member;
 	lone->call.steps = &lone->steps;
-	assert_true(ferry_call_prepare(&lone->call, lone->steps.nsteps[FERRY_UP], lone->steps.nsteps[FERRY_DOWN], 2));
+	assert_true(ferry_call_prepare(&lone->call, lone->steps.nsteps[FERRY_DIR_D2H],
+	                               lone->steps.nsteps[FERRY_DIR_H2D], 2));
 	struct ferry_call_buffers buffers = {.send = (char *)1,
 	                                     .receive = (char *)(uintptr_t)((number + 1) * 2 * BYTES)};
 	ferry_call_fill(&lone->call, &buffers);
@@ -213,7 +214,7 @@ static void share(const uint32_t *weights, uint32_t count, uint32_t *parts)
 	assert_int_equal(ferry_lanes_open(&lanes, &options), ferrySuccess);
 	for (uint32_t i = 0; i < count; i++) {
 		lones[i] = lone_open(i, weights[i]);
-		ferry_lanes_seat(&lones[i]->member);
+		ferry_lanes_lane_rank(&lones[i]->member);
 		ferry_lanes_join(&lanes, &lones[i]->member);
 	}
 	for (uint32_t i = 0; i < count; i++)

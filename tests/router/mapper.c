@@ -116,19 +116,19 @@ static int stop(void **state)
 
 /* ---- the mapper is busy, until it is let go ---- */
 
-static sem_t begun, let_go;
+static sem_t begun, released;
 
 static CUresult hold_mapping(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
 {
 	sem_post(&begun);
-	sem_wait(&let_go);
+	sem_wait(&released);
 	return real.IpcOpenMemHandle(address, handle, flags);
 }
 
 static void keep_busy(void)
 {
 	sem_init(&begun, 0, 0);
-	sem_init(&let_go, 0, 0);
+	sem_init(&released, 0, 0);
 	driver->IpcOpenMemHandle = hold_mapping;
 	export(BUSY, 5);
 	sem_wait(&begun);
@@ -167,7 +167,7 @@ static void who_frees_memory_does_not_wait_for_what_others_have_asked_for_earlie
 	export(1, 5);
 	join(RANKS - 1);
 	assert_int_equal(forget(0, 5, true), ferrySuccess);
-	sem_post(&let_go);
+	sem_post(&released);
 	hear(RANKS - 1);
 	hear(1);
 	hear(0); /* last, as it is looked for meanwhile */
@@ -189,7 +189,7 @@ static void who_frees_memory_in_use_does_not_wait_for_all_others_once_it_is_let_
 	export(1, 5);
 	export(2, 5);
 	assert_int_equal(forget(0, 5, true), ferrySuccess);
-	sem_post(&let_go);
+	sem_post(&released);
 	hear(2);
 	hear(1);
 	hear(0);
@@ -230,7 +230,7 @@ static void who_exports_is_not_overtaken_for_ever_by_those_that_forget(void **st
 	driver->IpcOpenMemHandle = count_forgotten;
 	export(2, 5);
 	assert_int_equal(forget(0, 5, false), ferrySuccess);
-	sem_post(&let_go);
+	sem_post(&released);
 	for (uint32_t i = 0; i < MANY; i++)
 		hear(i % 2);
 	hear(2);
@@ -258,7 +258,7 @@ static void who_has_waited_longest_is_next(void **state)
 	driver->IpcOpenMemHandle = note_heard;
 	for (uint32_t i = 0; i < 3; i++)
 		export((i + 1) % 3, 5);
-	sem_post(&let_go);
+	sem_post(&released);
 	for (uint32_t rank = 0; rank < 3; rank++) /* first who is answered last */
 		hear(rank);
 	assert_int_equal(heard_at[1], 1u << 1);

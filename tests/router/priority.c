@@ -137,7 +137,7 @@ static void the_default_asks_for_nothing_until_the_router_has_lanes_for_gpus(voi
 	assert_true(asked);
 }
 
-/* A job of one rank: its attendant is there once READY is answered. */
+/* A job of one rank: its job thread is there once READY is answered. */
 static int attach_alone(const char *to)
 {
 	struct ferry_attach_message rank = {.kind = FERRY_ATTACH_RANK, .nranks = 1, .ndomains = 1, .staging = 1 << 20},

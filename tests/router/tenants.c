@@ -72,18 +72,19 @@ static void the_first_tenant_that_names_a_user_or_a_group_has_it(void **state)
 	           "users = *\n");
 	assert_int_equal(ferry_tenants_read(file, &tenants), ferrySuccess);
 	assert_int_equal(ferry_tenants_count(tenants), 3);
-	const struct ferry_tenant *physics = ferry_tenants_at(tenants, 0), *guests = ferry_tenants_at(tenants, 1);
+	const struct ferry_tenant *physics = ferry_tenants_at(tenants, 0),
+	                          *foreign_ranks = ferry_tenants_at(tenants, 1);
 	assert_string_equal(physics->name, "physics");
 	assert_int_equal(physics->staging, 2048 * MIB);
 	assert_int_equal(physics->job_staging, 512 * MIB);
 	assert_int_equal(physics->weight, 3);
 	assert_int_equal(physics->jobs, 16);
 	assert_true(physics->ranks == UINT32_MAX && physics->plans == UINT32_MAX);
-	assert_true(guests->staging == UINT64_MAX && guests->weight == 1);
-	assert_true(guests->ranks == 8 && guests->plans == 100 && guests->connections == 20);
+	assert_true(foreign_ranks->staging == UINT64_MAX && foreign_ranks->weight == 1);
+	assert_true(foreign_ranks->ranks == 8 && foreign_ranks->plans == 100 && foreign_ranks->connections == 20);
 	assert_ptr_equal(ferry_tenants_find(tenants, 1001, groups, 2), physics);
 	assert_ptr_equal(ferry_tenants_find(tenants, 0, NULL, 0), physics);
-	assert_ptr_equal(ferry_tenants_find(tenants, 1002, groups, 2), guests);
+	assert_ptr_equal(ferry_tenants_find(tenants, 1002, groups, 2), foreign_ranks);
 	assert_ptr_equal(ferry_tenants_find(tenants, 1002, groups, 1), ferry_tenants_at(tenants, 2));
 	assert_null(ferry_tenants_find(NULL, 0, NULL, 0));
 	ferry_tenants_free(tenants);
@@ -416,7 +417,7 @@ static void what_is_handed_over_counts_as_a_job_and_its_ranks(void **state)
 }
 
 /* This router registers them, too, and is told by ranks alone how large they are. */
-static void arenas_of_other_domains_count_there_whenever_they_are_brought(void **state)
+static void arenas_of_other_domains_count_there_whenever_they_are_imported_arena(void **state)
 {
 	struct ferry_arena large[] = {make_arena(0, 2, MIB), make_arena(1, 2, 4 * MIB)},
 	                   fit[] = {make_arena(0, 2, MIB), make_arena(1, 2, 2 * MIB)};
@@ -456,7 +457,7 @@ static void arenas_of_other_domains_count_there_whenever_they_are_brought(void *
 }
 
 /* Who is not limited, the router is; and a new job takes nothing of that from one that had its place before. */
-static void what_is_brought_is_held_to_the_routers_limit_by_itself(void **state)
+static void what_is_imported_arena_is_held_to_the_routers_limit_by_itself(void **state)
 {
 	struct ferry_arena arena = make_arena(0, 1, 3 * MIB), other = make_arena(0, 1, 3 * MIB);
 	int one, two, fresh;
@@ -756,9 +757,9 @@ int main(void)
 	        SHARED_TEST(a_job_over_its_tenants_limits_hears_what_it_asked_for_and_what_is_left),
 	        SHARED_TEST(what_is_handed_over_counts_for_its_tenant),
 	        SHARED_TEST(what_is_handed_over_counts_as_a_job_and_its_ranks),
-	        SHARED_TEST(arenas_of_other_domains_count_there_whenever_they_are_brought),
-	        cmocka_unit_test_setup_teardown(what_is_brought_is_held_to_the_routers_limit_by_itself, start_small,
-	                                        stop_shared),
+	        SHARED_TEST(arenas_of_other_domains_count_there_whenever_they_are_imported_arena),
+	        cmocka_unit_test_setup_teardown(what_is_imported_arena_is_held_to_the_routers_limit_by_itself,
+	                                        start_small, stop_shared),
 	        SHARED_TEST(a_job_that_does_not_insist_takes_a_part_of_what_its_tenant_has_left),
 	        SHARED_TEST(connections_of_a_tenant_are_counted_and_closed_ones_are_not),
 	        cmocka_unit_test_setup_teardown(a_tenants_client_that_stops_in_a_message_loses_its_place,

@@ -25,14 +25,14 @@ static void put_call(const struct ferry_job_arenas *shared, const struct ferry_p
 	const struct ferry_instr *instrs = ferry_plan_instrs(plan);
 	for (uint32_t i = 0; i < plan->ninstrs; i++)
 		if (instrs[i].opcode == FERRY_D2H) {
-			int32_t *window = (int32_t *)(arena->staging[SEQ % FERRY_BANKS] + instrs[i].window_offset);
+			int32_t *window = (int32_t *)(arena->staging[SEQ % FERRY_PARITIES] + instrs[i].window_offset);
 			for (uint64_t k = 0; k < instrs[i].length / 4; k++)
 				window[k] = (int32_t)(1000000 * instrs[i].owner + k);
-			ferry_publish(shared, &instrs[i], &arena->counters[SEQ % FERRY_BANKS][instrs[i].counter], SEQ,
-			              instrs[i].nslices);
+			ferry_publish(shared, &instrs[i], &arena->counters[SEQ % FERRY_PARITIES][instrs[i].counter],
+			              SEQ, instrs[i].nslices);
 		}
 	for (uint32_t rank = 0; rank < shared->nranks; rank++) {
-		struct ferry_descriptor *descriptor = &arena->rank_lines[rank].ring[SEQ % FERRY_BANKS];
+		struct ferry_descriptor *descriptor = &arena->rank_lines[rank].ring[SEQ % FERRY_PARITIES];
 		struct ferry_descriptor_fields fields = {.plan_hash = plan->hash, .count = plan->count, .domains = 1,
 		                                         .shape = FERRY_ALLREDUCE | ferryInt32 << 8};
 		ferry_descriptor_write(descriptor, SEQ, &fields);
@@ -101,7 +101,7 @@ static void a_worker_does_its_own_parts_first_and_those_of_others_when_it_may(vo
 	const struct ferry_instr *reduce = ferry_plan_instrs(plan_of(job));
 	while (reduce->opcode != FERRY_REDUCE)
 		reduce++;
-	const int32_t *sum = (const int32_t *)(job->shared.arenas[0].staging[SEQ % FERRY_BANKS] +
+	const int32_t *sum = (const int32_t *)(job->shared.arenas[0].staging[SEQ % FERRY_PARITIES] +
 	                                       reduce->window_offset);
 	/* the second third of each of four slices */
 	assert_int_equal(ferry_parts_work(job, 1, 1000, false, &wanted, NULL), 4);
@@ -112,10 +112,10 @@ static void a_worker_does_its_own_parts_first_and_those_of_others_when_it_may(vo
 	assert_int_equal(ferry_parts_work(job, 1, 1000, false, &wanted, NULL), 0);
 	assert_int_equal(ferry_parts_work(job, 3, 1000, true, &wanted, NULL), 0); /* the plan has no place for it */
 	assert_true(ferry_parts_any(job));
-	assert_int_equal(atomic_load(&job->shared.arenas[0].header->finished[SEQ % FERRY_BANKS]), 0);
+	assert_int_equal(atomic_load(&job->shared.arenas[0].header->finished[SEQ % FERRY_PARITIES]), 0);
 	assert_int_equal(ferry_parts_work(job, 1, 1000, true, &wanted, NULL), 8);
 	assert_false(ferry_parts_any(job));
-	assert_int_equal(atomic_load(&job->shared.arenas[0].header->finished[SEQ % FERRY_BANKS]), SEQ);
+	assert_int_equal(atomic_load(&job->shared.arenas[0].header->finished[SEQ % FERRY_PARITIES]), SEQ);
 	assert_int_equal(atomic_load(&job->slices), 4);
 	assert_int_equal(atomic_load(&job->bytes), 3 * count * 4);
 
@@ -136,11 +136,11 @@ static void workers_do_not_believe_the_counters_that_they_publish(void **state)
 	while (reduce->opcode != FERRY_REDUCE)
 		reduce++;
 	assert_int_equal(ferry_parts_work(job, 1, 1000, false, &wanted, NULL), 2);
-	atomic_store(&job->shared.arenas[0].counters[SEQ % FERRY_BANKS][reduce->counter].value,
+	atomic_store(&job->shared.arenas[0].counters[SEQ % FERRY_PARITIES][reduce->counter].value,
 	             ferry_counter_value(SEQ, 4));
 	assert_int_equal(ferry_parts_work(job, 1, 1000, false, &wanted, NULL), 0);
 	assert_int_equal(ferry_parts_work(job, 1, 1000, true, &wanted, NULL), 10);
-	assert_int_equal(atomic_load(&job->shared.arenas[0].header->finished[SEQ % FERRY_BANKS]), SEQ);
+	assert_int_equal(atomic_load(&job->shared.arenas[0].header->finished[SEQ % FERRY_PARITIES]), SEQ);
 	close_lone_job(job);
 }
 
@@ -153,12 +153,12 @@ static struct ferry_job *open_orphan(uint64_t count, uint32_t slice, uint32_t pu
 	const struct ferry_instr *reduce = ferry_plan_instrs(plan_of(job));
 	while (reduce->opcode != FERRY_REDUCE)
 		reduce++;
-	char *window = arena->staging[SEQ % FERRY_BANKS] + reduce->window_offset;
+	char *window = arena->staging[SEQ % FERRY_PARITIES] + reduce->window_offset;
 	memset(window, 0xee, (size_t)published * slice);
 	*sum = (const int32_t *)window;
-	*counter = &arena->counters[SEQ % FERRY_BANKS][reduce->counter];
+	*counter = &arena->counters[SEQ % FERRY_PARITIES][reduce->counter];
 	atomic_store(&(*counter)->value, ferry_counter_value(SEQ, published));
-	job->runs[SEQ % FERRY_BANKS].resumes = true;
+	job->runs[SEQ % FERRY_PARITIES].resumes = true;
 	return job;
 }
 
@@ -175,7 +175,7 @@ static void a_successor_sums_what_is_not_published_and_nothing_else(void **state
 		assert_int_equal(sum[k], k < 3 * slice ? (int32_t)0xeeeeeeee : 1000000 + 2 * (int32_t)k);
 	assert_int_equal(atomic_load(&counter->value), ferry_counter_value(SEQ, 4));
 	assert_int_equal(atomic_load(&job->slices), 1);
-	assert_int_equal(atomic_load(&job->shared.arenas[0].header->finished[SEQ % FERRY_BANKS]), SEQ);
+	assert_int_equal(atomic_load(&job->shared.arenas[0].header->finished[SEQ % FERRY_PARITIES]), SEQ);
 	close_lone_job(job);
 }
 
@@ -187,7 +187,7 @@ static void a_successor_ends_a_call_of_which_all_is_published(void **state)
 	struct ferry_job *job = open_orphan(64 << 10, 64 << 10, 4, &sum, &counter);
 	uint32_t wanted = 0;
 	assert_int_equal(ferry_parts_work(job, 1, 1000, true, &wanted, NULL), 0);
-	assert_int_equal(atomic_load(&job->shared.arenas[0].header->finished[SEQ % FERRY_BANKS]), SEQ);
+	assert_int_equal(atomic_load(&job->shared.arenas[0].header->finished[SEQ % FERRY_PARITIES]), SEQ);
 	assert_int_equal(atomic_load(&counter->value), ferry_counter_value(SEQ, 4));
 	assert_false(ferry_parts_any(job));
 	close_lone_job(job);
@@ -220,7 +220,7 @@ static void wait_until_finished(struct ferry_arena *arena)
 	struct ferry_doorbell *bell = &arena->rank_lines[0].d2h;
 	while (1) {
 		uint32_t seen = ferry_doorbell_prepare(bell);
-		if (atomic_load_explicit(&arena->header->finished[SEQ % FERRY_BANKS], memory_order_acquire) == SEQ)
+		if (atomic_load_explicit(&arena->header->finished[SEQ % FERRY_PARITIES], memory_order_acquire) == SEQ)
 			break;
 		ferry_doorbell_wait(bell, seen, -1);
 	}
@@ -257,7 +257,7 @@ static void a_call_that_a_rank_announces_is_expected_once(void **state)
 	close_lone_job(job);
 }
 
-struct attendant {
+struct job_thread {
 	struct ferry_workers *workers;
 	struct ferry_job *job;
 	pthread_t thread;
@@ -265,21 +265,21 @@ struct attendant {
 
 static void *attend(void *argument)
 {
-	const struct attendant *attendant = argument;
+	const struct job_thread *job_thread = argument;
 	struct ferry_idle idle;
-	ferry_idle_open(&idle, &attendant->workers->spin);
-	ferry_workers_attend(attendant->workers, attendant->job, &idle);
+	ferry_idle_open(&idle, &job_thread->workers->spin);
+	ferry_workers_attend(job_thread->workers, job_thread->job, &idle);
 	ferry_idle_close(&idle);
 	return NULL;
 }
 
-static void attend_both(struct attendant attendants[2], struct ferry_workers *workers, struct ferry_job *first,
+static void attend_both(struct job_thread job_threads[2], struct ferry_workers *workers, struct ferry_job *first,
                         struct ferry_job *second)
 {
-	attendants[0] = (struct attendant){.workers = workers, .job = first};
-	attendants[1] = (struct attendant){.workers = workers, .job = second};
+	job_threads[0] = (struct job_thread){.workers = workers, .job = first};
+	job_threads[1] = (struct job_thread){.workers = workers, .job = second};
 	for (int i = 0; i < 2; i++)
-		assert_int_equal(pthread_create(&attendants[i].thread, NULL, attend, &attendants[i]), 0);
+		assert_int_equal(pthread_create(&job_threads[i].thread, NULL, attend, &job_threads[i]), 0);
 }
 
 /*
@@ -291,15 +291,15 @@ static uint64_t done_of_the_long_call(const struct ferry_layout *none)
 	static struct ferry_workers workers;
 	struct ferry_job *brief = open_lone_job(64 << 10, 64 << 10, 2), *lengthy = open_lone_job(4 << 20, 16 << 10, 0);
 	struct ferry_arena *arena = &brief->shared.arenas[0];
-	struct attendant attendants[2];
+	struct job_thread job_threads[2];
 	assert_int_equal(ferry_workers_start(&workers, none, 0, 1, 300, false, NULL), ferrySuccess);
 	ferry_workers_add_job(&workers, brief);
 	ferry_workers_add_job(&workers, lengthy);
-	attend_both(attendants, &workers, lengthy, brief);
+	attend_both(job_threads, &workers, lengthy, brief);
 	wait_until_finished(arena);
 	uint64_t done = atomic_load(&lengthy->slices);
 	for (int i = 0; i < 2; i++)
-		pthread_join(attendants[i].thread, NULL);
+		pthread_join(job_threads[i].thread, NULL);
 	assert_int_equal(atomic_load(&lengthy->slices), 1024);
 	ferry_workers_remove_job(&workers, brief);
 	ferry_workers_remove_job(&workers, lengthy);
@@ -349,9 +349,9 @@ static int part_of_the_first(const struct ferry_layout *none, const uint32_t wei
 	                            open_lone_job(64 << 10, 64 << 10, 0)};
 	/* late enough for the slice that the second one is at, which does not count yet, to be little of all */
 	struct watch watch = {jobs[0], jobs[2], weights[0] < weights[1] ? 256 : 700};
-	struct attendant attendant = {.workers = &workers, .job = jobs[2]};
+	struct job_thread job_thread = {.workers = &workers, .job = jobs[2]};
 	for (uint32_t rank = 0; rank < 2; rank++)
-		atomic_store(&jobs[2]->shared.arenas[0].rank_lines[rank].ring[SEQ % FERRY_BANKS].seq, 0);
+		atomic_store(&jobs[2]->shared.arenas[0].rank_lines[rank].ring[SEQ % FERRY_PARITIES].seq, 0);
 	assert_int_equal(ferry_workers_start(&workers, none, 0, 1, 0, false, NULL), ferrySuccess);
 	for (int i = 2; i >= 0; i--)
 		ferry_workers_add_job(&workers, jobs[i]);
@@ -359,7 +359,7 @@ static int part_of_the_first(const struct ferry_layout *none, const uint32_t wei
 		atomic_store(&jobs[i]->weight, weights[i]);
 	pthread_t watcher;
 	assert_int_equal(pthread_create(&watcher, NULL, watch_slices, &watch), 0);
-	attend(&attendant);
+	attend(&job_thread);
 	pthread_join(watcher, NULL);
 	uint64_t first = atomic_load(&jobs[0]->bytes), second = atomic_load(&jobs[1]->bytes), all = 3 * (16u << 20);
 	for (int i = 0; i < 3; i++) {
@@ -394,27 +394,27 @@ static void jobs_with_work_have_turns_by_their_weights(void **state)
 }
 
 /*
- * Two attendants for one place, which whoever has it keeps for ten seconds beyond the last part: neither is waited for
+ * Two job threads for one place, which whoever has it keeps for ten seconds beyond the last part: neither is waited for
  * so long.
  */
-static void who_ends_a_job_does_not_wait_until_its_attendant_is_idle(void **state)
+static void who_ends_a_job_does_not_wait_until_its_job_thread_is_idle(void **state)
 {
 	(void)state;
 	static struct ferry_workers workers;
 	static const struct ferry_layout none;
 	struct ferry_job *jobs[2] = {open_lone_job(64 << 10, 64 << 10, 2), open_lone_job(64 << 10, 64 << 10, 2)};
-	struct attendant attendants[2];
+	struct job_thread job_threads[2];
 	assert_int_equal(ferry_workers_start(&workers, &none, 0, 1, LONG_US, false, NULL), ferrySuccess);
 	for (int i = 0; i < 2; i++)
 		ferry_workers_add_job(&workers, jobs[i]);
-	attend_both(attendants, &workers, jobs[0], jobs[1]);
+	attend_both(job_threads, &workers, jobs[0], jobs[1]);
 	for (int i = 0; i < 2; i++) /* by whoever came first */
 		wait_until_finished(&jobs[i]->shared.arenas[0]);
 	uint64_t start = ferry_now_ns();
 	for (int i = 1; i >= 0; i--) { /* one of them waits for the place, the other has it */
 		atomic_store(&jobs[i]->dead, 1);
-		ferry_workers_let_go(&workers);
-		pthread_join(attendants[i].thread, NULL);
+		ferry_workers_release(&workers);
+		pthread_join(job_threads[i].thread, NULL);
 	}
 	assert_in_range(ferry_now_ns() - start, 0, 50000000000);
 	for (int i = 0; i < 2; i++) {
@@ -437,14 +437,14 @@ static void a_job_is_seen_again_after_a_plan_of_it_was_freed(void **state)
 		struct ferry_plan *plan = plan_of(other), *copy = malloc(plan->bytes);
 		assert_non_null(copy);
 		memcpy(copy, plan, plan->bytes);
-		struct attendant attendants[] = {{.workers = &workers, .job = busy},
-		                                 {.workers = &workers, .job = other}};
+		struct job_thread job_threads[] = {{.workers = &workers, .job = busy},
+		                                   {.workers = &workers, .job = other}};
 		for (uint32_t rank = 0; rank < 2; rank++) /* it comes later */
-			atomic_store(&arenas[1]->rank_lines[rank].ring[SEQ % FERRY_BANKS].seq, 0);
+			atomic_store(&arenas[1]->rank_lines[rank].ring[SEQ % FERRY_PARITIES].seq, 0);
 		assert_int_equal(ferry_workers_start(&workers, &none, 0, 1, LONG_US, false, NULL), ferrySuccess);
 		ferry_workers_add_job(&workers, busy);
 		ferry_workers_add_job(&workers, other);
-		assert_int_equal(pthread_create(&attendants[0].thread, NULL, attend, &attendants[0]), 0);
+		assert_int_equal(pthread_create(&job_threads[0].thread, NULL, attend, &job_threads[0]), 0);
 		wait_until_finished(arenas[0]);
 		assert_int_equal(ferry_job_plans_drop(&other->plans, 0, copy->hash, false), ferrySuccess);
 		ferry_workers_free_retired(&workers, other);
@@ -452,15 +452,15 @@ static void a_job_is_seen_again_after_a_plan_of_it_was_freed(void **state)
 		put_call(&other->shared, copy);
 		free(copy);
 		uint64_t start = ferry_now_ns();
-		assert_int_equal(pthread_create(&attendants[1].thread, NULL, attend, &attendants[1]), 0);
-		/* by the first one's attendant, who holds the only place for LONG_US */
+		assert_int_equal(pthread_create(&job_threads[1].thread, NULL, attend, &job_threads[1]), 0);
+		/* by the first one's job thread, who holds the only place for LONG_US */
 		wait_until_finished(arenas[1]);
 		assert_in_range(ferry_now_ns() - start, 0, 50000000000);
 		atomic_store(&busy->dead, 1);
 		atomic_store(&other->dead, 1);
-		ferry_workers_let_go(&workers);
+		ferry_workers_release(&workers);
 		for (int i = 0; i < 2; i++)
-			pthread_join(attendants[i].thread, NULL);
+			pthread_join(job_threads[i].thread, NULL);
 		ferry_workers_remove_job(&workers, busy);
 		ferry_workers_remove_job(&workers, other);
 		ferry_workers_stop(&workers);
@@ -469,7 +469,7 @@ static void a_job_is_seen_again_after_a_plan_of_it_was_freed(void **state)
 	}
 }
 
-/* Each attendant and helper would look for LONG_US. */
+/* Each job thread and helper would look for LONG_US. */
 static void nobody_looks_for_work_while_cpus_are_short(void **state)
 {
 	(void)state;
@@ -494,18 +494,18 @@ static void nobody_looks_for_work_while_cpus_are_short(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_worker_does_its_own_parts_first_and_those_of_others_when_it_may),
-		cmocka_unit_test(workers_do_not_believe_the_counters_that_they_publish),
-		cmocka_unit_test(a_successor_sums_what_is_not_published_and_nothing_else),
-		cmocka_unit_test(a_successor_ends_a_call_of_which_all_is_published),
-		cmocka_unit_test(long_parts_of_an_older_slice_go_before_newer_ones_of_its_own),
-		cmocka_unit_test(who_will_be_wanted_is_told_before_any_part),
-		cmocka_unit_test(a_call_that_a_rank_announces_is_expected_once),
-		cmocka_unit_test(parts_of_a_worker_without_a_place_are_done_beside_a_busy_job),
-		cmocka_unit_test(jobs_with_work_have_turns_by_their_weights),
-		cmocka_unit_test(who_ends_a_job_does_not_wait_until_its_attendant_is_idle),
-		cmocka_unit_test(a_job_is_seen_again_after_a_plan_of_it_was_freed),
-		cmocka_unit_test(nobody_looks_for_work_while_cpus_are_short),
+	        cmocka_unit_test(a_worker_does_its_own_parts_first_and_those_of_others_when_it_may),
+	        cmocka_unit_test(workers_do_not_believe_the_counters_that_they_publish),
+	        cmocka_unit_test(a_successor_sums_what_is_not_published_and_nothing_else),
+	        cmocka_unit_test(a_successor_ends_a_call_of_which_all_is_published),
+	        cmocka_unit_test(long_parts_of_an_older_slice_go_before_newer_ones_of_its_own),
+	        cmocka_unit_test(who_will_be_wanted_is_told_before_any_part),
+	        cmocka_unit_test(a_call_that_a_rank_announces_is_expected_once),
+	        cmocka_unit_test(parts_of_a_worker_without_a_place_are_done_beside_a_busy_job),
+	        cmocka_unit_test(jobs_with_work_have_turns_by_their_weights),
+	        cmocka_unit_test(who_ends_a_job_does_not_wait_until_its_job_thread_is_idle),
+	        cmocka_unit_test(a_job_is_seen_again_after_a_plan_of_it_was_freed),
+	        cmocka_unit_test(nobody_looks_for_work_while_cpus_are_short),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -245,7 +245,7 @@ static void copy_engines_stay_near_the_cores(void **state)
 		}
 }
 
-/* Long calls pass through one bank's staging; short ones, and windows that take little of it, are left to overlap. */
+/* Long calls pass through one parity's staging; short ones, and windows that take little of it, are left to overlap. */
 static void calls_that_go_round_large_windows_are_alone_in_the_staging(void **state)
 {
 	static const struct {

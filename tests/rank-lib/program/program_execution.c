@@ -220,7 +220,7 @@ static bool run_slice(struct execution *x, uint32_t i)
 		source = pushed(x, instr, from, bytes);
 		destination = inside(x, x->receive[instr->peer], instr->user_destination / 4, from, bytes);
 		break;
-	case FERRY_LAND:
+	case FERRY_WAIT_PUT:
 		x->done[i]++;
 		return true;
 	default:

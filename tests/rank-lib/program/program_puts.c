@@ -34,11 +34,11 @@ static const char by_host[] = "program allgather ranks 2 domains 1 chunks 1\n"
                               "rank 0\nD2H gpu[0] -> host[0]\nH2D host[1] -> gpu[1] deps: host[1]>=1\n"
                               "rank 1\nD2H gpu[0] -> host[1]\nH2D host[0] -> gpu[0] deps: host[0]>=1\n";
 
-static const char brought_by_host[] = "program allreduce ranks 2 domains 1 chunks 1\n"
-                                      "rank 0\nD2H gpu[0] -> host[0]\nREDUCE host[0] -> host[2]\n"
-                                      "H2D host[2] -> gpu[0] deps: host[2]>=2\n"
-                                      "PUT gpu[0] -> gpu@1[0] deps: gpu[0]>=1\n"
-                                      "rank 1\nD2H gpu[0] -> host[1]\nREDUCE host[1] -> host[2]\n";
+static const char imported_arena_by_host[] = "program allreduce ranks 2 domains 1 chunks 1\n"
+                                             "rank 0\nD2H gpu[0] -> host[0]\nREDUCE host[0] -> host[2]\n"
+                                             "H2D host[2] -> gpu[0] deps: host[2]>=2\n"
+                                             "PUT gpu[0] -> gpu@1[0] deps: gpu[0]>=1\n"
+                                             "rank 1\nD2H gpu[0] -> host[1]\nREDUCE host[1] -> host[2]\n";
 
 static struct ferry_compile_options options_for(uint64_t count)
 {
@@ -135,7 +135,7 @@ static void a_ring_compiles_to_puts_behind_what_brings_and_a_land_for_each(void 
 	assert_int_equal(plan->staging[0], 0);
 	assert_int_equal(plan->ninstrs, 15); /* 6 PUTs, 6 LANDs, 3 COPYs */
 	for (uint32_t i = 0; i < plan->ninstrs; i++) {
-		if (instrs[i].opcode == FERRY_LAND) {
+		if (instrs[i].opcode == FERRY_WAIT_PUT) {
 			const struct ferry_instr *put = &instrs[only_edge(plan, i)->instr];
 			lands++;
 			assert_int_equal(put->opcode, FERRY_PUT);
@@ -181,14 +181,14 @@ static void puts_go_whole_and_what_is_forwarded_in_slices(void **state)
 	assert_int_equal(slice_of(ring, 1u << 20), 64u << 10);
 	assert_int_equal(slice_of(ring, 64u << 20), 1u << 20);
 	assert_int_equal(slice_of(ring, 1u << 30), 16u << 20);
-	assert_int_equal(slice_of(brought_by_host, 1u << 20), slice_of(by_host, 1u << 20)); /* windows decide */
+	assert_int_equal(slice_of(imported_arena_by_host, 1u << 20), slice_of(by_host, 1u << 20)); /* windows decide */
 }
 
 static void premulsum_refuses_a_put_of_what_nothing_scales(void **state)
 {
 	(void)state;
 	struct ferry_compile_options options = options_for(100);
-	struct ferry_program *program = program_of(pairs), *sum = program_of(brought_by_host);
+	struct ferry_program *program = program_of(pairs), *sum = program_of(imported_arena_by_host);
 	struct ferry_plan *plan;
 	options.redop = ferryNumOps;
 	assert_int_equal(ferry_program_compile(program, &options, &plan), ferryProgramError);
@@ -244,27 +244,27 @@ static void lands_elsewhere(struct ferry_plan *plan)
 
 static void land_is_from_another(struct ferry_plan *plan)
 {
-	struct ferry_instr *land = first_of(plan, FERRY_LAND, false);
+	struct ferry_instr *land = first_of(plan, FERRY_WAIT_PUT, false);
 	land->peer = (uint8_t)(3 - land->owner - land->peer);
 }
 
 static void land_is_of_another(struct ferry_plan *plan)
 {
-	struct ferry_instr *land = first_of(plan, FERRY_LAND, false), *put = first_of(plan, FERRY_PUT, true);
+	struct ferry_instr *land = first_of(plan, FERRY_WAIT_PUT, false), *put = first_of(plan, FERRY_PUT, true);
 	first_edge(plan, land)->instr = (uint32_t)(put - instrs_of(plan));
 	put->wakes_h2d |= 1ull << land->owner;
 }
 
 static void land_waits_for_nothing(struct ferry_plan *plan)
 {
-	struct ferry_instr *land = first_of(plan, FERRY_LAND, false);
+	struct ferry_instr *land = first_of(plan, FERRY_WAIT_PUT, false);
 	land->nedges = 0;
 }
 
-static void land_twice(struct ferry_plan *plan)
+static void wait_put_twice(struct ferry_plan *plan)
 {
-	struct ferry_instr *land = first_of(plan, FERRY_LAND, false), *other = land + 1;
-	while (other->opcode != FERRY_LAND)
+	struct ferry_instr *land = first_of(plan, FERRY_WAIT_PUT, false), *other = land + 1;
+	while (other->opcode != FERRY_WAIT_PUT)
 		other++;
 	other->owner = land->owner;
 	other->peer = land->peer;
@@ -274,7 +274,7 @@ static void land_twice(struct ferry_plan *plan)
 
 static void nobody_waits(struct ferry_plan *plan)
 {
-	struct ferry_instr *land = first_of(plan, FERRY_LAND, false);
+	struct ferry_instr *land = first_of(plan, FERRY_WAIT_PUT, false);
 	land->opcode = FERRY_COPY;
 	land->peer = 0;
 	land->user_destination = land->user_offset;
@@ -327,10 +327,10 @@ static void a_plan_that_is_changed_is_refused(void **state)
 	        {peer_is_itself, "instruction 0: PUT of rank 0, peer 0 of 3"},
 	        {peer_of_a_copy, "COPY of rank 0, peer 1 of 3"},
 	        {lands_elsewhere, "is not what instruction 0 does"},
-	        {land_is_from_another, "LAND of 4000 bytes at 0 from rank 2 is not what instruction 0 does"},
+	        {land_is_from_another, "WAIT_PUT of 4000 bytes at 0 from rank 2 is not what instruction 0 does"},
 	        {land_is_of_another, "is not what instruction 6 does"},
-	        {land_waits_for_nothing, "instruction 1: a LAND with 0 edges"},
-	        {land_twice, "another LAND of instruction 0"},
+	        {land_waits_for_nothing, "instruction 1: a WAIT_PUT with 0 edges"},
+	        {wait_put_twice, "another WAIT_PUT of instruction 0"},
 	        {nobody_waits, "instruction 0: rank 1 does not wait for what this PUT brings"},
 	        {forwards_what_it_does_not_wait_for, "instruction 0: forwards 4000 bytes at 0 and waits for nothing"},
 	        {forwards_other_bytes, "instruction 6: forwards 4000 bytes at 64 and waits for nothing"},

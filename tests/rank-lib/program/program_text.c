@@ -57,7 +57,7 @@ static void errors_say_where_and_what_was_expected_and_found(void **state)
 	         "test:3:42: expected ',' or the end of the line, found \"x\""},
 	        {HEAD "rank 0\n  H2D host[0] -> gpu[0] deps: gpu[0]>=1\n",
 	         "test:3:31: expected host[CHUNK] or host@DOMAIN[CHUNK], found \"gpu[0]>=1\""},
-	        {HEAD "rank 0\n  LAND gpu[0] -> gpu@1[0]\n", "test:3:3: expected program, rank, D2H"},
+	        {HEAD "rank 0\n  WAIT_PUT gpu[0] -> gpu@1[0]\n", "test:3:3: expected program, rank, D2H"},
 	        {HEAD "rank 2\n", "test:2: rank 2 of 2"},
 	        {HEAD "rank 0\nrank 0\n", "test:3: a second section for rank 0"},
 	        {HEAD "rank 0 domain 1\n", "test:2:15: expected a domain, at most 0, found \"1\""},

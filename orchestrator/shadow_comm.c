@@ -1,0 +1,429 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "orchestrator/shadow_comm.h"
+
+#include "ipc/error.h"
+#include "ipc/wait.h"
+#include "rank-lib/comm.h"
+#include "rank-lib/comm_init.h"
+#include "rank-lib/program/shares.h"
+
+#include <limits.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define AHEAD_US    1000.0 /* that a program is ahead of its stream: then its thread may wait, */
+#define PATIENCE_US 5000.0 /* at most so long */
+
+_Static_assert(sizeof(struct ferry_nccl_key) == FERRY_KEY_BYTES, "a communicator's key is its job's");
+
+/* ---- life ---- */
+
+/* Before the shadow communicator is ready: nobody else has the communicator. */
+static ferryResult_t look_around(struct ferry_shadow_comm *shadow_comm, bool *peers)
+{
+	struct ferryComm *comm = shadow_comm->comm;
+	ferryResult_t result = ferry_comm_enter(comm);
+	if (result)
+		return result;
+	result = ferry_fabrics_push(&comm->fabrics, peers);
+	ferry_comm_exit(comm);
+	return result;
+}
+
+static void settle(struct ferry_shadow_comm *shadow_comm, enum ferry_shadow_comm_state state)
+{
+	atomic_store_explicit(&shadow_comm->state, state, memory_order_release);
+	ferry_futex_wake(&shadow_comm->state, INT_MAX, false);
+}
+
+void ferry_shadow_comm_await(struct ferry_shadow_comm *shadow_comm, uint64_t deadline)
+{
+	uint64_t now;
+	while (atomic_load_explicit(&shadow_comm->state, memory_order_acquire) == FERRY_SHADOW_COMM_MAKING &&
+	       (now = ferry_now_ns()) < deadline)
+		ferry_futex_wait(&shadow_comm->state, FERRY_SHADOW_COMM_MAKING, (uint32_t)((deadline - now) / 1000 + 1),
+		                 false);
+}
+
+/*
+ * All that is to be there for the first call that is shared. From the next one on the rank looks calls up, which it
+ * says now: with its first call it would come too late for that one. Who abandons it meanwhile does not look any up:
+ * ferry_shadow_comm_revoke says so before it takes the lock, so this sees it, or that finds a shadow communicator that
+ * is ready.
+ */
+static void get_ready(struct ferry_shadow_comm *shadow_comm, bool peers)
+{
+	struct ferryComm *comm = shadow_comm->comm;
+	const struct ferry_costs *costs = comm->fabrics.costs;
+	struct ferry_pace paces[FERRY_NUM_FABRICS] = {[FERRY_FABRIC_HOST] = ferry_share_pace_of_host(costs, 1),
+	                                              [FERRY_FABRIC_PEER] = ferry_share_pace_of_peers(costs, 1)};
+	ferry_meter_open(&shadow_comm->meter, comm->rank.shared.arenas[0].shares, (uint32_t)shadow_comm->nranks,
+	                 (uint32_t)shadow_comm->rank, peers, paces);
+	ferry_arena_agreement(&comm->rank.shared.arenas[0], (uint32_t)shadow_comm->rank, &shadow_comm->agreement);
+	pthread_mutex_lock(&shadow_comm->lock);
+	if (!atomic_load_explicit(&shadow_comm->abandoned, memory_order_relaxed))
+		ferry_agreement_join(&shadow_comm->agreement, shadow_comm->made);
+	settle(shadow_comm, FERRY_SHADOW_COMM_READY);
+	pthread_mutex_unlock(&shadow_comm->lock);
+}
+
+/* By the thread that shows. */
+static void report_registered(void *argument, uint64_t kind)
+{
+	struct ferry_shadow_comm *shadow_comm = argument;
+	pthread_mutex_lock(&shadow_comm->lock);
+	ferry_share_format(shadow_comm->meter.ledger.table, (uint32_t)shadow_comm->rank, kind, FERRY_SHARE_SHOWN, true);
+	pthread_mutex_unlock(&shadow_comm->lock);
+}
+
+static bool is_abandoned(const struct ferry_maker *maker)
+{
+	const struct ferry_shadow_comm
+	        *shadow_comm = (const struct ferry_shadow_comm *)((const char *)maker -
+	                                                          offsetof(struct ferry_shadow_comm, maker));
+	return atomic_load_explicit(&shadow_comm->abandoned, memory_order_relaxed);
+}
+
+static void *make(void *argument)
+{
+	struct ferry_shadow_comm *shadow_comm = argument;
+	shadow_comm->maker.gives_up = is_abandoned;
+	ferryConfig_t config = FERRY_CONFIG_INITIALIZER;
+	uint64_t begun = ferry_now_ns();
+	bool peers;
+	config.device = "cuda";
+	config.ordinal = shadow_comm->device;
+	ferryResult_t result = ferry_comm_make(&shadow_comm->comm, shadow_comm->nranks,
+	                                       (const uint8_t *)&shadow_comm->key, shadow_comm->rank, &config, NULL,
+	                                       &shadow_comm->maker);
+	if (!result && (result = look_around(shadow_comm, &peers))) {
+		ferryCommAbort(shadow_comm->comm);
+		shadow_comm->comm = NULL;
+	}
+	if (result) {
+		if (!atomic_load_explicit(&shadow_comm->abandoned, memory_order_relaxed))
+			ferry_log(FERRY_LOG_INFO, "communicator %016jx stays NCCL's alone: %s",
+			          (uintmax_t)shadow_comm->key.words[0], ferry_last_message());
+		settle(shadow_comm, FERRY_SHADOW_COMM_NONE);
+		return NULL;
+	}
+	if (!shadow_comm->rank)
+		ferry_log(FERRY_LOG_INFO,
+		          "communicator %016jx of %d ranks is shared between NCCL and Ferry's %s, made in %.0f ms",
+		          (uintmax_t)shadow_comm->key.words[0], shadow_comm->nranks, peers ? "pushes and host" : "host",
+		          (double)(ferry_now_ns() - begun) / 1e6);
+	get_ready(shadow_comm, peers);
+	ferry_preregister_run(&shadow_comm->preregister, &shadow_comm->abandoned,
+	                      &(struct ferry_preregister_listener){report_registered, shadow_comm});
+	return NULL;
+}
+
+/* Signals are for the application's threads. */
+static bool begin_thread(struct ferry_shadow_comm *shadow_comm)
+{
+	sigset_t all, before;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	bool begun = !pthread_create(&shadow_comm->thread, NULL, make, shadow_comm);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return begun;
+}
+
+static void shadow_comm_free(struct ferry_shadow_comm *shadow_comm)
+{
+	if (!shadow_comm)
+		return;
+	pthread_mutex_destroy(&shadow_comm->lock);
+	ferry_preregister_free(&shadow_comm->preregister);
+	ferry_meter_free(&shadow_comm->meter);
+	free(shadow_comm->pairs[0]);
+	free(shadow_comm->pairs[1]);
+	free(shadow_comm);
+}
+
+struct ferry_shadow_comm *ferry_shadow_comm_new(const struct ferry_nccl_key *key, int rank, int nranks, int device)
+{
+	struct ferry_shadow_comm *shadow_comm = calloc(1, sizeof *shadow_comm);
+	if (!shadow_comm)
+		return NULL;
+	shadow_comm->key = *key;
+	shadow_comm->rank = rank;
+	shadow_comm->nranks = nranks;
+	shadow_comm->device = device;
+	pthread_mutex_init(&shadow_comm->lock, NULL);
+	ferry_preregister_init(&shadow_comm->preregister);
+	if (ferry_meter_init(&shadow_comm->meter)) {
+		ferry_log(FERRY_LOG_WARN, "communicators stay NCCL's alone: %s", ferry_last_message());
+		shadow_comm_free(shadow_comm);
+		return NULL;
+	}
+	for (int sends = 0; sends < 2; sends++)
+		shadow_comm->pairs[sends] = calloc((size_t)nranks, sizeof *shadow_comm->pairs[sends]);
+	if (shadow_comm->pairs[0] && shadow_comm->pairs[1])
+		return shadow_comm;
+	shadow_comm_free(shadow_comm);
+	return NULL;
+}
+
+void ferry_shadow_comm_begin(struct ferry_shadow_comm *shadow_comm)
+{
+	pthread_mutex_lock(&shadow_comm->lock);
+	shadow_comm->begun = begin_thread(shadow_comm);
+	if (!shadow_comm->begun)
+		settle(shadow_comm, FERRY_SHADOW_COMM_NONE);
+	pthread_mutex_unlock(&shadow_comm->lock);
+}
+
+bool ferry_shadow_comm_abandon(struct ferry_shadow_comm *shadow_comm)
+{
+	atomic_store_explicit(&shadow_comm->abandoned, true, memory_order_release);
+	return atomic_load_explicit(&shadow_comm->state, memory_order_acquire) == FERRY_SHADOW_COMM_MAKING;
+}
+
+void ferry_shadow_comm_end(struct ferry_shadow_comm *shadow_comm, bool abort)
+{
+	char had[128];
+	if (!shadow_comm)
+		return;
+	atomic_store_explicit(&shadow_comm->abandoned, true, memory_order_release);
+	/* the thread may be asking a router that hangs: it waits no longer than the rank is whole */
+	if (abort && ferry_shadow_comm_is_ready(shadow_comm) && !ferry_rank_failed(&shadow_comm->comm->rank))
+		ferry_rank_fail(&shadow_comm->comm->rank, ferryRemoteError, "the communicator is aborted");
+	ferry_preregister_ring(&shadow_comm->preregister);
+	pthread_mutex_lock(&shadow_comm->lock); /* who begins it may not be out yet */
+	bool begun = shadow_comm->begun;
+	pthread_mutex_unlock(&shadow_comm->lock);
+	if (begun)
+		pthread_join(shadow_comm->thread, NULL);
+	if (ferry_shadow_comm_is_ready(shadow_comm) && !shadow_comm->rank)
+		ferry_log(FERRY_LOG_INFO, "communicator %016jx ends: %s", (uintmax_t)shadow_comm->key.words[0],
+		          ferry_tally_print(&shadow_comm->tally, had, sizeof had));
+	if (shadow_comm->comm && (abort || ferry_rank_failed(&shadow_comm->comm->rank)))
+		ferryCommAbort(shadow_comm->comm);
+	else if (shadow_comm->comm)
+		ferryCommDestroy(shadow_comm->comm);
+	shadow_comm_free(shadow_comm);
+}
+
+/* ---- agreement ---- */
+
+bool ferry_shadow_comm_is_ready(const struct ferry_shadow_comm *shadow_comm)
+{
+	return atomic_load_explicit(&shadow_comm->state, memory_order_acquire) == FERRY_SHADOW_COMM_READY;
+}
+
+/* Under the lock. What others have sealed holds all the same. */
+static bool proposes_nothing(const struct ferry_shadow_comm *shadow_comm)
+{
+	return shadow_comm->failed || atomic_load_explicit(&shadow_comm->abandoned, memory_order_relaxed);
+}
+
+/* Feeds what has been measured. Rank 0 says what has come of the program's tempo. */
+static void look_at_meter(struct ferry_shadow_comm *shadow_comm)
+{
+	if (!ferry_meter_look(&shadow_comm->meter, shadow_comm->comm))
+		return;
+	const struct ferry_tempo_verdict *verdict = &shadow_comm->meter.tempo.verdict;
+	ferry_log(FERRY_LOG_INFO,
+	          "communicator %016jx: steps of %u calls: %.2f ms with Ferry, %.2f without, +-%.1f%%: %s",
+	          (uintmax_t)shadow_comm->key.words[0], verdict->period, verdict->us[1] / 1e3, verdict->us[0] / 1e3,
+	          100 * verdict->spread, verdict->gives_way ? "NCCL's" : "shared");
+}
+
+static void withdraw(struct ferry_shadow_comm *shadow_comm, const char *why);
+
+/*
+ * Under the lock. Whether all ranks number the same calls. Where one does not, no rank ever comes to propose anything,
+ * as none does before it has seen that all say the same; so no call is sealed but as NCCL's.
+ */
+static bool is_counted_alike(struct ferry_shadow_comm *shadow_comm)
+{
+	uint64_t own = shadow_comm->meter.floor_bytes, other = own;
+	uint32_t rank = 0, nranks = (uint32_t)shadow_comm->nranks;
+	for (; rank < nranks && !shadow_comm->alike && other == own; rank++)
+		other = ferry_share_floor(shadow_comm->meter.ledger.table, rank);
+	shadow_comm->alike |= other == own;
+	if (!shadow_comm->alike && other) {
+		char why[128];
+		snprintf(why, sizeof why, "FERRY_SPLIT_FLOOR is %ju bytes here, and %ju at rank %u", (uintmax_t)own,
+		         (uintmax_t)other, rank - 1);
+		withdraw(shadow_comm, why);
+	}
+	return shadow_comm->alike;
+}
+
+static uint32_t take(struct ferry_shadow_comm *shadow_comm, struct ferry_agreement *agreement, uint64_t n,
+                     const struct ferry_shadow_comm_caller *caller)
+{
+	uint64_t first;
+	bool all = !proposes_nothing(shadow_comm) && ferry_agreement_joined(agreement, &first) &&
+	           is_counted_alike(shadow_comm);
+	uint32_t word = ferry_agreement_take(agreement, n,
+	                                     all ? caller->propose(caller->argument, n) : FERRY_AGREEMENT_NONE);
+	if (all)
+		caller->agreed(caller->argument, n, word);
+	return word;
+}
+
+uint32_t ferry_shadow_comm_take(struct ferry_shadow_comm *shadow_comm, const struct ferry_shadow_comm_caller *caller,
+                                uint64_t *n)
+{
+	uint32_t word = FERRY_AGREEMENT_NONE;
+	pthread_mutex_lock(&shadow_comm->lock);
+	if (ferry_shadow_comm_is_ready(shadow_comm)) {
+		look_at_meter(shadow_comm);
+		word = take(shadow_comm, &shadow_comm->agreement, shadow_comm->made, caller);
+	}
+	*n = shadow_comm->made++;
+	pthread_mutex_unlock(&shadow_comm->lock);
+	return word;
+}
+
+uint32_t ferry_shadow_comm_take_message(struct ferry_shadow_comm *shadow_comm, int peer, bool sends,
+                                        const struct ferry_shadow_comm_caller *caller)
+{
+	uint32_t word = FERRY_AGREEMENT_NONE;
+	struct ferry_shadow_comm_pair *pair = &shadow_comm->pairs[sends][peer];
+	pthread_mutex_lock(&shadow_comm->lock);
+	if (ferry_shadow_comm_is_ready(shadow_comm)) {
+		look_at_meter(shadow_comm);
+		uint32_t source = (uint32_t)(sends ? shadow_comm->rank : peer);
+		uint32_t destination = (uint32_t)(sends ? peer : shadow_comm->rank);
+		if (!pair->joined) {
+			ferry_arena_agreement_pair(&shadow_comm->comm->rank.shared.arenas[0], source, destination,
+			                           !sends, &pair->agreement);
+			ferry_agreement_join(&pair->agreement, pair->made);
+		}
+		pair->joined = true;
+		word = take(shadow_comm, &pair->agreement, pair->made, caller);
+	}
+	pair->made++;
+	pthread_mutex_unlock(&shadow_comm->lock);
+	return word;
+}
+
+/*
+ * Readiness, in the table of shares (ipc/shares.h). A rank's words are its own: who makes its calls writes them, and
+ * the thread that shows, both under the lock. `wanted` is what it would propose for its last call of the kind. `shown`
+ * is set when its routers have what the last such call that was asked for needs, by whoever finds that out, and taken
+ * back by a call that finds something missing; a call that nobody wants finds nothing out and leaves it.
+ *
+ * Words are relaxed, and ranks may see them at different times: they say what to propose, and no more. What happens to
+ * call n is what its cell is sealed with (ipc/agreement.h), by one rank, and the others find it there whatever they
+ * would have proposed. Who sees a word too early or too late, so: - not yet that a rank has shown: proposes NCCL.
+ * Nothing is lost but a call. - still that a rank has shown, whose next call comes with a new buffer or an idle one:
+ * that rank finds Ferry sealed,
+ *    and shows in the call. The one wait that is left; where ranks change buffers together, whoever is first at the
+ *    call misses its own, and proposes NCCL.
+ * - `wanted` too late: shows one call later.
+ */
+static uint32_t said_by(const struct ferry_share_table *table, uint32_t rank, uint64_t kind)
+{
+	uint32_t what = 0;
+	if (!ferry_share_said(table, rank, kind, &what))
+		ferry_share_said(table, rank, kind ^ FERRY_SHADOW_COMM_IN_PLACE, &what);
+	return what;
+}
+
+bool ferry_shadow_comm_is_wanted(struct ferry_shadow_comm *shadow_comm, struct ferry_shadow_comm_kind kind, bool wanted,
+                                 bool *all_shown)
+{
+	struct ferry_share_table *table = shadow_comm->meter.ledger.table;
+	uint32_t self = (uint32_t)shadow_comm->rank, any = 0, all = FERRY_SHARE_SHOWN;
+	uint32_t first = kind.peer < 0 ? 0 : (uint32_t)kind.peer,
+	         count = kind.peer < 0 ? (uint32_t)shadow_comm->nranks : 1;
+	ferry_share_format(table, self, kind.name, FERRY_SHARE_WANTED, wanted);
+	for (uint32_t rank = first; rank < first + count; rank++) {
+		uint32_t said = rank == self ? FERRY_SHARE_SHOWN : said_by(table, rank, kind.name);
+		any |= said;
+		all &= said;
+	}
+	*all_shown = all;
+	return wanted || any & FERRY_SHARE_WANTED;
+}
+
+bool ferry_shadow_comm_has_shown(struct ferry_shadow_comm *shadow_comm, const struct ferry_preregister_asked *call,
+                                 bool now)
+{
+	double ahead_us = now ? ferry_meter_ahead_us(&shadow_comm->meter) : 0;
+	enum ferry_shown shown = ferry_preregister_has(&shadow_comm->preregister, call);
+	if (shown != FERRY_SHOWN && ahead_us > AHEAD_US)
+		shown = ferry_preregister_await(&shadow_comm->preregister, call, fmin(ahead_us / 2, PATIENCE_US));
+	if (shown != FERRY_SHOWN_UNKNOWN)
+		ferry_share_format(shadow_comm->meter.ledger.table, (uint32_t)shadow_comm->rank, call->kind,
+		                   FERRY_SHARE_SHOWN, shown == FERRY_SHOWN);
+	return shown == FERRY_SHOWN;
+}
+
+/* ---- failure ---- */
+
+/* Under the lock. */
+static void withdraw(struct ferry_shadow_comm *shadow_comm, const char *why)
+{
+	if (shadow_comm->failed)
+		return;
+	shadow_comm->failed = true;
+	ferry_agreement_withdraw(&shadow_comm->agreement);
+	ferry_log(FERRY_LOG_WARN, "communicator %016jx is NCCL's alone from now on, rank %d of %d: %s",
+	          (uintmax_t)shadow_comm->key.words[0], shadow_comm->rank, shadow_comm->nranks, why);
+}
+
+/* Under the lock. What had not ended when nothing had failed yet may have been lost. */
+static bool look(struct ferry_shadow_comm *shadow_comm)
+{
+	struct ferryComm *comm = shadow_comm->comm;
+	uint64_t ended = atomic_load_explicit(&comm->mapped.submissions.ring->ended, memory_order_acquire);
+	if (!ferry_rank_failed(&comm->rank)) {
+		shadow_comm->confirmed = ended;
+		return true;
+	}
+	if (!shadow_comm->failed)
+		shadow_comm->lost |= shadow_comm->captured || comm->journal.calls > shadow_comm->confirmed;
+	withdraw(shadow_comm, comm->rank.error_message);
+	return false;
+}
+
+/* The other ranks may have begun what this one cannot: their streams must not wait for it. */
+void ferry_shadow_comm_withdraw(struct ferry_shadow_comm *shadow_comm, const char *why)
+{
+	pthread_mutex_lock(&shadow_comm->lock);
+	if (ferry_shadow_comm_is_ready(shadow_comm)) {
+		if (!ferry_rank_failed(&shadow_comm->comm->rank))
+			ferry_rank_fail(&shadow_comm->comm->rank, ferryRemoteError, why);
+		look(shadow_comm);
+	}
+	pthread_mutex_unlock(&shadow_comm->lock);
+}
+
+void ferry_shadow_comm_revoke(struct ferry_shadow_comm *shadow_comm)
+{
+	ferry_shadow_comm_abandon(shadow_comm);
+	ferry_shadow_comm_withdraw(shadow_comm, "the communicator is revoked");
+}
+
+bool ferry_shadow_comm_works(struct ferry_shadow_comm *shadow_comm)
+{
+	pthread_mutex_lock(&shadow_comm->lock);
+	bool works = ferry_shadow_comm_is_ready(shadow_comm) && !shadow_comm->failed && look(shadow_comm);
+	pthread_mutex_unlock(&shadow_comm->lock);
+	return works;
+}
+
+void ferry_shadow_comm_captured(struct ferry_shadow_comm *shadow_comm)
+{
+	pthread_mutex_lock(&shadow_comm->lock);
+	shadow_comm->captured = true;
+	pthread_mutex_unlock(&shadow_comm->lock);
+}
+
+bool ferry_shadow_comm_lost(struct ferry_shadow_comm *shadow_comm)
+{
+	pthread_mutex_lock(&shadow_comm->lock);
+	if (ferry_shadow_comm_is_ready(shadow_comm))
+		look(shadow_comm);
+	bool lost = shadow_comm->lost;
+	pthread_mutex_unlock(&shadow_comm->lock);
+	return lost;
+}
