@@ -14,12 +14,12 @@
  *
  * Who writes what: the header's constants: the router, before it hands the arena out. header.attached, .present,
  * .rank_domain, .reach, .ready, .released, .left, .gone, .finished, .failure, .epoch: that router, and after its death
- * the one that takes its place (router/adoption.h). .decisions, .fate: any rank. A rank line: its rank alone, in the
- * arena of its own domain, or, where the router moves the rank's data, that router's lanes in its place; a rank that
- * gives up before the job is ready fills in the failure of its line in every arena. An export cell: the rank `used`,
- * the router `mapped` (ipc/export.h). A counter: the one instruction that owns it in the plan that the parity runs. A
- * pair line: `up` and the slot heads its source, `down` and the post its destination. Seals: ipc/agreement.h. Shares:
- * ipc/shares.h. Doorbells: anybody. `failed`: anybody, 0 to 1 only.
+ * the one that takes its place (router/failover/adoption.h). .decisions, .fate: any rank. A rank line: its rank alone,
+ * in the arena of its own domain, or, where the router moves the rank's data, that router's lanes in its place; a rank
+ * that gives up before the job is ready fills in the failure of its line in every arena. An export cell: the rank
+ * `used`, the router `mapped` (ipc/export.h). A counter: the one instruction that owns it in the plan that the parity
+ * runs. A pair line: `up` and the slot heads its source, `down` and the post its destination. Seals: ipc/agreement.h.
+ * Shares: ipc/shares.h. Doorbells: anybody. `failed`: anybody, 0 to 1 only.
  *
  * Calls and parities: call number n (from 1) of a communicator uses parity n mod FERRY_PARITIES. A counter holds (n mod
  * 2^32) << 32 | slices published, so a counter left by an earlier call reads as "nothing yet" and nothing is ever
@@ -94,8 +94,8 @@ struct ferry_board {
 enum ferry_outcome { FERRY_OUTCOME_OPEN, FERRY_OUTCOME_MADE, FERRY_OUTCOME_GIVEN_UP };
 
 /*
- * A round of shrinking (rank-lib/shrinking.h): which ranks it is for, and what has become of it. Whichever rank comes
- * to know it first, once each, by compare and swap from 0.
+ * A round of shrinking (rank-lib/api/shrinking.h): which ranks it is for, and what has become of it. Whichever rank
+ * comes to know it first, once each, by compare and swap from 0.
  */
 struct ferry_decision {
 	_Atomic uint64_t ranks;
@@ -119,7 +119,10 @@ struct ferry_traffic {
 	_Atomic uint64_t since;
 	/* when it last looked whether calls of the rank get on, some 50 ms apart while there are any (ferry_now_ns) */
 	_Atomic uint64_t looked;
-	/* 1: copies that it has begun for the rank may be under way, or about to begin (rank-lib/copy_quiesce.h) */
+	/*
+	 * 1: copies that it has begun for the rank may be under way, or about to begin
+	 * (rank-lib/failover/copy_quiesce.h)
+	 */
 	_Atomic uint32_t moves;
 	char pad[84];
 };
@@ -152,8 +155,9 @@ struct ferry_rank_line {
 	 */
 	_Atomic uint32_t ended;
 	/*
-	 * Host devices, where others' lanes put into the rank's memory (rank-lib/put_gate.h). shut: 1 once nobody is to
-	 * do that any more: its lanes. putting: bit r: it puts into rank r's, or looks whether it may: its D2H lane.
+	 * Host devices, where others' lanes put into the rank's memory (rank-lib/call/put_gate.h). shut: 1 once nobody
+	 * is to do that any more: its lanes. putting: bit r: it puts into rank r's, or looks whether it may: its D2H
+	 * lane.
 	 */
 	_Atomic uint32_t shut;
 	_Atomic uint64_t putting;

@@ -9,7 +9,7 @@
  *   rank,  to use it:    used = number of its submission;  full fence;  mapped == generation? else it exports it again
  *   router, to forget: mapped = LEAVING; full fence; used > last submission that has ended? then mapped = generation
  * again. Once it is unmapped mapped = 0: who frees memory waits for that. One of the two sees the other's store, so
- * nothing is unmapped that a submission names (router/imports.h has the argument).
+ * nothing is unmapped that a submission names (router/gpu/imports.h has the argument).
  */
 #ifndef FERRY_IPC_EXPORT_H
 #define FERRY_IPC_EXPORT_H

@@ -87,8 +87,8 @@ static inline void ferry_publish(const struct ferry_job_arenas *job, const struc
 
 /*
  * A rank leaves in order, while others go on, when all its calls have ended; its router then takes it off its lanes,
- * and after that sets its bit in `left` of the arena's header. Lanes that wait for a rank (router/stall.c) look here,
- * and callers of ferryCommSplit. Nothing is written here.
+ * and after that sets its bit in `left` of the arena's header. Lanes that wait for a rank (router/engine/stall.c) look
+ * here, and callers of ferryCommSplit. Nothing is written here.
  *
  * What the bit says. All that the rank has ever stored in the arenas comes before it: the rank, or its lanes in the
  * router, had stored it before the rank said that it leaves, and the router sets the bit with release after it has
@@ -98,8 +98,8 @@ static inline void ferry_publish(const struct ferry_job_arenas *job, const struc
  *   end;
  * - a message that the rank has not sent, or not taken, by then comes, or is taken, never;
  * - all other calls end by themselves. A rank ends its part of a collective once all ranks have submitted it
- *   (router/order.c) and all its own slices have been published, and nobody needs more of it than these. A message that
- *   it has sent lies in the pair's window; one that it was sent it has taken.
+ *   (router/engine/order.c) and all its own slices have been published, and nobody needs more of it than these. A
+ *   message that it has sent lies in the pair's window; one that it was sent it has taken.
  *
  * The bits only ever appear, one store each, and nothing else has to be kept in step with them: a router or a rank that
  * dies before its bit is set is a router or a rank that died, which ends the job as always; one that dies after it is

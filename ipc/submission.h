@@ -70,7 +70,7 @@ struct ferry_ring {
 	_Alignas(128) _Atomic uint64_t taken;   /* bytes of all time; router, release after it has copied them */
 	/* calls, captured ones apart, that are over; the router's lanes, by fetch-add */
 	_Atomic uint64_t ended;
-	/* all submissions up to this number are over, captured ones apart; router, release (router/imports.h) */
+	/* all submissions up to this number are over, captured ones apart; router, release (router/gpu/imports.h) */
 	_Atomic uint64_t over;
 	/* by a submission's stamp: its tag, 24 bits, over the time it took, from its stream's arrival on, in 16 ns */
 	_Alignas(128) _Atomic uint64_t stamps[FERRY_STAMPS]; /* router, release */

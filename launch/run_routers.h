@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * The routers of one ferryrun, a process per domain: started before the ranks, and again where one ends while ranks
- * run, which then hand their job over to it (router/adoption.h).
+ * run, which then hand their job over to it (router/failover/adoption.h).
  */
 #ifndef FERRY_LAUNCH_RUN_ROUTERS_H
 #define FERRY_LAUNCH_RUN_ROUTERS_H

@@ -12,7 +12,7 @@
 #include "orchestrator/real.h"
 #include "orchestrator/redops.h"
 #include "orchestrator/watch.h"
-#include "rank-lib/freed.h"
+#include "rank-lib/api/freed.h"
 
 #include <sys/random.h>
 

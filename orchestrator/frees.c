@@ -6,7 +6,7 @@
 #include "ipc/error.h"
 #include "orchestrator/real.h"
 #include "orchestrator/search.h"
-#include "rank-lib/freed.h"
+#include "rank-lib/api/freed.h"
 
 #define EXPORTED __attribute__((visibility("default")))
 #define CALLER   __builtin_return_address(0)

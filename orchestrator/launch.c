@@ -3,7 +3,7 @@
 
 #include "orchestrator/real.h"
 #include "orchestrator/split.h"
-#include "rank-lib/group.h"
+#include "rank-lib/api/group.h"
 
 #include <stdlib.h>
 

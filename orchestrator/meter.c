@@ -5,7 +5,7 @@
 #include "ipc/error.h"
 #include "ipc/submission.h"
 #include "orchestrator/key.h"
-#include "rank-lib/launch.h"
+#include "rank-lib/call/launch.h"
 
 #include <math.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  * What Ferry's routers need is shown to them ahead of calls: exporting and mapping buffers takes up to 10 ms, making
  * and giving a plan up to 0.5 ms, and all ranks wait for who does that in a call. So a call whose buffers are not
  * mapped, or whose plan the routers have not got, is NCCL's, and a thread shows them meanwhile. What has been shown may
- * be freed, or make room for other plans: it is looked for anew in each call (rank-lib/launch.h).
+ * be freed, or make room for other plans: it is looked for anew in each call (rank-lib/call/launch.h).
  *
  * Of a call that is divided each share is a plan. While it is shown the call has what its size had before.
  *
@@ -13,7 +13,7 @@
 #define FERRY_ORCHESTRATOR_PREREGISTER_H
 
 #include "ipc/wait.h"
-#include "rank-lib/launch.h"
+#include "rank-lib/call/launch.h"
 
 #include <pthread.h>
 

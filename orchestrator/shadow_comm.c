@@ -3,8 +3,8 @@
 
 #include "ipc/error.h"
 #include "ipc/wait.h"
-#include "rank-lib/comm.h"
-#include "rank-lib/comm_init.h"
+#include "rank-lib/api/comm_init.h"
+#include "rank-lib/call/comm.h"
 #include "rank-lib/program/shares.h"
 
 #include <limits.h>

@@ -2,7 +2,7 @@
 #include "orchestrator/split.h"
 
 #include "orchestrator/redops.h"
-#include "rank-lib/group.h"
+#include "rank-lib/api/group.h"
 
 #define PAGE 4096u /* where Ferry's part ends, so that neither touches the other's lines */
 #define BLOCKS_FROM 4u /* times the bytes from which sums are divided: what has blocks for each rank gains less */

@@ -6,7 +6,7 @@
 #ifndef FERRY_TESTS_OWNER_H
 #define FERRY_TESTS_OWNER_H
 
-#include "router/imports.h"
+#include "router/gpu/imports.h"
 #include "tests/fake_cuda/cuda_api.h"
 
 #define ROOM  (6u << 20) /* of an allocation */

@@ -2,7 +2,7 @@
 /*
  * Calls that must be alone in the staging (FERRY_PLAN_ALONE, ipc/plan.h) among others that need not be: whichever they
  * are, nobody writes what another call's reader still wants. An alone call has bank 0's staging even in bank 1, so it
- * begins when the call before it is over everywhere, and the call behind it begins when it is: router/order.c,
+ * begins when the call before it is over everywhere, and the call behind it begins when it is: router/engine/order.c,
  * ferry_order_may_begin. Two ranks send to each other and to a router; streams reach the calls of the two banks in any
  * order, or at rank 1 all calls in one stream. A rank waits for the router by the last call that it has submitted in a
  * bank, unless that is a later one.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * router/order.c: calls captured into graphs, whose replays no host thread makes. Two ranks, two streams each, a
+ * router/engine/order.c: calls captured into graphs, whose replays no host thread makes. Two ranks, two streams each, a
  * captured call in each stream, replayed twice; the ranks' streams reach them in any order. Rank 0's lane gives each
  * run the next number and tells its name in the descriptor of its bank; the other rank begins the call that is named.
  * Under one number both run the same call, and every replay ends.

@@ -4,9 +4,9 @@
  * which may die as well. The guest's own router lives: so its calls end, and its memory is freed, while the successor
  * waits for others to come. The guest names one buffer in call after call: `used`, then who has it mapped, in the cell
  * of the router that pushes (exports.pml has the fences and the table's lock). It holds what it has exported for the
- * next router, until its calls are over (rank-lib/journal.h). Its keeper hands that over to the successor, and
+ * next router, until its calls are over (rank-lib/failover/journal.h). Its keeper hands that over to the successor, and
  * then the link leads there; who has something to export waits for that. The successor keeps what it is given until all
- * ranks have come, and maps it then (router/imports.h).
+ * ranks have come, and maps it then (router/gpu/imports.h).
  *
  * Memory is freed by a program that asks nobody: no call names it any more, so no router need have it, and none can map
  * it from then on. Other memory takes the next generation. takeover_puts.pml has the copies themselves.

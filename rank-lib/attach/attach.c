@@ -228,7 +228,7 @@ static const uint8_t *gpu_of(void *context, int *flags)
 /* Of a rank whose data the router was to move: it has exported nothing yet, and submitted nothing. */
 static const struct ferry_handover_ops mapped_ops = {.gpu = gpu_of};
 
-/* The arena is the next router's (router/adoption.h). A successor that dies is the next case. */
+/* The arena is the next router's (router/failover/adoption.h). A successor that dies is the next case. */
 static ferryResult_t hand_over(const struct attaching *attaching, uint32_t domain, uint64_t deadline)
 {
 	struct ferry_link *link = &attaching->rank->links[domain];
@@ -444,8 +444,8 @@ ferryResult_t ferry_rank_attach(struct ferry_rank *rank, const struct ferry_rout
 }
 
 /*
- * Its router has ended, and no other is waited for: this is what that one would have said (router/job.c). All that the
- * rank will ever publish has been stored before.
+ * Its router has ended, and no other is waited for: this is what that one would have said (router/daemon/job.c). All
+ * that the rank will ever publish has been stored before.
  */
 static void mark_departed(const struct ferry_rank *rank)
 {
@@ -466,9 +466,9 @@ static void announce_departure(struct ferry_rank *rank, uint32_t domain, struct 
 }
 
 /*
- * Its own router is first: it tells the others, and any router that hears nothing finds it there (router/clients.c). A
- * router that is gone is no error. About one that does not answer somebody should hear, once, and wait once: the others
- * are told after that, and not waited for.
+ * Its own router is first: it tells the others, and any router that hears nothing finds it there
+ * (router/daemon/clients.c). A router that is gone is no error. About one that does not answer somebody should hear,
+ * once, and wait once: the others are told after that, and not waited for.
  */
 void ferry_rank_announce_departure(struct ferry_rank *rank)
 {

@@ -7,7 +7,7 @@
 #define FERRY_RANK_LIB_ATTACH_ATTACH_H
 
 #include "rank-lib/attach/routers.h"
-#include "rank-lib/rank.h"
+#include "rank-lib/failover/rank.h"
 
 /* What a rank asks its routers for. */
 struct ferry_wishes {

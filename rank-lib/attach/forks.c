@@ -2,10 +2,10 @@
 #include "rank-lib/attach/forks.h"
 
 #include "rank-lib/attach/hosting.h"
+#include "rank-lib/call/ranges.h"
+#include "rank-lib/call/stream_flags.h"
 #include "rank-lib/device/host.h"
-#include "rank-lib/ranges.h"
-#include "rank-lib/router_monitor.h"
-#include "rank-lib/stream_flags.h"
+#include "rank-lib/failover/router_monitor.h"
 
 #include <unistd.h>
 

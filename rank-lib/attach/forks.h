@@ -6,7 +6,7 @@
 #ifndef FERRY_RANK_LIB_ATTACH_FORKS_H
 #define FERRY_RANK_LIB_ATTACH_FORKS_H
 
-#include "rank-lib/rank.h"
+#include "rank-lib/failover/rank.h"
 
 /** From now on a child gets this rank as a forked one. Before the first connection. */
 void ferry_forks_add(struct ferry_rank *rank);

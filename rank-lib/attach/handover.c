@@ -22,7 +22,7 @@ static ferryResult_t give_plan(void *context, const struct ferry_plan *plan)
 
 /*
  * What is pinned may have been freed, which nobody finds out who does not name it: no other router maps it. Only a
- * graph that is replayed would miss it (router/call_decoder.c).
+ * graph that is replayed would miss it (router/engine/call_decoder.c).
  */
 static ferryResult_t give_export(void *context, const struct ferry_exported *exported, const int *descriptors,
                                  bool pinned)
@@ -50,7 +50,9 @@ static ferryResult_t give_submissions(void *context, const void *records, size_t
 static const struct ferry_journal_reader successor = {
         .plan = give_plan, .exported = give_export, .submissions = give_submissions};
 
-/* Its own domain's router is to move its data, one of another may put into its memory (router/foreign_ranks.h). */
+/*
+ * Its own domain's router is to move its data, one of another may put into its memory (router/engine/foreign_ranks.h).
+ */
 static void send_gpu(const struct ferry_handover *handover, struct ferry_attach_message *message, int *descriptors)
 {
 	int flags;

@@ -2,13 +2,13 @@
 /**
  * What a rank gives to the router that takes the place of one that has ended: itself, with the arenas of its job, then
  * what its journal has for that router: plans, exports and submissions that are not over. By the thread that attaches,
- * which has no journal yet, and by the router monitor from then on (rank-lib/takeover.h). It asks no driver.
+ * which has no journal yet, and by the router monitor from then on (rank-lib/failover/takeover.h). It asks no driver.
  */
 #ifndef FERRY_RANK_LIB_ATTACH_HANDOVER_H
 #define FERRY_RANK_LIB_ATTACH_HANDOVER_H
 
-#include "rank-lib/journal.h"
-#include "rank-lib/rank.h"
+#include "rank-lib/failover/journal.h"
+#include "rank-lib/failover/rank.h"
 
 /* What a rank whose router moves its data adds. By the router monitor. */
 struct ferry_handover_ops {

@@ -2,7 +2,7 @@
 #include "rank-lib/attach/hosting.h"
 
 #include "ipc/error.h"
-#include "router/router.h"
+#include "router/daemon/router.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -22,7 +22,7 @@ struct ferry_put_target {
 	char *address;
 	int64_t process;   /* whose address that is, where it is not this process's; 0: this one's */
 	uint32_t from, to; /* ranks: which link it takes, where links are modelled */
-	void *hold;        /* what keeps it there, to be let go of (router/member.h); NULL: nothing */
+	void *hold;        /* what keeps it there, to be let go of (router/engine/member.h); NULL: nothing */
 };
 
 /** One lane's copies, finished in the order in which they were started. Used by that lane's thread alone. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/fake_cuda/rank_process.h"
 
-#include "rank-lib/comm.h"
+#include "rank-lib/call/comm.h"
 
 #include <dirent.h>
 #include <errno.h>

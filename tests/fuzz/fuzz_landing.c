@@ -8,7 +8,7 @@
  * exported; then names, struct asked, to the end.
  */
 #include "ipc/error.h"
-#include "router/imports.h"
+#include "router/gpu/imports.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -26,7 +26,7 @@ static void make_limits(const struct ferry_plan *plan, struct ferry_plan_room *l
 	}
 }
 
-/* What a router relies on when it resolves a valid plan's indexes to pointers (router/job.c). */
+/* What a router relies on when it resolves a valid plan's indexes to pointers (router/daemon/job.c). */
 static void check_indexes(const struct ferry_plan *plan, const struct ferry_plan_room *limits)
 {
 	const struct ferry_instr *instrs = ferry_plan_instrs(plan);

@@ -13,7 +13,7 @@
 
 #include "ipc/shares.h"
 #include "orchestrator/shadow_comm.h"
-#include "rank-lib/comm.h"
+#include "rank-lib/call/comm.h"
 
 #define MOST_RANKS 8
 #define MOST_COUNT 15001 /* elements of a block of two ranks; of more fewer */

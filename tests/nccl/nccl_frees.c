@@ -7,7 +7,7 @@
 #include "tests/nccl/players.h"
 
 #include "orchestrator/real.h"
-#include "rank-lib/freed.h"
+#include "rank-lib/api/freed.h"
 
 #include <sys/socket.h>
 #include <sys/syscall.h>

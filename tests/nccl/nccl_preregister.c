@@ -6,8 +6,8 @@
 #include "tests/nccl/players.h"
 
 #include "ipc/error.h"
-#include "rank-lib/group.h"
-#include "rank-lib/launch.h"
+#include "rank-lib/api/group.h"
+#include "rank-lib/call/launch.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -11,7 +11,7 @@
 #include "tests/nccl/ranks.h"
 
 #include "orchestrator/shadow_comm.h"
-#include "rank-lib/comm.h"
+#include "rank-lib/call/comm.h"
 
 #define LARGE (300 << 10) /* elements of 4 bytes: over the floor */
 #define SMALL 100

@@ -2,7 +2,7 @@
 #include "tests/nccl/virtual_parts.h"
 
 #include "orchestrator/launch.h"
-#include "rank-lib/comm.h"
+#include "rank-lib/call/comm.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #include "tests/nccl/virtual_parts.h"
 
 #include "orchestrator/real.h"
-#include "rank-lib/group.h"
+#include "rank-lib/api/group.h"
 
 #define LAUNCH_US 5.0 /* of a thread, for NCCL's part of a call, */
 #define SUBMIT_US 8.0 /* and for Ferry's */

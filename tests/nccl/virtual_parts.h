@@ -12,7 +12,7 @@
 #include "ipc/arena.h"
 #include "orchestrator/communicators.h"
 #include "orchestrator/shadow_comm.h"
-#include "rank-lib/launch.h"
+#include "rank-lib/call/launch.h"
 
 #define CHECK(what) ((what) ? (void)0 : virtual_broken(__FILE__, __LINE__, #what))
 

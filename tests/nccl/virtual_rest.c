@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What ranks whose time is made (virtual.h) never come to, but for nothing ever failing. */
 #include "orchestrator/redops.h"
-#include "rank-lib/comm.h"
-#include "rank-lib/comm_init.h"
+#include "rank-lib/api/comm_init.h"
+#include "rank-lib/call/comm.h"
 #include "rank-lib/program/shares.h"
 
 #include <stdio.h>

@@ -10,7 +10,7 @@
 
 #include "ipc/arena.h"
 #include "orchestrator/balance/ledger.h"
-#include "router/kept_shares.h"
+#include "router/daemon/kept_shares.h"
 #include "tests/orchestrator/fabrics.h"
 
 #include <math.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Configurations of programs that were built for another release (rank-lib/config.h): a struct grows at its end. */
+/* Configurations of programs that were built for another release (rank-lib/api/config.h): a struct grows at its end. */
 #include "tests/refused.h"
 
 #include "ipc/error.h"
-#include "rank-lib/config.h"
+#include "rank-lib/api/config.h"
 
 /* What a later release could have, as its own and as its programs write it. */
 struct later {

@@ -13,10 +13,10 @@
 #include "ipc/attach.h"
 #include "ipc/endpoint.h"
 #include "ipc/error.h"
+#include "rank-lib/call/exports.h"
 #include "rank-lib/device/cuda_device.h"
 #include "rank-lib/device/open.h"
-#include "rank-lib/exports.h"
-#include "router/router.h"
+#include "router/daemon/router.h"
 #include "tests/fake_cuda/cuda_api.h"
 
 #include <signal.h>

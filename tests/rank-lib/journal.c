@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "ipc/error.h"
-#include "rank-lib/journal.h"
+#include "rank-lib/failover/journal.h"
 
 #include <fcntl.h>
 #include <string.h>

@@ -5,8 +5,8 @@
  */
 #include "tests/api_ranks.h"
 
-#include "rank-lib/comm.h"
-#include "rank-lib/group.h"
+#include "rank-lib/api/group.h"
+#include "rank-lib/call/comm.h"
 
 #include <string.h>
 

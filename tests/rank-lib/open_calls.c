@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls in two steps (rank-lib/open_call.h), over the double of the CUDA driver: what a stream gets between the two
- * runs beside the call, what it gets behind the second comes after it.
+ * Calls in two steps (rank-lib/call/open_call.h), over the double of the CUDA driver: what a stream gets between the
+ * two runs beside the call, what it gets behind the second comes after it.
  */
 #include "tests/fake_cuda/places.h"
 
-#include "rank-lib/group.h"
-#include "rank-lib/launch.h"
+#include "rank-lib/api/group.h"
+#include "rank-lib/call/launch.h"
 
 #include <stdatomic.h>
 #include <stdio.h>

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "ipc/attach.h"
-#include "rank-lib/plan_cache.h"
+#include "rank-lib/call/plan_cache.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -9,8 +9,8 @@
 #include <cmocka.h>
 
 #include "ipc/error.h"
-#include "rank-lib/router_monitor.h"
-#include "rank-lib/stream_flags.h"
+#include "rank-lib/call/stream_flags.h"
+#include "rank-lib/failover/router_monitor.h"
 
 #include <dirent.h>
 #include <fcntl.h>

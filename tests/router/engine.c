@@ -9,8 +9,8 @@
 #include "ipc/endpoint.h"
 #include "ipc/publish.h"
 #include "rank-lib/program/program.h"
-#include "router/guard.h"
-#include "router/job.h"
+#include "router/daemon/guard.h"
+#include "router/daemon/job.h"
 
 #include <signal.h>
 #include <sys/socket.h>

@@ -12,7 +12,7 @@
 
 #include "ipc/error.h"
 #include "router/copy/cuda_driver.h"
-#include "router/imports.h"
+#include "router/gpu/imports.h"
 #include "tests/fake_cuda/fake_cuda.h"
 #include "tests/owner.h"
 

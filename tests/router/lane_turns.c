@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "rank-lib/program/program.h"
-#include "router/lanes.h"
+#include "router/engine/lanes.h"
 
 #include <sched.h>
 #include <stdlib.h>

@@ -11,7 +11,7 @@
 
 #include "ipc/error.h"
 #include "router/copy/cuda_driver.h"
-#include "router/mapper.h"
+#include "router/gpu/mapper.h"
 #include "tests/fake_cuda/fake_cuda.h"
 #include "tests/owner.h"
 

@@ -9,8 +9,8 @@
 #include "ipc/arena.h"
 #include "ipc/endpoint.h"
 #include "ipc/wait.h"
-#include "router/memory.h"
-#include "router/quota.h"
+#include "router/daemon/memory.h"
+#include "router/daemon/quota.h"
 
 #include <errno.h>
 #include <ftw.h>

@@ -5,8 +5,8 @@
 
 #include "ipc/endpoint.h"
 #include "router/copy/host.h"
-#include "router/lanes.h"
-#include "router/priority.h"
+#include "router/daemon/priority.h"
+#include "router/engine/lanes.h"
 
 #include <dirent.h>
 #include <grp.h>

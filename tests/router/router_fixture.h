@@ -10,7 +10,7 @@
 
 #include "ipc/attach.h"
 #include "ipc/error.h"
-#include "router/router.h"
+#include "router/daemon/router.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,8 +8,8 @@
 
 #include "ipc/arena.h"
 #include "ipc/endpoint.h"
-#include "router/jobs.h"
-#include "router/tenants.h"
+#include "router/daemon/jobs.h"
+#include "router/daemon/tenants.h"
 
 #include <fcntl.h>
 #include <pwd.h>

@@ -6,8 +6,8 @@
 #include <cmocka.h>
 
 #include "rank-lib/program/program.h"
-#include "router/parts.h"
-#include "router/workers.h"
+#include "router/engine/parts.h"
+#include "router/engine/workers.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Groups: calls between start and end are kept and launched together by the outermost end. All sends and receives of
+ * one communicator and stream in a group become one call, so that they progress together; collectives stay calls of
+ * their own. The state is the calling thread's alone.
+ */
+#include "rank-lib/api/group.h"
+
+#include "rank-lib/call/comm.h"
+#include "rank-lib/call/launch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct kept {
+	struct ferry_request request;
+	size_t *counts; /* alltoallv: the four arrays, copied */
+	char *program;
+	bool launched;
+};
+
+static _Thread_local struct {
+	int depth;
+	ferryResult_t error; /* the first of the group's calls that was refused */
+	char message[FERRY_MESSAGE_BYTES];
+	struct kept *kept;
+	uint32_t nkept, capacity;
+	uint32_t stamp; /* of the next one */
+	struct ferry_left_out left_out; /* of that, too */
+} group;
+
+static ferryResult_t copy_counts(struct kept *kept)
+{
+	struct ferry_request *request = &kept->request;
+	size_t n = (size_t)request->comm->rank.nranks;
+	if (request->collective != FERRY_ALLTOALLV)
+		return ferrySuccess;
+	kept->counts = malloc(4 * n * sizeof *kept->counts);
+	if (!kept->counts)
+		return ferry_fail(ferrySystemError, "no memory for the counts of an alltoallv");
+	const size_t **arrays[4] = {&request->sendcounts, &request->senddispls, &request->recvcounts,
+	                            &request->recvdispls};
+	for (size_t i = 0; i < 4; i++) {
+		memcpy(kept->counts + i * n, *arrays[i], n * sizeof *kept->counts);
+		*arrays[i] = kept->counts + i * n;
+	}
+	return ferrySuccess;
+}
+
+static ferryResult_t keep(const struct ferry_request *asked)
+{
+	struct ferry_request taken = *asked, *request = &taken;
+	taken.stamp = group.stamp;
+	taken.left_out = group.left_out;
+	group.stamp = 0;
+	group.left_out = (struct ferry_left_out){0};
+	ferryResult_t result = ferry_launch_check(request);
+	if (result)
+		return result;
+	if (group.nkept == group.capacity) {
+		uint32_t capacity = group.capacity ? 2 * group.capacity : 16;
+		void *grown = realloc(group.kept, capacity * sizeof *group.kept);
+		if (!grown)
+			return ferry_fail(ferrySystemError, "no memory for %u calls in a group", capacity);
+		group.kept = grown;
+		group.capacity = capacity;
+	}
+	struct kept *kept = &group.kept[group.nkept];
+	*kept = (struct kept){.request = *request};
+	kept->request.kept = true;
+	kept->request.factor = ferry_request_factor(request, &request->comm->redops);
+	if (request->program) {
+		kept->program = strdup(request->program);
+		if (!kept->program)
+			return ferry_fail(ferrySystemError, "no memory for a program");
+		kept->request.program = kept->program;
+	}
+	if ((result = copy_counts(kept))) {
+		free(kept->program);
+		return result;
+	}
+	group.nkept++;
+	ferry_holders_add(&request->comm->holders); /* until the group ends, whoever ends the communicator before */
+	return ferrySuccess;
+}
+
+ferryResult_t ferry_group_refuse(ferryResult_t result)
+{
+	if (result && group.depth && !group.error) {
+		group.error = result;
+		snprintf(group.message, sizeof group.message, "%s", ferry_last_message());
+	}
+	return result;
+}
+
+bool ferry_group_keep(const struct ferry_request *request, ferryResult_t *result)
+{
+	if (!group.depth)
+		return false;
+	*result = ferry_group_refuse(keep(request));
+	return true;
+}
+
+/*
+ * How many calls before this one are open in the same stream for the same communicator. Messages of the two are one
+ * call.
+ */
+static uint32_t find_slot(const struct ferry_open_group *open, const struct ferry_request *request)
+{
+	uint32_t slot = 0;
+	for (uint32_t i = 0; i < open->ncalls; i++)
+		slot += open->calls[i].comm == request->comm && open->calls[i].asked == request->stream;
+	return slot;
+}
+
+/* requests: those of one call, which the first one stands for. open: NULL, or where its end is left to. */
+static ferryResult_t launch(struct ferry_request *requests, uint32_t count, struct ferry_open_group *open)
+{
+	bool messages = requests[0].collective == FERRY_SENDRECV;
+	if (!open)
+		return messages ? ferry_launch_pairs(requests, count) : ferry_launch(requests);
+	struct ferry_open_call *call = &open->calls[open->ncalls];
+	call->slot = find_slot(open, &requests[0]);
+	call->stamp = requests[0].stamp;
+	call->asked = requests[0].stream;
+	requests[0].open = call;
+	open->ncalls++;
+	return ferry_launch_open(requests, count);
+}
+
+static ferryResult_t launch_pairs_like(uint32_t first, struct ferry_open_group *open)
+{
+	struct kept *like = &group.kept[first];
+	struct ferry_request *requests = malloc((group.nkept - first) * sizeof *requests);
+	uint32_t count = 0;
+	if (!requests)
+		return ferry_fail(ferrySystemError, "no memory for %u sends and receives", group.nkept - first);
+	for (uint32_t i = first; i < group.nkept; i++) {
+		struct kept *kept = &group.kept[i];
+		if (kept->request.collective != FERRY_SENDRECV || kept->request.comm != like->request.comm ||
+		    kept->request.stream != like->request.stream)
+			continue;
+		requests[count++] = kept->request;
+		kept->launched = true;
+	}
+	ferryResult_t result = launch(requests, count, open);
+	free(requests);
+	return result;
+}
+
+ferryResult_t ferryGroupStart(void)
+{
+	if (!group.depth++) {
+		group.error = ferrySuccess;
+		group.stamp = 0;
+		group.left_out = (struct ferry_left_out){0};
+	}
+	return ferrySuccess;
+}
+
+void ferry_group_stamp(uint32_t stamp)
+{
+	group.stamp = stamp;
+}
+
+void ferry_group_leave_out(const struct ferry_left_out *left_out)
+{
+	group.left_out = *left_out;
+}
+
+static ferryResult_t launch_all(struct ferry_open_group *open)
+{
+	ferryResult_t result = ferrySuccess;
+	for (uint32_t i = 0; i < group.nkept && !result; i++) /* this may be a child, forked since */
+		result = ferry_comm_check(group.kept[i].request.comm);
+	if (!result && open && group.nkept && !(open->calls = calloc(group.nkept, sizeof *open->calls)))
+		result = ferry_fail(ferrySystemError, "no memory for %u calls in a group", group.nkept);
+	for (uint32_t i = 0; i < group.nkept && !result; i++)
+		if (group.kept[i].request.collective != FERRY_SENDRECV)
+			result = launch(&group.kept[i].request, 1, open);
+		else if (!group.kept[i].launched)
+			result = launch_pairs_like(i, open);
+	return result;
+}
+
+static ferryResult_t end_group(struct ferry_open_group *open)
+{
+	ferryResult_t result = group.error;
+	if (result)
+		ferry_fail(result, "%s", group.message);
+	else
+		result = launch_all(open);
+	for (uint32_t i = 0; i < group.nkept; i++) {
+		free(group.kept[i].counts);
+		free(group.kept[i].program);
+		ferry_comm_release(group.kept[i].request.comm);
+	}
+	free(group.kept);
+	group.kept = NULL;
+	group.nkept = group.capacity = 0;
+	return result;
+}
+
+ferryResult_t ferryGroupEnd(void)
+{
+	if (!group.depth)
+		return ferry_fail(ferryInvalidUsage, "ferryGroupEnd without ferryGroupStart");
+	return --group.depth ? ferrySuccess : end_group(NULL);
+}
+
+ferryResult_t ferry_group_end_open(struct ferry_open_group *open)
+{
+	open->calls = NULL;
+	open->ncalls = 0;
+	if (group.depth != 1)
+		return ferry_fail(ferryInvalidUsage, "a group is ended open at depth %d", group.depth);
+	group.depth = 0;
+	return end_group(open);
+}
+
+ferryResult_t ferry_group_finish(struct ferry_open_group *open)
+{
+	ferryResult_t result = ferrySuccess;
+	for (uint32_t i = 0; i < open->ncalls; i++) {
+		ferryResult_t one = ferry_launch_finish(&open->calls[i]);
+		if (!result)
+			result = one;
+	}
+	free(open->calls);
+	open->calls = NULL;
+	open->ncalls = 0;
+	return result;
+}

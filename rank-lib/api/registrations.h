@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * What an application has registered on a communicator: names that are pinned, until it deregisters them or the
+ * communicator goes. Under the communicator's lock.
+ */
+#ifndef FERRY_RANK_LIB_API_REGISTRATIONS_H
+#define FERRY_RANK_LIB_API_REGISTRATIONS_H
+
+#include "rank-lib/call/exports.h"
+
+struct ferry_registrations {
+	struct ferry_registration *all;
+};
+
+/** exports: NULL where no router moves the rank's data. Errors: those of exporting; ferrySystemError. */
+ferryResult_t ferry_registrations_add(struct ferry_registrations *registrations, struct ferry_exports *exports,
+                                      const void *buffer, size_t bytes, void **handle);
+
+/** Errors: ferryInvalidArgument for a handle that is none of them; the router's. */
+ferryResult_t ferry_registrations_remove(struct ferry_registrations *registrations, struct ferry_exports *exports,
+                                         void *handle);
+
+/** Those that are left. */
+void ferry_registrations_free(struct ferry_registrations *registrations);
+
+#endif

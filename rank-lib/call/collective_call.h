@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * A collective with its plan and its place in the order of calls: what launch.c hands to who makes the call. By the
+ * application's thread that makes it.
+ */
+#ifndef FERRY_RANK_LIB_CALL_COLLECTIVE_CALL_H
+#define FERRY_RANK_LIB_CALL_COLLECTIVE_CALL_H
+
+#include "ipc/export.h"
+#include "rank-lib/call/numbering.h"
+#include "rank-lib/call/plan_cache.h"
+#include "rank-lib/call/request.h"
+#include "rank-lib/device/device.h"
+
+struct ferry_collective_call {
+	const struct ferry_request *request;
+	/* with a reference, which whoever makes the call takes over, and gives back if that fails */
+	struct ferry_plan_entry *entry;
+	uint32_t shape; /* as in the descriptor */
+	struct ferry_number number;
+	struct ferry_redop factor; /* premulsum */
+	struct ferry_stream_state stream;
+	/* mapped: of the send and the receive buffer; generation 0: none is needed */
+	struct ferry_buffer_name names[2];
+	/* mapped: what is named in place of a buffer that cannot be; NULL: the buffer itself */
+	char *windows[2];
+};
+
+#endif

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * A rank on a host device, which has lanes of its own: the member that they see, and calls with tickets. Everything but
+ * the opening and closing happens under the communicator's lock.
+ */
+#ifndef FERRY_RANK_LIB_CALL_DIRECT_H
+#define FERRY_RANK_LIB_CALL_DIRECT_H
+
+#include "rank-lib/call/collective_call.h"
+#include "rank-lib/call/fabrics.h"
+#include "rank-lib/call/holders.h"
+#include "rank-lib/call/put_gate.h"
+#include "router/engine/lanes.h"
+
+struct ferry_direct {
+	/* constant, from who makes the communicator */
+	struct ferry_rank *rank;
+	struct ferry_device *device;
+	struct ferry_plan_cache *plans;
+	struct ferry_numbering *numbers;
+	struct ferry_holders *holders; /* of what this lies in: each call holds it */
+
+	struct ferry_lanes lanes;
+	struct ferry_member member;         /* its lane ranks on them */
+	struct ferry_put_gate put_gates[2]; /* by direction, each lane's */
+	/* calls not finished: whoever makes one adds, the lane that ends it takes away; futex word */
+	_Atomic uint32_t inflight;
+};
+
+/** The arenas are mapped: starts the lanes. On an error ferry_direct_close is to be called all the same. */
+ferryResult_t ferry_direct_open(struct ferry_direct *direct);
+
+/** The lanes end. Calls that are left (the communicator has failed) are let go of. */
+void ferry_direct_close(struct ferry_direct *direct);
+
+/** Returns when no call is under way. */
+void ferry_direct_wait(struct ferry_direct *direct);
+
+ferryResult_t ferry_direct_collective(struct ferry_direct *direct, const struct ferry_collective_call *collective);
+/** fabrics: by which messages are pushed; NULL: none is. */
+ferryResult_t ferry_direct_pairs(struct ferry_direct *direct, const struct ferry_request *requests,
+                                 uint32_t nrequests, const struct ferry_fabrics *fabrics);
+
+#endif

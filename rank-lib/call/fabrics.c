@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rank-lib/call/fabrics.h"
+
+#include "ipc/environment.h"
+#include "ipc/links.h"
+#include "ipc/rankset.h"
+#include "ipc/shares.h"
+#include "ipc/wait.h"
+#include "rank-lib/call/put_gate.h"
+#include "rank-lib/program/shares.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define LOOK_US 100000
+
+static const char *const names[FERRY_OWN_FABRICS] = {"host", "peer"};
+
+/* ---- settings ---- */
+
+/* The fabric that the text begins with, up to a comma; *next is behind it. -1: none. */
+static int read_name(const char *text, const char **next)
+{
+	for (int fabric = 0; fabric < FERRY_OWN_FABRICS; fabric++) {
+		size_t length = strlen(names[fabric]);
+		if (strncmp(text, names[fabric], length) || (text[length] && text[length] != ','))
+			continue;
+		*next = text + length;
+		return fabric;
+	}
+	return -1;
+}
+
+static ferryResult_t read_fabrics(struct ferry_fabrics *fabrics)
+{
+	const char *text = ferry_env("FERRY_FABRICS"), *next = text;
+	fabrics->named = text;
+	while (next) {
+		const char *at = next;
+		int fabric = read_name(at, &next);
+		if (fabric < 0 || fabrics->wanted[fabric])
+			return ferry_fail(ferryInvalidArgument,
+			                  "FERRY_FABRICS=%s: host, peer, or both with a comma between, at \"%s\"", text,
+			                  at);
+		fabrics->wanted[fabric] = true;
+		next = *next ? next + 1 : NULL;
+	}
+	return ferrySuccess;
+}
+
+/* A share of a fabric that calls are not to take. */
+static ferryResult_t check_wanted(const struct ferry_fabrics *fabrics, const double *shares, uint32_t named)
+{
+	for (int fabric = 0; fabrics->named && fabric < FERRY_OWN_FABRICS; fabric++) {
+		double share = named >> fabric & 1 ? shares[fabric] : 0;
+		if (share > 0 && !fabrics->wanted[fabric])
+			return ferry_fail(ferryInvalidArgument,
+			                  "FERRY_FABRICS=%s leaves %s out, FERRY_SHARES=%s gives it %g of each call",
+			                  ferry_env("FERRY_FABRICS"), names[fabric], ferry_env("FERRY_SHARES"), share);
+	}
+	return ferrySuccess;
+}
+
+/* Of what NCCL does not carry, if that is named, the host has this part, and the peers the rest. */
+static ferryResult_t read_shares(struct ferry_fabrics *fabrics)
+{
+	const char *text = ferry_env("FERRY_SHARES");
+	double shares[FERRY_NUM_FABRICS];
+	uint32_t named;
+	fabrics->host_share = -1;
+	if (!text)
+		return ferrySuccess;
+	ferryResult_t result = ferry_shares_read(text, shares, &named);
+	if (!result)
+		result = check_wanted(fabrics, shares, named);
+	if (result)
+		return result;
+	double host = shares[FERRY_FABRIC_HOST], peer = shares[FERRY_FABRIC_PEER], sum = host + peer;
+	bool nccl = named >> FERRY_FABRIC_NCCL & 1;
+	bool both = named >> FERRY_FABRIC_HOST & named >> FERRY_FABRIC_PEER & 1;
+	sum += shares[FERRY_FABRIC_NCCL];
+	if ((nccl || both) && (sum < 0.999 || sum > 1.001))
+		return ferry_fail(ferryInvalidArgument, "FERRY_SHARES=%s: they sum to %g, not 1", text, sum);
+	if (nccl || both)
+		fabrics->host_share = host + peer > 0 ? host / (host + peer) : -1;
+	else
+		fabrics->host_share = named >> FERRY_FABRIC_HOST & 1 ? host : 1 - peer;
+	return ferrySuccess;
+}
+
+ferryResult_t ferry_fabrics_read(struct ferry_fabrics *fabrics)
+{
+	ferryResult_t result = read_fabrics(fabrics);
+	return result ? result : read_shares(fabrics);
+}
+
+/* ---- which there are ---- */
+
+static _Atomic uint32_t *copy_quiesce_of(const struct ferry_rank *rank, int other)
+{
+	return &ferry_rank_line(&rank->shared, (uint32_t)other)->copy_quiesce;
+}
+
+void ferry_fabrics_log(const struct ferry_fabrics *fabrics, enum ferry_copy_quiesce_kind copy_quiesce)
+{
+	const struct ferry_rank *rank = fabrics->rank;
+	atomic_store_explicit(copy_quiesce_of(rank, rank->self), copy_quiesce, memory_order_release);
+	ferry_full_fence(); /* of two ranks that tell together, at least one sees that both have */
+	for (int other = 0; other < rank->nranks; other++)
+		ferry_doorbell_ring(&ferry_rank_line(&rank->shared, (uint32_t)other)->app);
+}
+
+/* Bit r: rank r has not told who moves its data. */
+static uint64_t untold(const struct ferry_rank *rank)
+{
+	uint64_t ranks = 0;
+	for (int other = 0; other < rank->nranks; other++)
+		if (!atomic_load_explicit(copy_quiesce_of(rank, other), memory_order_acquire))
+			ranks |= 1ull << other;
+	return ranks;
+}
+
+static ferryResult_t give_up(struct ferry_rank *rank, const char *why)
+{
+	char text[FERRY_RANKSET_TEXT + 200], ranks[FERRY_RANKSET_TEXT];
+	snprintf(text, sizeof text, "rank %d waits no longer for %s to be ready: %s", rank->self,
+	         ferry_rankset_print(untold(rank), ranks), why);
+	ferry_rank_fail(rank, ferryRemoteError, text);
+	return ferry_rank_report_failure(rank);
+}
+
+ferryResult_t ferry_fabrics_await(struct ferry_fabrics *fabrics, uint64_t until)
+{
+	struct ferry_rank *rank = fabrics->rank;
+	struct ferry_doorbell *bell = &ferry_rank_line(&rank->shared, (uint32_t)rank->self)->app;
+	while (1) {
+		uint32_t ticket = ferry_doorbell_prepare(bell);
+		bool failed = ferry_rank_failed(rank), logged = !untold(rank);
+		bool unwanted = rank->maker && rank->maker->gives_up(rank->maker);
+		if (logged || failed || unwanted || ferry_now_ns() > until) {
+			ferry_doorbell_cancel(bell);
+			return logged   ? ferrySuccess
+			       : failed ? ferry_rank_report_failure(rank)
+			                : give_up(rank, unwanted ? "it is not wanted" : "FERRY_ATTACH_TIMEOUT");
+		}
+		ferry_doorbell_wait(bell, ticket, LOOK_US);
+		ferry_rank_check_sockets(rank);
+	}
+}
+
+/* All ranks' data is moved so. */
+static bool all_are(const struct ferry_rank *rank, enum ferry_copy_quiesce_kind copy_quiesce)
+{
+	for (int other = 0; other < rank->nranks; other++)
+		if (atomic_load_explicit(copy_quiesce_of(rank, other), memory_order_relaxed) != copy_quiesce)
+			return false;
+	return true;
+}
+
+/* Of ranks whose routers move the data: pushes are as fast as each other as far as the driver tells. */
+static void find_gpu_links(struct ferry_fabrics *fabrics)
+{
+	const struct ferry_rank *rank = fabrics->rank;
+	for (int from = 0; from < rank->nranks; from++) {
+		uint32_t domain = rank->shared.rank_domain[from];
+		uint64_t reach = atomic_load_explicit(&rank->shared.arenas[domain].header->reach[from],
+		                                      memory_order_relaxed);
+		for (int to = 0; to < rank->nranks; to++)
+			fabrics->links.speed[from][to] = to != from && reach >> to & 1;
+	}
+}
+
+/* Of host devices: those that are modelled, else all are memory. */
+static ferryResult_t find_host_links(struct ferry_fabrics *fabrics)
+{
+	struct ferry_host_links machine;
+	uint32_t nranks = (uint32_t)fabrics->rank->nranks;
+	ferryResult_t result = ferry_host_links_load(&machine);
+	fabrics->speeds = !result && machine.peers;
+	if (fabrics->speeds)
+		return ferry_host_links_place("FERRY_HOST_LINK", &machine, nranks, &fabrics->links);
+	for (uint32_t from = 0; !result && from < nranks; from++)
+		for (uint32_t to = 0; to < nranks; to++)
+			fabrics->links.speed[from][to] = to == from ? 0 : 1;
+	return result;
+}
+
+static bool any_link(const struct ferry_fabrics *fabrics)
+{
+	int nranks = fabrics->rank->nranks;
+	for (int from = 0; from < nranks; from++)
+		for (int to = 0; to < nranks; to++)
+			if (fabrics->links.speed[from][to] > 0)
+				return true;
+	return false;
+}
+
+static ferryResult_t settle(struct ferry_fabrics *fabrics)
+{
+	ferryResult_t result = ferry_fabrics_await(fabrics, UINT64_MAX);
+	bool gpus = !result && all_are(fabrics->rank, FERRY_COPY_QUIESCE_ROUTER);
+	bool near = gpus || (!result && all_are(fabrics->rank, FERRY_COPY_QUIESCE_HOST_LANES) &&
+	                     ferry_put_gates_are_near(fabrics->rank));
+	if (gpus)
+		find_gpu_links(fabrics);
+	else if (near)
+		result = find_host_links(fabrics);
+	if (result)
+		return result;
+	if (!near)
+		fabrics->lack = "not all ranks' devices can push into each other's memory";
+	else if (!any_link(fabrics))
+		fabrics->lack = "no rank's device reaches another's memory";
+	/* On host devices programs alone that ask for it, where nobody has named them. */
+	fabrics->peers = !fabrics->lack && (gpus || fabrics->named);
+	fabrics->settled = true;
+	return ferrySuccess;
+}
+
+/* ---- what each carries ---- */
+
+static bool peers_take(enum ferry_collective collective)
+{
+	return !ferry_collective_reduces(collective) && collective != FERRY_ALLTOALLV;
+}
+
+/*
+ * How many blocks the busiest device sends or receives. Chains and trees of a Broadcast hand on the whole as it comes.
+ */
+static uint32_t blocks_of(enum ferry_collective collective, uint32_t nranks)
+{
+	return collective == FERRY_BROADCAST || collective == FERRY_SENDRECV ? 1 : nranks - 1;
+}
+
+static bool peers_unwanted(const struct ferry_fabrics *fabrics)
+{
+	return fabrics->named && !fabrics->wanted[FERRY_FABRIC_PEER];
+}
+
+/* Whether peers may carry anything, and can. */
+static ferryResult_t ask_peers(struct ferry_fabrics *fabrics, bool *can)
+{
+	*can = false;
+	if (peers_unwanted(fabrics) || fabrics->rank->nranks == 1 || fabrics->host_share >= 1)
+		return ferrySuccess;
+	ferryResult_t result = fabrics->settled ? ferrySuccess : settle(fabrics);
+	if (!result && !fabrics->peers && fabrics->named && !fabrics->wanted[FERRY_FABRIC_HOST])
+		result = ferry_fail(ferryInvalidUsage, "FERRY_FABRICS=peer, and %s", fabrics->lack);
+	*can = !result && fabrics->peers;
+	return result;
+}
+
+ferryResult_t ferry_fabrics_check(struct ferry_fabrics *fabrics, const struct ferry_program *program)
+{
+	ferryResult_t result = ferrySuccess;
+	for (uint32_t i = 0; i < program->nstatements && !result; i++) {
+		const struct ferry_statement *put = &program->statements[i];
+		if (put->opcode != FERRY_PUT)
+			continue;
+		if (peers_unwanted(fabrics))
+			return ferry_fail(ferryProgramError, "%s:%u: PUT, and FERRY_FABRICS=%s leaves peer out",
+			                  program->name, put->line, ferry_env("FERRY_FABRICS"));
+		if (!fabrics->settled && (result = settle(fabrics)))
+			return result;
+		if (fabrics->lack)
+			result = ferry_fail(ferryProgramError, "%s:%u: PUT from rank %u to rank %u, and %s",
+			                    program->name, put->line, put->rank, put->peer, fabrics->lack);
+		else if (!(fabrics->links.speed[put->rank][put->peer] > 0))
+			result = ferry_fail(ferryProgramError,
+			                    "%s:%u: PUT from rank %u to rank %u, whose devices do not reach each other",
+			                    program->name, put->line, put->rank, put->peer);
+	}
+	return result;
+}
+
+ferryResult_t ferry_fabrics_push(struct ferry_fabrics *fabrics, bool *puts)
+{
+	return ask_peers(fabrics, puts);
+}
+
+/* A table of links has none from a device to itself, which reaches its own memory all the same. */
+bool ferry_fabrics_pushes(const struct ferry_fabrics *fabrics, uint32_t sender, uint32_t receiver, uint64_t bytes)
+{
+	return fabrics && bytes > FERRY_EAGER_BYTES &&
+	       (sender == receiver || fabrics->links.speed[sender][receiver] > 0);
+}
+
+/* FERRY_FABRICS=peer, and yet: one line of a communicator. */
+static void log_host(struct ferry_fabrics *fabrics, enum ferry_collective collective)
+{
+	if (fabrics->said || !fabrics->named || fabrics->wanted[FERRY_FABRIC_HOST] || fabrics->rank->nranks == 1)
+		return;
+	fabrics->said = true;
+	if (fabrics->rank->self)
+		return;
+	bool sums = ferry_collective_reduces(collective);
+	ferry_log(FERRY_LOG_INFO, "FERRY_FABRICS=peer: %s goes through the host all the same, as %s",
+	          ferry_collective_name(collective), sums ? "all that has sums does" : "its lengths are its ranks'");
+}
+
+ferryResult_t ferry_fabrics_divide(struct ferry_fabrics *fabrics, enum ferry_collective collective, uint64_t count,
+                                   size_t element, uint64_t *host)
+{
+	bool can;
+	*host = count;
+	if (!peers_take(collective)) {
+		log_host(fabrics, collective);
+		return ferrySuccess;
+	}
+	ferryResult_t result = ask_peers(fabrics, &can);
+	if (result || !can)
+		return result;
+	uint32_t blocks = blocks_of(collective, (uint32_t)fabrics->rank->nranks);
+	if (fabrics->named && !fabrics->wanted[FERRY_FABRIC_HOST])
+		*host = 0;
+	else if (fabrics->host_share >= 0)
+		*host = (uint64_t)((double)count * fabrics->host_share);
+	else
+		*host = ferry_share_of_host(fabrics->costs, count * element, blocks) / element;
+	return ferrySuccess;
+}
+
+/* ---- shown ---- */
+
+static void print_links(const struct ferry_fabrics *fabrics, FILE *out)
+{
+	int nranks = fabrics->rank->nranks, pairs = 0;
+	float slowest = 0, fastest = 0;
+	for (int from = 0; from < nranks; from++)
+		for (int to = 0; to < nranks; to++) {
+			float speed = fabrics->links.speed[from][to];
+			if (!(speed > 0))
+				continue;
+			slowest = !pairs || speed < slowest ? speed : slowest;
+			fastest = speed > fastest ? speed : fastest;
+			pairs++;
+		}
+	fprintf(out, ", links %d of %d", pairs, nranks * (nranks - 1));
+	if (pairs && fabrics->speeds)
+		fprintf(out, " of %g to %g GB/s", (double)slowest, (double)fastest);
+	if (fabrics->costs->push > 0)
+		fprintf(out, ", a GPU pushes %g GB/s and moves %g by the host (ferry-perf limits)",
+		        fabrics->costs->push, fabrics->costs->host);
+}
+
+void ferry_fabrics_print(const struct ferry_fabrics *fabrics, uint64_t host, uint64_t count, FILE *out)
+{
+	double share = count ? (double)host / (double)count : 1;
+	fprintf(out, ", fabrics");
+	if (host || !count)
+		fprintf(out, " %s=%.4g", names[FERRY_FABRIC_HOST], share);
+	if (host < count)
+		fprintf(out, "%s%s=%.4g", host ? "," : " ", names[FERRY_FABRIC_PEER], 1 - share);
+	if (fabrics->settled)
+		print_links(fabrics, out);
+}

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The fabrics of a communicator: the host (staging and routers) and the peers' memory (pushes from device to device),
+ * which of them its ranks have, and what each carries of a call. All ranks come to the same answers, from what is the
+ * same for all: the environment, the limits' file, and what ranks and routers have written into the arenas.
+ */
+#ifndef FERRY_RANK_LIB_CALL_FABRICS_H
+#define FERRY_RANK_LIB_CALL_FABRICS_H
+
+#include "ipc/shares.h"
+#include "rank-lib/failover/rank.h"
+#include "rank-lib/program/program.h"
+
+#include <stdio.h>
+
+/* Of enum ferry_fabric those that come first: NCCL, the last, is none of Ferry's own. */
+#define FERRY_OWN_FABRICS FERRY_FABRIC_NCCL
+
+struct ferry_fabrics {
+	/* constant, from who makes the communicator; costs: of GPUs, without rates where they are not read */
+	struct ferry_rank *rank;
+	const struct ferry_costs *costs;
+	bool named, wanted[FERRY_OWN_FABRICS]; /* FERRY_FABRICS; named: it is set */
+	double host_share;                     /* FERRY_SHARES; below 0: not set */
+	bool said; /* that the host carries what FERRY_FABRICS does not name it for */
+	/* once settled */
+	bool settled, peers; /* peers: Ferry's own programs push, where there are links */
+	const char *lack;    /* why nobody can push; NULL: there are links */
+	bool speeds; /* those of `links` are GB/s; else 1 where there is a link */
+	struct ferry_links links;
+};
+
+/**
+ * Reads FERRY_FABRICS and FERRY_SHARES. Errors: ferryInvalidArgument, with what was expected, also where the one gives
+ * a share to what the other leaves out.
+ */
+ferryResult_t ferry_fabrics_read(struct ferry_fabrics *fabrics);
+
+/** Tells the other ranks who moves this one's data. */
+void ferry_fabrics_log(const struct ferry_fabrics *fabrics, enum ferry_copy_quiesce_kind copy_quiesce);
+
+/**
+ * Waits until all ranks have told. Errors: the job has failed; it fails where the time is over (ferry_now_ns) or the
+ * rank's maker gives up.
+ */
+ferryResult_t ferry_fabrics_await(struct ferry_fabrics *fabrics, uint64_t until);
+
+/**
+ * Prints, for FERRY_DEBUG=plan, what the fabrics carry of each block of `count` elements of which the host has `host`,
+ * and the links if it is settled which there are.
+ */
+void ferry_fabrics_print(const struct ferry_fabrics *fabrics, uint64_t host, uint64_t count, FILE *out);
+
+/**
+ * What the fabrics carry of each block of `count` elements: *host, and the rest the peers, whose program would be of
+ * this collective. Waits, the first time, until all ranks have told. Under the communicator's lock. Errors: the job has
+ * failed meanwhile.
+ */
+ferryResult_t ferry_fabrics_divide(struct ferry_fabrics *fabrics, enum ferry_collective collective, uint64_t count,
+                                   size_t element, uint64_t *host);
+
+/**
+ * Whether this program's PUTs have links, and FERRY_FABRICS does not leave peers out. ferryProgramError, with the line,
+ * if not; waits and errors as above.
+ */
+ferryResult_t ferry_fabrics_check(struct ferry_fabrics *fabrics, const struct ferry_program *program);
+
+/* Messages up to this length go through the host's windows all the same: their senders need not wait for anybody. */
+#define FERRY_EAGER_BYTES (64u << 10)
+
+/** Whether longer messages are pushed, where there are links. The same on all ranks, waits and errors as above. */
+ferryResult_t ferry_fabrics_push(struct ferry_fabrics *fabrics, bool *puts);
+
+/**
+ * Whether a message of so many bytes is pushed; else the host carries it. The same on both ranks. Settled by the
+ * function above; fabrics: NULL where it says that none is.
+ */
+bool ferry_fabrics_pushes(const struct ferry_fabrics *fabrics, uint32_t sender, uint32_t receiver, uint64_t bytes);
+
+#endif

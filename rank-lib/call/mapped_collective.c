@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Collectives of a rank whose router moves its data: buffers named, or windows in their place, then submitted. */
+#include "rank-lib/call/mapped.h"
+#include "rank-lib/call/own_copies.h"
+
+#include <stdlib.h>
+
+/* How far the call reaches into each buffer. */
+static void find_reach(const struct ferry_mapped *mapped, const struct ferry_collective_call *collective,
+                       const struct ferry_request_parts *parts, uint64_t reach[2])
+{
+	const struct ferry_request *request = collective->request;
+	const struct ferry_steps *steps = &collective->entry->steps;
+	reach[FERRY_DIR_D2H] = steps->reach[FERRY_DIR_D2H];
+	reach[FERRY_DIR_H2D] = steps->reach[FERRY_DIR_H2D];
+	if (request->collective != FERRY_ALLTOALLV)
+		return;
+	for (int peer = 0; peer < mapped->rank->nranks; peer++) {
+		uint64_t sent = parts->send_offsets[peer] + parts->send_lengths[peer];
+		uint64_t received = parts->receive_offsets[peer] + parts->receive_lengths[peer];
+		if (parts->send_lengths[peer] && sent > reach[FERRY_DIR_D2H])
+			reach[FERRY_DIR_D2H] = sent;
+		if (parts->receive_lengths[peer] && received > reach[FERRY_DIR_H2D])
+			reach[FERRY_DIR_H2D] = received;
+	}
+}
+
+/* Names the buffer, or (aside, or where it cannot be exported) a window in its place. */
+static ferryResult_t name_buffer(struct ferry_mapped *mapped, const void *buffer, uint64_t bytes,
+                                 enum ferry_direction direction, const struct ferry_stream_state *stream,
+                                 bool put_target, bool aside, struct ferry_buffer_name *name, char **window)
+{
+	uint64_t submission = mapped->journal->number + 1;
+	void *memory;
+	ferryResult_t result = aside ? ferryInvalidUsage
+	                             : ferry_exports_name(mapped->exports, buffer, bytes, submission, stream->captures,
+	                                                  put_target, name);
+	if (!ferry_exports_refused(result))
+		return result;
+	ferry_forget_message(); /* that it cannot be exported is no failure */
+	result = ferry_bounce_buffers_take(&mapped->windows, mapped->device, stream->captures ? 0 : stream->id,
+	                                   direction, bytes, &memory);
+	if (result)
+		return result;
+	*window = memory;
+	return ferry_exports_name(mapped->exports, memory, bytes, submission, stream->captures, put_target, name);
+}
+
+ferryResult_t ferry_mapped_name(struct ferry_mapped *mapped, struct ferry_collective_call *collective)
+{
+	const struct ferry_request *request = collective->request;
+	struct ferry_request_parts parts;
+	struct ferry_call_buffers buffers;
+	uint64_t reach[2];
+	const void *starts[2] = {request->send, request->receive};
+	ferryResult_t result = ferrySuccess;
+	ferry_captures_sweep(&mapped->captures);
+	ferry_request_buffers(request, mapped->rank, mapped->device, &parts, &buffers);
+	find_reach(mapped, collective, &parts, reach);
+	bool aside[2] = {ferry_call_puts_cross(&collective->entry->steps, &buffers), false};
+	bool put_target[2] = {false, collective->entry->plan->flags & FERRY_PLAN_PUTS};
+	for (enum ferry_direction i = FERRY_DIR_D2H; i <= FERRY_DIR_H2D && !result; i++)
+		if (reach[i])
+			result = name_buffer(mapped, starts[i], reach[i], i, &collective->stream, put_target[i],
+			                     aside[i], &collective->names[i], &collective->windows[i]);
+	if (result && collective->stream.captures && collective->names[0].generation)
+		ferry_exports_unpin(mapped->exports, &collective->names[0]);
+	return result;
+}
+
+static void fill_head(const struct ferry_collective_call *collective, struct ferry_submission *head)
+{
+	const struct ferry_plan_entry *entry = collective->entry;
+	*head = (struct ferry_submission){.kind = FERRY_SUBMIT_COLLECTIVE,
+	                                  .flags = collective->stream.captures ? FERRY_SUBMIT_CAPTURED : 0,
+	                                  .seq = collective->number.seq,
+	                                  .name = collective->number.name,
+	                                  .after = collective->number.after,
+	                                  .plan_hash = entry->plan->hash,
+	                                  .count = entry->key.count,
+	                                  .scalar = collective->factor.scalar,
+	                                  .shape = collective->shape,
+	                                  .root = entry->key.root,
+	                                  .stamp = collective->request->open ? collective->request->open->stamp : 0,
+	                                  .send = collective->names[FERRY_DIR_D2H],
+	                                  .receive = collective->names[FERRY_DIR_H2D]};
+	if (collective->factor.device_scalar)
+		head->flags |= FERRY_SUBMIT_SCALAR;
+}
+
+/* Its word, and who keeps what it needs. */
+static ferryResult_t take_flag(struct ferry_mapped *mapped, const struct ferry_collective_call *collective,
+                               struct ferry_submission *head, struct ferry_stream_call *in_stream)
+{
+	if (!collective->stream.captures)
+		return ferry_stream_flag_for_stream(mapped->flags, collective->stream.id, &head->flag, &head->turn);
+	return ferry_captures_keep(&mapped->captures, collective->entry, collective->names, 2, &head->flag, in_stream);
+}
+
+static ferryResult_t submit_collective(struct ferry_mapped *mapped, const struct ferry_collective_call *collective,
+                                       struct ferry_submission *head, const struct ferry_request_parts *parts)
+{
+	struct ferry_call_decoder_part behind[FERRY_MAX_RANKS];
+	if (collective->request->collective != FERRY_ALLTOALLV)
+		return ferry_submissions_write(&mapped->submissions, mapped->rank, mapped->numbers, head, NULL, 0);
+	head->nparts = (uint32_t)mapped->rank->nranks;
+	for (uint32_t peer = 0; peer < head->nparts; peer++)
+		behind[peer] = (struct ferry_call_decoder_part){parts->send_lengths[peer], parts->send_offsets[peer],
+		                                                parts->receive_lengths[peer],
+		                                                parts->receive_offsets[peer]};
+	return ferry_submissions_write(&mapped->submissions, mapped->rank, mapped->numbers, head, behind,
+	                               head->nparts * sizeof *behind);
+}
+
+/* The copies that a window needs: of each part that the call moves, and no other byte of the user's. */
+static ferryResult_t fill_window(const struct ferry_collective_call *collective,
+                                 const struct ferry_call_buffers *buffers, enum ferry_direction direction,
+                                 struct ferry_local_copy **copies, uint32_t *ncopies)
+{
+	const struct ferry_steps *steps = &collective->entry->steps;
+	char *window = collective->windows[direction],
+	     *start = direction == FERRY_DIR_D2H ? buffers->send : buffers->receive;
+	if (!window)
+		return ferrySuccess;
+	if (!(*copies = calloc(steps->nsteps[direction] + 1, sizeof **copies)))
+		return ferry_fail(ferrySystemError, "no memory for %u copies", steps->nsteps[direction]);
+	for (uint32_t i = 0; i < steps->nsteps[direction]; i++) {
+		struct ferry_transfer transfer;
+		ferry_call_fill_transfer(steps->plan, buffers, &steps->steps[direction][0][i], &transfer);
+		bool forwards = steps->steps[direction][0][i].instr->flags & FERRY_INSTR_FORWARDS &&
+		                steps->steps[direction][0][i].instr->opcode == FERRY_PUT;
+		if (!transfer.length || transfer.destination || forwards)
+			continue;
+		char *there = window + (transfer.user - start);
+		(*copies)[(*ncopies)++] = direction == FERRY_DIR_D2H
+		                                  ? (struct ferry_local_copy){there, transfer.user, transfer.length}
+		                                  : (struct ferry_local_copy){transfer.user, there, transfer.length};
+	}
+	return ferrySuccess;
+}
+
+static ferryResult_t fill_copies(const struct ferry_collective_call *collective,
+                                 const struct ferry_call_buffers *buffers, struct ferry_stream_call *in_stream)
+{
+	ferryResult_t result = ferry_own_copies(&collective->entry->steps, buffers, in_stream);
+	if (!result)
+		result = fill_window(collective, buffers, FERRY_DIR_D2H, &in_stream->before, &in_stream->nbefore);
+	if (!result)
+		result = fill_window(collective, buffers, FERRY_DIR_H2D, &in_stream->after, &in_stream->nafter);
+	return result;
+}
+
+ferryResult_t ferry_mapped_collective(struct ferry_mapped *mapped, const struct ferry_collective_call *collective)
+{
+	const struct ferry_request *request = collective->request;
+	struct ferry_steps *steps = &collective->entry->steps;
+	struct ferry_request_parts parts;
+	struct ferry_call_buffers buffers;
+	struct ferry_submission head;
+	struct ferry_stream_call in_stream = {.scalar = collective->factor.device_scalar,
+	                                      .scalar_bytes = ferry_type_size(request->type)};
+	ferry_request_buffers(request, mapped->rank, mapped->device, &parts, &buffers);
+	fill_head(collective, &head);
+	if (collective->number.seq)
+		atomic_store_explicit(&steps->last_seq, collective->number.seq, memory_order_relaxed);
+	ferryResult_t result = fill_copies(collective, &buffers, &in_stream);
+	if (!result)
+		result = take_flag(mapped, collective, &head, &in_stream);
+	if (!result) {
+		in_stream.flag = ferry_stream_flag_at(head.flag);
+		result = submit_collective(mapped, collective, &head, &parts);
+	}
+	if (!collective->stream.captures)
+		/* the router has it as long as it needs it */
+		ferry_plan_cache_give_back(mapped->plans, collective->entry);
+	if (result) /* it has its place among the calls */
+		ferry_rank_fail(mapped->rank, result, ferry_last_message());
+	else
+		result = ferry_mapped_enqueue(mapped, steps->domains, request, &in_stream);
+	ferry_own_copies_free(&in_stream);
+	return result;
+}

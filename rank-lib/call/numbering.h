@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The numbers that a communicator gives its calls and messages. As long as nothing was captured the n-th call made is
+ * number n; from then on rank 0 decides (router/engine/call.h). Under the communicator's lock.
+ */
+#ifndef FERRY_RANK_LIB_CALL_NUMBERING_H
+#define FERRY_RANK_LIB_CALL_NUMBERING_H
+
+#include "router/copy/copy.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct ferry_numbering {
+	uint64_t made;    /* calls */
+	bool made_alone;  /* the last of them must be alone */
+	uint64_t fixed;   /* numbers up to this one are in the order of making; UINT64_MAX: all */
+	bool fixed_alone; /* the last of those must be alone */
+	uint64_t messages[2][FERRY_MAX_RANKS]; /* given out so far, by direction and peer */
+	/* some messages were captured: those made from then on are numbered as streams come to them */
+	bool messages_named;
+};
+
+/* Where a call comes among the others, as in struct ferry_call. */
+struct ferry_number {
+	uint64_t seq, name, after;
+};
+
+void ferry_numbering_init(struct ferry_numbering *numbering);
+
+/** The number of the call that is made now. alone: its plan must be alone in its staging. */
+struct ferry_number ferry_numbering_next(struct ferry_numbering *numbering, bool captured, bool alone);
+
+/**
+ * Of the message that is made now: its number, or, once such are numbered as streams come to them, how many were
+ * numbered before.
+ */
+uint64_t ferry_numbering_message(struct ferry_numbering *numbering, enum ferry_direction direction, uint32_t peer);
+
+#endif

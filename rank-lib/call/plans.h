@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The plans of a communicator: found by what was asked, else synthesized or replaced, compiled, and given to the
+ * routers that need them. The cache (plan_cache.h) keeps them; idle ones are taken back here. Under the communicator's
+ * lock.
+ */
+#ifndef FERRY_RANK_LIB_CALL_PLANS_H
+#define FERRY_RANK_LIB_CALL_PLANS_H
+
+#include "rank-lib/call/fabrics.h"
+#include "rank-lib/call/numbering.h"
+#include "rank-lib/call/plan_cache.h"
+#include "rank-lib/call/submissions.h"
+#include "rank-lib/failover/journal.h"
+#include "rank-lib/failover/rank.h"
+#include "rank-lib/program/program.h"
+
+struct ferry_plans {
+	struct ferry_plan_cache cache;
+	/* constant, from who makes the communicator */
+	struct ferry_rank *rank;
+	struct ferry_journal *journal; /* has the plans of the cache, and one that is being given to routers */
+	const struct ferry_topology *topology;
+	const struct ferry_numbering *numbers;
+	const struct ferry_submissions *submissions;
+	struct ferry_fabrics *fabrics;
+	struct ferry_compile_options options; /* but for what a plan's key says, and the staging */
+	bool shown;                           /* FERRY_DEBUG=plan */
+	uint64_t late; /* plans that a call had to wait for: not prepared ahead of it */
+};
+
+/**
+ * The plan for this key, with a reference for the caller to give back: kept, or compiled and given to the routers (by
+ * rank 0, and by a rank to the router that moves its data) now. Waits for no call. An error behind the compiling fails
+ * the rank.
+ */
+ferryResult_t ferry_plans_find(struct ferry_plans *plans, const struct ferry_plan_key *key,
+                               struct ferry_plan_entry **entry);
+
+/**
+ * The same ahead of calls, which find it then: made, where it is not kept, and given to the routers, which have it when
+ * this returns. It is kept as if a call had been. Errors: as above, but none fails the rank, for which nobody waits.
+ */
+ferryResult_t ferry_plans_prepare(struct ferry_plans *plans, const struct ferry_plan_key *key);
+
+void ferry_plans_free(struct ferry_plans *plans);
+
+#endif

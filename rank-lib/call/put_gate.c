@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rank-lib/call/put_gate.h"
+
+#include "ipc/process.h"
+#include "ipc/rankset.h"
+
+#define PATIENCE_SECONDS 10
+
+static struct ferry_rank_line *line_of(const struct ferry_rank *rank, uint32_t other)
+{
+	return ferry_rank_line(&rank->shared, other);
+}
+
+/* ---- processes ---- */
+
+bool ferry_put_gates_are_near(const struct ferry_rank *rank)
+{
+	uint64_t mine = atomic_load_explicit(&line_of(rank, (uint32_t)rank->self)->process_names, memory_order_relaxed);
+	for (uint32_t other = 0; other < (uint32_t)rank->nranks; other++)
+		if (atomic_load_explicit(&line_of(rank, other)->process_names, memory_order_relaxed) != mine)
+			return false;
+	return true;
+}
+
+/* It may still put: it has not ended, or that cannot be told. */
+static bool lives(const struct ferry_rank_line *line)
+{
+	return ferry_process_lives((pid_t)atomic_load_explicit(&line->process, memory_order_relaxed),
+	                           atomic_load_explicit(&line->process_start, memory_order_relaxed));
+}
+
+bool ferry_put_gate_has_ended(const struct ferry_rank *rank, uint32_t other)
+{
+	const struct ferry_rank_line *line = line_of(rank, other);
+	uint64_t names = ferry_process_names();
+	return names && atomic_load_explicit(&line->process_names, memory_order_relaxed) == names &&
+	       atomic_load_explicit(&line->process, memory_order_relaxed) && !lives(line);
+}
+
+/* ---- who puts ---- */
+
+bool ferry_put_gate_enter(struct ferry_rank *rank, uint32_t owner)
+{
+	_Atomic uint64_t *putting = &line_of(rank, (uint32_t)rank->self)->putting;
+	/* Its one writer: no fetch-or is needed. */
+	atomic_store_explicit(putting, atomic_load_explicit(putting, memory_order_relaxed) | 1ull << owner,
+	                      memory_order_relaxed);
+	ferry_full_fence(); /* the bit before the look */
+	if (!atomic_load_explicit(&line_of(rank, owner)->shut, memory_order_acquire))
+		return true;
+	ferry_put_gate_leave(rank, owner);
+	return false;
+}
+
+void ferry_put_gate_leave(struct ferry_rank *rank, uint32_t owner)
+{
+	_Atomic uint64_t *putting = &line_of(rank, (uint32_t)rank->self)->putting;
+	atomic_store_explicit(putting, atomic_load_explicit(putting, memory_order_relaxed) & ~(1ull << owner),
+	                      memory_order_release);
+	ferry_full_fence(); /* the bit before the look for who waits for that */
+	struct ferry_rank_line *line = line_of(rank, owner);
+	if (!atomic_load_explicit(&line->shut, memory_order_relaxed))
+		return;
+	ferry_doorbell_ring(&line->d2h);
+	ferry_doorbell_ring(&line->h2d);
+}
+
+/* ---- the owner ---- */
+
+static uint64_t inside(const struct ferry_rank *rank)
+{
+	uint64_t ranks = 0;
+	for (uint32_t other = 0; other < (uint32_t)rank->nranks; other++) {
+		const struct ferry_rank_line *line = line_of(rank, other);
+		if (atomic_load_explicit(&line->putting, memory_order_acquire) >> rank->self & 1 && lives(line))
+			ranks |= 1ull << other;
+	}
+	return ranks;
+}
+
+bool ferry_put_gate_shut(struct ferry_put_gate *put_gate, struct ferry_rank *rank)
+{
+	char text[FERRY_RANKSET_TEXT];
+	if (!put_gate->shut_ns) {
+		put_gate->shut_ns = ferry_now_ns();
+		atomic_store_explicit(&line_of(rank, (uint32_t)rank->self)->shut, 1, memory_order_release);
+		ferry_full_fence(); /* `shut` before the look */
+	}
+	uint64_t ranks = put_gate->given_up ? 0 : inside(rank);
+	if (!ranks || ferry_now_ns() - put_gate->shut_ns < PATIENCE_SECONDS * 1000000000ull)
+		return !ranks;
+	put_gate->given_up = true;
+	ferry_log(FERRY_LOG_WARN,
+	          "rank %d's streams go on: %s, in the middle of putting into its memory, has not come out of that for "
+	          "%d s, and may still write there",
+	          rank->self, ferry_rankset_print(ranks, text), PATIENCE_SECONDS);
+	return true;
+}

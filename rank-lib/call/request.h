@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * What a function of the API asks for: checked here, then launched or, inside a group, kept until its end. By the
+ * application's threads.
+ */
+#ifndef FERRY_RANK_LIB_CALL_REQUEST_H
+#define FERRY_RANK_LIB_CALL_REQUEST_H
+
+#include "rank-lib/api/redop.h"
+#include "rank-lib/call/exports.h"
+#include "rank-lib/call/open_call.h"
+#include "rank-lib/failover/rank.h"
+#include "rank-lib/program/program.h"
+#include "router/engine/call.h"
+
+struct ferry_request {
+	enum ferry_collective collective;
+	const void *send;
+	void *receive;
+	uint64_t count;
+	ferryDataType_t type;
+	ferryRedOp_t op;
+	int root; /* or the peer of FERRY_SENDRECV */
+	/* alltoallv; copied before the call returns */
+	const size_t *sendcounts, *senddispls, *recvcounts, *recvdispls;
+	const char *program; /* RunProgram */
+	ferryComm_t comm;    /* launch.c's to open */
+	ferryStream_t stream;
+	enum ferry_direction direction; /* SENDRECV: FERRY_DIR_D2H sends */
+	struct ferry_open_call *open;   /* NULL: the call is put into the stream whole */
+	uint32_t stamp;                 /* of an open call (open_call.h) */
+	struct ferry_left_out left_out; /* of every block; the buffers are those of the whole call all the same */
+	bool kept;                      /* in a group: `factor` is from when the call was made */
+	/* premulsum: the operation may be destroyed before the group ends */
+	struct ferry_redop factor;
+};
+
+/** Where an alltoallv's parts are, in bytes. */
+struct ferry_request_parts {
+	uint64_t send_lengths[FERRY_MAX_RANKS], send_offsets[FERRY_MAX_RANKS];
+	uint64_t receive_lengths[FERRY_MAX_RANKS], receive_offsets[FERRY_MAX_RANKS];
+};
+
+/**
+ * The request's buffers as lanes take them. `parts`: memory for those of an alltoallv, for as long as the result is
+ * used.
+ */
+void ferry_request_buffers(const struct ferry_request *request, const struct ferry_rank *rank,
+                           const struct ferry_device *device, struct ferry_request_parts *parts,
+                           struct ferry_call_buffers *buffers);
+
+/**
+ * What is wrong with it, as a call of this rank: ferryInvalidArgument or ferryInvalidUsage with the values. Not whether
+ * its stream may be used. exports: memory that needs no other look, or NULL.
+ */
+ferryResult_t ferry_request_check(const struct ferry_request *request, const struct ferry_rank *rank,
+                                  struct ferry_device *device, struct ferry_exports *exports,
+                                  struct ferry_redops *redops);
+
+/** Bytes that the rank reads from its send buffer and writes to its receive buffer. */
+void ferry_request_extents(const struct ferry_request *request, const struct ferry_rank *rank, uint64_t *sends,
+                           uint64_t *receives);
+
+/** The created reduction that the request names; unused for the built-in ones. */
+struct ferry_redop ferry_request_factor(const struct ferry_request *request, struct ferry_redops *redops);
+
+#endif

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rank-lib/failover/rank.h"
+
+#include "ipc/endpoint.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void ferry_rank_init(struct ferry_rank *rank, int self, int nranks, const uint8_t *key)
+{
+	*rank = (struct ferry_rank){.self = self, .nranks = nranks};
+	memcpy(rank->key, key, FERRY_KEY_BYTES);
+	pthread_mutex_init(&rank->error_lock, NULL);
+	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {
+		ferry_link_init(&rank->links[domain]);
+		rank->shared.arenas[domain].descriptor = -1;
+	}
+}
+
+void ferry_rank_end(struct ferry_rank *rank)
+{
+	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
+		ferry_arena_unmap(&rank->shared.arenas[domain]);
+	pthread_mutex_destroy(&rank->error_lock);
+}
+
+void ferry_rank_publish_timeout(const struct ferry_rank *rank)
+{
+	struct ferry_rank_line *line = ferry_rank_line(&rank->shared, (uint32_t)rank->self);
+	atomic_store_explicit(&line->timeout_reports, rank->timeout.reports, memory_order_relaxed);
+	atomic_store_explicit(&line->timeout_fails, rank->timeout.fails, memory_order_relaxed);
+}
+
+static void keep_error(struct ferry_rank *rank, ferryResult_t code, const char *message)
+{
+	pthread_mutex_lock(&rank->error_lock);
+	if (!atomic_load_explicit(&rank->failed, memory_order_relaxed)) {
+		rank->error = code;
+		snprintf(rank->error_message, sizeof rank->error_message, "%s", message);
+		atomic_store_explicit(&rank->failed, 1, memory_order_seq_cst);
+	}
+	pthread_mutex_unlock(&rank->error_lock);
+}
+
+void ferry_rank_fail(struct ferry_rank *rank, ferryResult_t code, const char *message)
+{
+	if (rank->forked) /* the rank's line, and the job, are the parent's */
+		return;
+	keep_error(rank, code, message);
+	pthread_mutex_lock(&rank->error_lock); /* two threads of this rank must not fill the cell at once */
+	ferry_failure_set(&ferry_rank_line(&rank->shared, (uint32_t)rank->self)->failure, code, message);
+	pthread_mutex_unlock(&rank->error_lock);
+	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
+		atomic_store_explicit(&rank->shared.arenas[domain].header->failed, 1, memory_order_release);
+	ferry_wake_all(&rank->shared);
+}
+
+/* Somebody raised `failed` in an arena: find out who and why. */
+static void adopt_failure(struct ferry_rank *rank)
+{
+	char text[2 * FERRY_MESSAGE_BYTES], message[FERRY_MESSAGE_BYTES];
+	uint32_t code;
+	/* Ranks first: what one said before it left explains more than a router's "rank 3 died". */
+	for (int other = 0; other < rank->nranks; other++) {
+		if (!ferry_failure_read(&ferry_rank_line(&rank->shared, (uint32_t)other)->failure, &code, message))
+			continue;
+		snprintf(text, sizeof text, "rank %d: %s", other, message);
+		/* What ranks disagree on is everybody's invalid usage; anything else is a remote error here. */
+		keep_error(rank, code == ferryInvalidUsage ? ferryInvalidUsage : ferryRemoteError, text);
+	}
+	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
+		if (ferry_failure_read(&rank->shared.arenas[domain].header->failure, &code, message))
+			keep_error(rank, ferry_failure_result(code, ferryInternalError), message);
+	keep_error(rank, ferryRemoteError, "the job was ended by somebody who left no message");
+}
+
+bool ferry_rank_failed(struct ferry_rank *rank)
+{
+	if (atomic_load_explicit(&rank->failed, memory_order_acquire))
+		return true;
+	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
+		if (atomic_load_explicit(&rank->shared.arenas[domain].header->failed, memory_order_acquire)) {
+			adopt_failure(rank);
+			return true;
+		}
+	return false;
+}
+
+ferryResult_t ferry_rank_report_failure(const struct ferry_rank *rank)
+{
+	return ferry_fail(rank->error, "the communicator has failed: %s", rank->error_message);
+}
+
+uint64_t ferry_rank_last_loss(const struct ferry_rank *rank, uint32_t domain, char text[FERRY_RANK_LOSS])
+{
+	char message[FERRY_LOSS_BYTES];
+	uint64_t last = 0;
+	for (uint32_t other = 0; other < (uint32_t)rank->nranks; other++) {
+		uint64_t at = rank->shared.rank_domain[other] == domain
+		                      ? ferry_loss_read(&ferry_rank_line(&rank->shared, other)->loss, message)
+		                      : 0;
+		if (at <= last)
+			continue;
+		last = at;
+		if (text)
+			snprintf(text, FERRY_RANK_LOSS, "; its context was gone on %s", message);
+	}
+	return last;
+}
+
+const char *ferry_rank_report_loss(const struct ferry_rank *rank, uint32_t domain, char text[FERRY_RANK_LOSS])
+{
+	text[0] = '\0';
+	ferry_rank_last_loss(rank, domain, text);
+	return text;
+}
+
+void ferry_rank_check_sockets(struct ferry_rank *rank)
+{
+	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
+		if (rank->links[domain].state == FERRY_LINK_ALONE && rank->links[domain].socket >= 0 &&
+		    !ferry_rank_failed(rank) && ferry_endpoint_closed(rank->links[domain].socket)) {
+			char text[FERRY_MESSAGE_BYTES], loss[FERRY_RANK_LOSS];
+			snprintf(text, sizeof text, "the router of domain %u died%.300s", domain,
+			         ferry_rank_report_loss(rank, domain, loss));
+			ferry_rank_fail(rank, ferryRemoteError, text);
+		}
+}

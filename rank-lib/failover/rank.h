@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * What a rank is in its job: its number, the arenas it shares with the others, its connections to the routers, and why
+ * the job has ended, if it has. Whatever works for a rank takes this. Lanes and the router monitor use it beside the
+ * application's threads: all but what a comment names is constant once the rank has attached.
+ */
+#ifndef FERRY_RANK_LIB_FAILOVER_RANK_H
+#define FERRY_RANK_LIB_FAILOVER_RANK_H
+
+#include "ipc/attach.h"
+#include "ipc/deadline.h"
+#include "ipc/error.h"
+#include "ipc/publish.h"
+#include "rank-lib/failover/link.h"
+
+#include <pthread.h>
+
+#define FERRY_RANK_LOSS (FERRY_LOSS_BYTES + 32) /* bytes of what a rank says of one */
+
+/* Who makes a communicator, and may want it no longer before it is made. */
+struct ferry_maker {
+	bool (*gives_up)(const struct ferry_maker *maker); /* asked now and then by the thread that waits */
+};
+
+struct ferry_rank {
+	int self, nranks;
+	uint32_t domain, ndomains;
+	uint8_t key[FERRY_KEY_BYTES];
+	struct ferry_job_arenas shared;
+	struct ferry_timeout timeout; /* for how long calls may wait */
+	/* to each domain's router; attach/ closes them, also in a child that the rank forks */
+	struct ferry_link links[FERRY_MAX_DOMAINS];
+	/* while it attaches; NULL: nobody wants it no longer */
+	const struct ferry_maker *maker;
+	/* this is a child that the rank forked; set there, before fork returns */
+	bool forked;
+	struct ferry_rank *next_attached; /* attach/forks.c's */
+	/* 1 once the error is set, which then stays; under error_lock, release */
+	_Atomic uint32_t failed;
+	pthread_mutex_t error_lock;
+	ferryResult_t error;
+	char error_message[FERRY_MESSAGE_BYTES];
+};
+
+/** A rank that has attached to nothing yet. */
+void ferry_rank_init(struct ferry_rank *rank, int self, int nranks, const uint8_t *key);
+
+/** Unmaps the arenas. */
+void ferry_rank_end(struct ferry_rank *rank);
+
+/** The arenas are mapped: tells who moves the rank's data for how long its calls may wait. */
+void ferry_rank_publish_timeout(const struct ferry_rank *rank);
+
+/**
+ * Ends the job here and, through shared memory, on every rank. The first error stays. In a forked child it does
+ * nothing. Any thread.
+ */
+void ferry_rank_fail(struct ferry_rank *rank, ferryResult_t code, const char *message);
+
+/** Looks whether a router or another rank has ended the job; true if it has ended. Any thread. */
+bool ferry_rank_failed(struct ferry_rank *rank);
+
+/** When the last router of that domain died with its context on a GPU; 0: none did. text: NULL, or as below. */
+uint64_t ferry_rank_last_loss(const struct ferry_rank *rank, uint32_t domain, char text[FERRY_RANK_LOSS]);
+
+/**
+ * What the last router of that domain said that died with its context on a GPU, "; " before it; "" if none did. Behind
+ * its end.
+ */
+const char *ferry_rank_report_loss(const struct ferry_rank *rank, uint32_t domain, char text[FERRY_RANK_LOSS]);
+
+/** The error of a rank that has failed, as ferry_fail gives it. */
+ferryResult_t ferry_rank_report_failure(const struct ferry_rank *rank);
+
+/**
+ * Whether the socket of a router has closed whose place nobody takes; fails the rank then. Costs a system call per such
+ * domain. Any thread.
+ */
+void ferry_rank_check_sockets(struct ferry_rank *rank);
+
+#endif

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rank-lib/failover/router_monitor.h"
+
+#include "ipc/error.h"
+#include "ipc/process.h"
+#include "ipc/wait.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#define LOOK_MS  1
+#define WATCH_MS 250
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all below; not held in what the router monitor calls */
+static pthread_cond_t called = PTHREAD_COND_INITIALIZER;
+static struct ferry_kept *first;
+static const struct ferry_kept *calling; /* whose function runs */
+static pthread_t thread;
+static bool running;
+static int event = -1; /* wakes it: the list has changed */
+
+static void wake(void)
+{
+	uint64_t one = 1;
+	if (event >= 0 && write(event, &one, sizeof one) < 0)
+		return; /* the counter is full: it is awake anyway */
+}
+
+static bool is_kept(const struct ferry_kept *kept)
+{
+	const struct ferry_kept *each = first;
+	while (each && each != kept)
+		each = each->next;
+	return each;
+}
+
+/* Under the lock. */
+static bool any_watched(void)
+{
+	for (const struct ferry_kept *kept = first; kept; kept = kept->next)
+		if (kept->watch)
+			return true;
+	return false;
+}
+
+/* What poll is to wait for: the event first. Under the lock. NULL: no memory; then it looks again in a while. */
+static struct pollfd *poll_set(nfds_t *count)
+{
+	nfds_t kepts = 0;
+	for (const struct ferry_kept *kept = first; kept; kept = kept->next)
+		kepts++;
+	struct pollfd *set = calloc(kepts + 1, sizeof *set);
+	*count = 0;
+	if (!set)
+		return NULL;
+	set[(*count)++] = (struct pollfd){event, POLLIN, 0};
+	for (struct ferry_kept *kept = first; kept; kept = kept->next)
+		if ((kept->polled = kept->descriptor >= 0 && !kept->gone))
+			set[(*count)++] = (struct pollfd){kept->descriptor, POLLRDHUP, 0};
+	return set;
+}
+
+static bool has_closed(const struct pollfd *set, nfds_t count, int descriptor)
+{
+	for (nfds_t i = 1; i < count; i++)
+		if (set[i].fd == descriptor)
+			return set[i].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL);
+	return false;
+}
+
+/* Under the lock, which is given up meanwhile; `kept` stays, as ferry_router_monitor_remove waits. */
+static void call_closed(struct ferry_kept *kept)
+{
+	kept->gone = true;
+	calling = kept;
+	pthread_mutex_unlock(&lock);
+	kept->closed(kept);
+	pthread_mutex_lock(&lock);
+	calling = NULL;
+	pthread_cond_broadcast(&called);
+}
+
+static void call_look(struct ferry_kept *kept)
+{
+	calling = kept;
+	kept->looks = false; /* who asks for another look meanwhile asks for one from then on */
+	pthread_mutex_unlock(&lock);
+	bool again = kept->look(kept);
+	pthread_mutex_lock(&lock);
+	calling = NULL;
+	if (is_kept(kept))
+		kept->looks |= again;
+	pthread_cond_broadcast(&called);
+}
+
+static void call_watch(struct ferry_kept *kept)
+{
+	calling = kept;
+	pthread_mutex_unlock(&lock);
+	kept->watch(kept);
+	pthread_mutex_lock(&lock);
+	calling = NULL;
+	pthread_cond_broadcast(&called);
+}
+
+/* Who has come since has a descriptor that may have been another's when it was waited for. */
+static struct ferry_kept *next_closed(const struct pollfd *set, nfds_t count)
+{
+	struct ferry_kept *kept = first;
+	while (kept && (kept->gone || !kept->polled || !has_closed(set, count, kept->descriptor)))
+		kept = kept->next;
+	return kept;
+}
+
+/* Each of these may leave the list, and others come, while one is called: from the beginning after each call. */
+static bool attend(const struct pollfd *set, nfds_t count)
+{
+	bool looks = false;
+	for (struct ferry_kept *kept; (kept = next_closed(set, count));)
+		call_closed(kept);
+	for (struct ferry_kept *kept = first; kept; kept = is_kept(kept) ? kept->next : NULL) {
+		if (!kept->looks)
+			continue;
+		call_look(kept);
+		looks = true;
+	}
+	return looks;
+}
+
+/* Now and then: calls those that watch. */
+static void watch(uint64_t *watched_ns)
+{
+	uint64_t now = ferry_now_ns();
+	if (now - *watched_ns < WATCH_MS * 1000000ull)
+		return;
+	*watched_ns = now;
+	for (struct ferry_kept *kept = first; kept; kept = is_kept(kept) ? kept->next : NULL)
+		if (kept->watch)
+			call_watch(kept);
+}
+
+static void *router_monitor_main(void *argument)
+{
+	bool looks = false;
+	uint64_t watched_ns = 0;
+	(void)argument;
+	prctl(PR_SET_NAME, "ferry-keeper");
+	pthread_mutex_lock(&lock);
+	while (1) {
+		nfds_t count;
+		struct pollfd *set = poll_set(&count);
+		bool watches = any_watched();
+		pthread_mutex_unlock(&lock);
+		uint64_t events;
+		int ready = poll(set, count, looks || !set ? LOOK_MS : watches ? WATCH_MS : -1);
+		if (ready > 0 && set[0].revents && read(event, &events, sizeof events) < 0)
+			events = 0; /* somebody else's wake-up; it is looked at all the same */
+		pthread_mutex_lock(&lock);
+		looks = attend(set, count);
+		watch(&watched_ns);
+		free(set);
+	}
+	return NULL;
+}
+
+/* Signals are the application's threads' business. */
+static ferryResult_t start(void)
+{
+	sigset_t all, before;
+	if (running)
+		return ferrySuccess;
+	if (event < 0)
+		event = ferry_descriptor_above(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+	if (event < 0)
+		return ferry_fail(ferrySystemError, "a descriptor for Ferry's thread: %s%s", strerror(errno),
+		                  ferry_descriptors_hint(errno));
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	int refused = pthread_create(&thread, NULL, router_monitor_main, NULL);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (refused)
+		return ferry_fail(ferrySystemError, "Ferry's thread: %s%s", strerror(refused),
+		                  ferry_ulimit_threads_hint(refused));
+	pthread_detach(thread);
+	running = true;
+	return ferrySuccess;
+}
+
+ferryResult_t ferry_router_monitor_add(struct ferry_kept *kept)
+{
+	pthread_mutex_lock(&lock);
+	ferryResult_t result = start();
+	if (!result) {
+		kept->looks = kept->gone = kept->polled = false;
+		kept->next = first;
+		first = kept;
+		wake();
+	}
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+void ferry_router_monitor_remove(struct ferry_kept *kept)
+{
+	pthread_mutex_lock(&lock);
+	while (calling == kept)
+		pthread_cond_wait(&called, &lock);
+	for (struct ferry_kept **link = &first; *link; link = &(*link)->next)
+		if (*link == kept) {
+			*link = kept->next;
+			wake();
+			break;
+		}
+	pthread_mutex_unlock(&lock);
+}
+
+void ferry_router_monitor_look(struct ferry_kept *kept)
+{
+	pthread_mutex_lock(&lock);
+	kept->looks = true;
+	wake();
+	pthread_mutex_unlock(&lock);
+}
+
+void ferry_router_monitor_follow(struct ferry_kept *kept, int descriptor)
+{
+	pthread_mutex_lock(&lock);
+	kept->descriptor = descriptor;
+	kept->gone = kept->polled = false;
+	wake();
+	pthread_mutex_unlock(&lock);
+}
+
+void ferry_router_monitor_before_fork(void)
+{
+	pthread_mutex_lock(&lock);
+}
+
+void ferry_router_monitor_after_fork(bool in_child)
+{
+	if (in_child) {
+		first = NULL;
+		calling = NULL;
+		running = false;
+		if (event >= 0)
+			close(event);
+		event = -1;
+		pthread_cond_init(&called, NULL);
+	}
+	pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rank-lib/program/synth/load.h"
+
+#include <math.h>
+
+void ferry_load_add(struct ferry_load *load, uint32_t from, uint32_t to, double blocks)
+{
+	load->link[from][to] += blocks;
+	load->port[from] += blocks;
+}
+
+/* 1 GB/s is a byte per nanosecond. */
+double ferry_load_after(const struct ferry_load *load, uint32_t from, uint32_t to, double blocks)
+{
+	float link = load->links->speed[from][to], port = load->links->port[from];
+	if (!(link > 0))
+		return INFINITY;
+	double over_link = (load->link[from][to] + blocks) / link;
+	return port > 0 ? fmax(over_link, (load->port[from] + blocks) / port) : over_link;
+}
+
+double ferry_load_time(const struct ferry_load *load)
+{
+	double longest = 0;
+	for (uint32_t from = 0; from < FERRY_MAX_RANKS; from++)
+		for (uint32_t to = 0; to < FERRY_MAX_RANKS; to++)
+			if (load->link[from][to] > 0)
+				longest = fmax(longest, ferry_load_after(load, from, to, 0));
+	return longest;
+}
+
+double ferry_program_peer_time(const struct ferry_program *program, const struct ferry_links *links)
+{
+	struct ferry_load load = {.links = links};
+	for (uint32_t i = 0; i < program->nstatements; i++) {
+		const struct ferry_statement *statement = &program->statements[i];
+		if (statement->opcode == FERRY_PUT)
+			ferry_load_add(&load, statement->rank, statement->peer, 1.0 / program->nchunks);
+	}
+	return ferry_load_time(&load);
+}

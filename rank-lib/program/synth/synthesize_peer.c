@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Programs that push data from device to device. What one rank has and all others need (AllGather, Broadcast) goes
+ * along trees (routes.h), where every rank forwards what has come into its receive buffer; what is for one rank alone
+ * has no place in another's, so it goes there directly. Where no links lead, it goes through the host: once to each
+ * island of devices, which hands it on by itself.
+ */
+#include "ipc/error.h"
+#include "ipc/rankset.h"
+#include "rank-lib/program/synth/routes.h"
+#include "rank-lib/program/synth/writer.h"
+
+#include <math.h>
+
+#define CLOSE       0.02  /* a part of the time: so much is no difference */
+#define MOST_CHUNKS 24    /* that a block is divided into */
+#define MOST_PUTS   8192  /* of a program */
+#define MANY_RANKS  16    /* more than these: less search */
+
+static void put(struct ferry_writer *writer, uint32_t from, bool forwards, uint32_t chunk, uint32_t to,
+                uint32_t receive_chunk)
+{
+	struct ferry_statement *statement = ferry_writer_add(writer, FERRY_PUT, from);
+	statement->gpu = (uint16_t)chunk;
+	statement->forwards = forwards;
+	statement->peer = (uint16_t)to;
+	statement->peer_gpu = (uint16_t)receive_chunk;
+}
+
+/* A chunk that one rank sends to another alone. */
+static void to_one(struct ferry_writer *writer, const struct ferry_links *links, uint32_t from, uint32_t send_chunk,
+                   uint32_t to, uint32_t receive_chunk)
+{
+	if (from == to)
+		return;
+	if (links->speed[from][to] > 0)
+		put(writer, from, false, send_chunk, to, receive_chunk);
+	else
+		ferry_writer_h2d(writer, ferry_writer_d2h(writer, from, send_chunk), 1, to, receive_chunk);
+}
+
+/* Shifted, so that no rank is pushed to by all at once. */
+static void write_exchange(struct ferry_writer *writer, const struct ferry_links *links)
+{
+	const struct ferry_program *program = writer->program;
+	uint32_t n = program->nranks, root = program->root;
+	switch (program->collective) {
+	case FERRY_GATHER:
+		for (uint32_t rank = 0; rank < n; rank++)
+			to_one(writer, links, rank, 0, root, rank);
+		break;
+	case FERRY_SCATTER:
+		for (uint32_t shift = 1; shift < n; shift++)
+			to_one(writer, links, root, (root + shift) % n, (root + shift) % n, 0);
+		break;
+	case FERRY_ALLTOALL:
+		for (uint32_t shift = 1; shift < n; shift++)
+			for (uint32_t rank = 0; rank < n; rank++)
+				to_one(writer, links, rank, (rank + shift) % n, (rank + shift) % n, rank);
+		break;
+	default: /* sendrecv */
+		to_one(writer, links, 0, 0, 1, 0);
+	}
+}
+
+/* ---- what all ranks need ---- */
+
+static uint32_t receive_chunk(const struct ferry_program *program, const struct ferry_route *route)
+{
+	uint32_t block = program->collective == FERRY_ALLGATHER ? route->source : 0;
+	return block * program->nchunks + route->chunk;
+}
+
+static void write_from_host(struct ferry_writer *writer, const struct ferry_route *route)
+{
+	const struct ferry_program *program = writer->program;
+	struct ferry_place place;
+	bool is_d2h = false;
+	for (uint32_t rank = 0; rank < program->nranks; rank++) {
+		if (route->parent[rank] != FERRY_FROM_HOST)
+			continue;
+		if (!is_d2h)
+			place = ferry_writer_d2h(writer, route->source, route->chunk);
+		is_d2h = true;
+		ferry_writer_h2d(writer, place, 1, rank, receive_chunk(program, route));
+	}
+}
+
+/* Of a rank, what others wait for before what they do not, and that in shifted order. */
+static void write_routes(struct ferry_writer *writer, const struct ferry_routes *routes)
+{
+	struct ferry_program *program = writer->program;
+	uint32_t n = program->nranks;
+	program->nchunks = routes->nchunks;
+	for (uint32_t i = 0; i < routes->nroutes; i++)
+		write_from_host(writer, &routes->routes[i]);
+	for (uint32_t depth = 1; depth < n; depth++)
+		for (uint32_t shift = 1; shift < n; shift++)
+			for (uint32_t i = 0; i < routes->nroutes; i++) {
+				const struct ferry_route *route = &routes->routes[i];
+				for (uint32_t to = 0; to < n; to++) {
+					uint32_t from = (to + n - shift) % n, chunk = receive_chunk(program, route);
+					if (route->depth[to] != depth || route->parent[to] != from)
+						continue;
+					bool forwards = from != route->source;
+					put(writer, from, forwards, forwards ? chunk : route->chunk, to, chunk);
+				}
+			}
+}
+
+/* ---- which routes ---- */
+
+/* The routes that need the least time so far, and how much: as ferry_routes_time. */
+struct choice {
+	struct ferry_links links; /* ports as well */
+	uint32_t nranks;
+	uint64_t sources;
+	struct ferry_ring rings[FERRY_MOST_RINGS];
+	uint32_t nrings;
+	struct ferry_routes best;
+	double time, least; /* least: no routes can need less */
+};
+
+static bool is_good(const struct choice *choice)
+{
+	return choice->best.routes && choice->time <= choice->least * (1 + CLOSE);
+}
+
+/* Takes or frees the routes. What needs more chunks, or more ranks to forward them, must be faster by something. */
+static void consider(struct choice *choice, struct ferry_routes *routes)
+{
+	double time = ferry_routes_time(routes);
+	if (choice->best.routes && !(time < choice->time * (1 - CLOSE))) {
+		ferry_routes_free(routes);
+		return;
+	}
+	ferry_routes_free(&choice->best);
+	choice->best = *routes;
+	choice->time = time;
+}
+
+/*
+ * The least time that any routes need: what each rank lacks must come in over its links, and what all lack must go out
+ * of all ports. Where the host brings some of it, the latter alone, as other ranks may have it from there by other
+ * routes.
+ */
+static double find_least(const struct choice *choice)
+{
+	const struct ferry_links *links = &choice->links;
+	uint32_t n = choice->nranks, nsources = (uint32_t)__builtin_popcountll(choice->sources), imported_arena = 0;
+	double least = 0, out = 0;
+	for (uint32_t rank = 0; rank < n; rank++)
+		imported_arena += choice->best.from_host[rank];
+	for (uint32_t rank = 0; rank < n; rank++) {
+		double comes = 0;
+		for (uint32_t other = 0; other < n; other++)
+			comes += fminf(links->port[other], links->speed[other][rank]);
+		out += links->port[rank];
+		uint32_t is_source = choice->sources >> rank & 1, lacks = nsources - is_source;
+		if (lacks && !imported_arena)
+			least = fmax(least, lacks / comes);
+		if (is_source && !imported_arena)
+			least = fmax(least, 1 / links->port[rank]);
+	}
+	return fmax(least, (nsources * (n - 1.0) - imported_arena) / out);
+}
+
+static bool try_rings(struct choice *choice, uint32_t nchunks)
+{
+	struct ferry_routes routes;
+	if (!choice->nrings || is_good(choice))
+		return true;
+	if (!ferry_routes_begin(&routes, &choice->links, choice->nranks, choice->sources, nchunks))
+		return false;
+	ferry_routes_go_round(&routes, choice->rings, choice->nrings);
+	consider(choice, &routes);
+	return true;
+}
+
+static bool try_trees(struct choice *choice, uint32_t nchunks, double limit)
+{
+	struct ferry_routes routes;
+	uint32_t rounds = choice->nranks > MANY_RANKS ? 1 : 8;
+	if (is_good(choice))
+		return true;
+	if (!ferry_routes_begin(&routes, &choice->links, choice->nranks, choice->sources, nchunks))
+		return false;
+	ferry_routes_go(&routes, limit);
+	if (!ferry_routes_improve(&routes, limit, rounds, choice->least * (1 + CLOSE))) {
+		ferry_routes_free(&routes);
+		return false;
+	}
+	consider(choice, &routes);
+	return true;
+}
+
+/* The best routes there are, in choice->best. False: no memory. */
+static bool choose(struct choice *choice, uint32_t most_chunks)
+{
+	static const uint32_t chunks[] = {1, 2, 3, 4, 6, 7, 8, 12, 16, 24};
+	choice->least = INFINITY;
+	if (!try_trees(choice, 1, INFINITY))
+		return false;
+	choice->least = find_least(choice);
+	if (!is_good(choice))
+		choice->nrings = ferry_rings_find(&choice->links, choice->nranks, choice->rings);
+	bool made = true;
+	for (uint32_t i = 0; made && i < sizeof chunks / sizeof *chunks && chunks[i] <= most_chunks; i++)
+		made = try_rings(choice, chunks[i]) &&
+		       try_trees(choice, chunks[i], choice->least * (1 + CLOSE / 2)) &&
+		       try_trees(choice, chunks[i], 0);
+	return made;
+}
+
+/* Links whose ports all have a speed: no more than the links, which says nothing new. */
+static struct ferry_links with_ports(const struct ferry_links *links, uint32_t nranks)
+{
+	struct ferry_links filled = *links;
+	for (uint32_t from = 0; from < nranks; from++) {
+		float sum = 0;
+		for (uint32_t to = 0; to < nranks; to++)
+			sum += filled.speed[from][to];
+		filled.port[from] = filled.port[from] > 0 ? fminf(filled.port[from], sum) : sum;
+	}
+	return filled;
+}
+
+static ferryResult_t spread(struct ferry_writer *writer, const struct ferry_links *links)
+{
+	const struct ferry_program *program = writer->program;
+	uint32_t n = program->nranks;
+	bool all = program->collective == FERRY_ALLGATHER;
+	struct choice choice = {.links = with_ports(links, n), .nranks = n};
+	choice.sources = all ? ferry_rankset_all(n) : 1ull << program->root;
+	uint32_t most_chunks = MOST_PUTS / ((all ? n : 1) * (n - 1));
+	most_chunks = most_chunks > MOST_CHUNKS ? MOST_CHUNKS : most_chunks;
+	bool made = choose(&choice, most_chunks);
+	if (made)
+		write_routes(writer, &choice.best);
+	ferry_routes_free(&choice.best);
+	return made ? ferrySuccess : ferry_fail(ferrySystemError, "no memory for the routes of %u ranks", n);
+}
+
+static ferryResult_t check_possible(enum ferry_collective collective, uint32_t nranks, const struct ferry_links *links)
+{
+	if (ferry_collective_reduces(collective))
+		return ferry_fail(ferryInvalidUsage, "no program of PUTs for %s: they add nothing up",
+		                  ferry_collective_name(collective));
+	if (collective == FERRY_ALLTOALLV)
+		return ferry_fail(ferryInvalidUsage,
+		                  "no program of PUTs for alltoallv: its lengths come with the call");
+	for (uint32_t from = 0; from < nranks; from++)
+		for (uint32_t to = 0; to < nranks; to++)
+			if (from != to && links->speed[from][to] > 0)
+				return ferrySuccess;
+	return ferry_fail(ferryInvalidUsage, "no program of PUTs for %s: none of the %u ranks' devices reaches another",
+	                  ferry_collective_name(collective), nranks);
+}
+
+ferryResult_t ferry_program_synthesize_peer(enum ferry_collective collective, const struct ferry_topology *topology,
+                                            const struct ferry_links *links, uint32_t root,
+                                            struct ferry_program **synthesized)
+{
+	struct ferry_writer writer;
+	ferryResult_t result = ferry_writer_begin(&writer, collective, topology, root);
+	if (!result && (result = check_possible(collective, topology->nranks, links)))
+		ferry_program_free(writer.program);
+	if (result)
+		return result;
+	if (collective == FERRY_ALLGATHER || collective == FERRY_BROADCAST)
+		result = spread(&writer, links);
+	else
+		write_exchange(&writer, links);
+	if (result) {
+		ferry_program_free(writer.program);
+		return result;
+	}
+	return ferry_writer_end(&writer, synthesized);
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * What synthesizers write programs with: statements in any order, each into the section of a rank, host chunks numbered
+ * per domain in order of use. Running out of memory is looked at once, by ferry_writer_end.
+ */
+#ifndef FERRY_RANK_LIB_PROGRAM_SYNTH_WRITER_H
+#define FERRY_RANK_LIB_PROGRAM_SYNTH_WRITER_H
+
+#include "rank-lib/program/program.h"
+
+struct ferry_writer {
+	struct ferry_program *program;
+	uint32_t capacity;
+	bool failed;                  /* out of memory */
+	struct ferry_statement spare; /* where statements go then; nobody reads it */
+	uint16_t next_chunk[FERRY_MAX_DOMAINS];
+};
+
+/** Begins a program without statements. ferryInvalidArgument if there can be none of that collective and machine. */
+ferryResult_t ferry_writer_begin(struct ferry_writer *writer, enum ferry_collective collective,
+                                 const struct ferry_topology *topology, uint32_t root);
+
+/** The program, its sections in order of ranks and statements numbered as lines. ferrySystemError without memory. */
+ferryResult_t ferry_writer_end(struct ferry_writer *writer, struct ferry_program **program);
+
+/** A statement of the rank, to be filled in before the next one. Never NULL. */
+struct ferry_statement *ferry_writer_add(struct ferry_writer *writer, uint8_t opcode, uint32_t rank);
+
+void ferry_writer_depend(struct ferry_writer *writer, struct ferry_statement *statement, struct ferry_place place,
+                         uint32_t version);
+
+/** A host chunk that no statement has named. */
+struct ferry_place ferry_writer_place(struct ferry_writer *writer, uint32_t domain);
+
+/** D2H of a chunk of the rank's send buffer to a fresh host chunk of its domain, or of that domain. */
+struct ferry_place ferry_writer_d2h(struct ferry_writer *writer, uint32_t rank, uint32_t chunk);
+struct ferry_place ferry_writer_d2h_to(struct ferry_writer *writer, uint32_t rank, uint32_t chunk, uint32_t domain);
+
+/** H2D of a version into a chunk of the rank's receive buffer. */
+void ferry_writer_h2d(struct ferry_writer *writer, struct ferry_place place, uint32_t version, uint32_t rank,
+                      uint32_t chunk);
+
+#endif

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * A rank holds a writable descriptor of its job's shared memory. Where that is POSIX shared memory, which has no seals,
+ * it can cut it short; touching what is gone raises SIGBUS. With the guard installed, a page of an arena that has gone
+ * is replaced by an empty private one: the job computes nonsense and ends, the router and its other jobs go on. For the
+ * daemon: a library does not take its host's signals.
+ *
+ * The table is written by the connection and job thread threads and read by the handler; a slot's base is released
+ * last.
+ */
+#ifndef FERRY_ROUTER_DAEMON_GUARD_H
+#define FERRY_ROUTER_DAEMON_GUARD_H
+
+#include "ipc/arena.h"
+
+/** Installs the SIGBUS handler. */
+ferryResult_t ferry_guard_install(void);
+
+/**
+ * Adds or removes an arena's mapping; a sealed one needs no guard. Without a free slot the arena stays unguarded, with
+ * a warning.
+ */
+void ferry_guard_add(const struct ferry_arena *arena);
+void ferry_guard_remove(const struct ferry_arena *arena);
+
+#endif

@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "router/daemon/job.h"
+
+#include "ipc/error.h"
+#include "ipc/rankset.h"
+#include "router/daemon/guard.h"
+#include "router/failover/recovery.h"
+#include "router/gpu/imports.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct ferry_job *job_blank(const uint8_t *key, uint32_t domain)
+{
+	struct ferry_job *job = aligned_alloc(FERRY_APART, sizeof *job);
+	if (!job) {
+		ferry_fail(ferrySystemError, "no memory for a job");
+		return NULL;
+	}
+	memset(job, 0, sizeof *job);
+	memcpy(job->key, key, sizeof job->key);
+	job->domain = domain;
+	job->weight = 1;
+	job->process = -1;
+	for (uint32_t rank = 0; rank < FERRY_MAX_RANKS; rank++)
+		job->flags_descriptor[rank] = -1;
+	return job;
+}
+
+/* Its arenas are there. */
+static void job_open(struct ferry_job *job, uint32_t workers)
+{
+	pthread_mutex_init(&job->admit, NULL);
+	pthread_mutex_init(&job->failing, NULL);
+	ferry_job_plans_open(&job->plans, &job->shared, job->domain, workers);
+}
+
+ferryResult_t ferry_job_new(const uint8_t *key, const struct ferry_arena_shape *shape, uint32_t workers,
+                            struct ferry_job **made)
+{
+	struct ferry_job *job = job_blank(key, shape->domain);
+	if (!job)
+		return ferrySystemError;
+	job->shared.nranks = shape->nranks;
+	job->shared.ndomains = shape->ndomains;
+	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
+		job->shared.arenas[domain].descriptor = -1;
+	ferryResult_t result = ferry_arena_create(shape, &job->shared.arenas[job->domain]);
+	if (result) {
+		free(job);
+		return result;
+	}
+	ferry_guard_add(&job->shared.arenas[job->domain]);
+	job_open(job, workers);
+	*made = job;
+	return ferrySuccess;
+}
+
+ferryResult_t ferry_job_new_of(const uint8_t *key, const struct ferry_job_arenas *shared, uint32_t domain,
+                               uint32_t workers, struct ferry_job **made)
+{
+	struct ferry_job *job = job_blank(key, domain);
+	if (!job)
+		return ferrySystemError;
+	job->shared = *shared;
+	job->imported_arena = true;
+	job_open(job, workers);
+	*made = job;
+	return ferrySuccess;
+}
+
+void ferry_job_free(struct ferry_job *job)
+{
+	ferry_job_plans_close(&job->plans);
+	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {
+		ferry_guard_remove(&job->shared.arenas[domain]);
+		ferry_arena_unmap(&job->shared.arenas[domain]);
+	}
+	for (uint32_t rank = 0; rank < FERRY_MAX_RANKS; rank++) {
+		if (job->flags_descriptor[rank] >= 0)
+			close(job->flags_descriptor[rank]);
+		ferry_recovery_free(job->recovery[rank]);
+	}
+	free(job->adoption);
+	pthread_mutex_destroy(&job->admit);
+	pthread_mutex_destroy(&job->failing);
+	free(job);
+}
+
+void ferry_job_welcome(struct ferry_job *job, uint32_t rank, int client, uint32_t flags, const char *why)
+{
+	struct ferry_arena *arena = &job->shared.arenas[job->domain];
+	const int handed[FERRY_ATTACH_ANSWERED] = {arena->descriptor, job->process}, own[] = {job->process, -1};
+	if (job->imported_arena) { /* it has attached, and has the arenas */
+		if (ferry_attach_answer(client, ferrySuccess, flags, why, own))
+			ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message());
+		return;
+	}
+	/* Answered first: who is counted has the arena, so that the next router may get it from him. */
+	if (ferry_attach_answer(client, ferrySuccess, flags, why, handed))
+		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone, which is told elsewhere */
+	atomic_fetch_or_explicit(&arena->header->present, 1ull << rank, memory_order_relaxed);
+	atomic_fetch_add_explicit(&arena->header->attached, 1, memory_order_release);
+	ferry_futex_wake(&arena->header->attached, -1, true);
+}
+
+/*
+ * Those that wait for something in the arenas. The connection thread may be mapping the other domains' arenas, and this
+ * be another thread: until that is done, ranks that wait there look for themselves.
+ */
+static void ring_ranks(const struct ferry_job *job)
+{
+	/* a job that ranks bring comes with all of them */
+	bool known = job->imported_arena || atomic_load_explicit(&job->ready, memory_order_acquire);
+	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
+		/* once: a rank may attach meanwhile, where the job thread fails the job */
+		uint32_t domain = __atomic_load_n(&job->shared.rank_domain[rank], __ATOMIC_RELAXED);
+		const struct ferry_arena *arena = &job->shared.arenas[domain];
+		if (domain != job->domain && !known)
+			continue;
+		ferry_doorbell_ring(&arena->rank_lines[rank].d2h);
+		ferry_doorbell_ring(&arena->rank_lines[rank].h2d);
+		ferry_doorbell_ring(&arena->rank_lines[rank].app);
+	}
+}
+
+void ferry_job_mark_departed(struct ferry_job *job, uint32_t rank)
+{
+	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
+	if (job->shared.rank_domain[rank] != job->domain)
+		return;
+	atomic_fetch_or_explicit(&header->left, 1ull << rank, memory_order_release);
+	ring_ranks(job);
+}
+
+void ferry_job_report_gone(struct ferry_job *job, uint32_t rank)
+{
+	atomic_fetch_or_explicit(&job->shared.arenas[job->domain].header->gone, 1ull << rank, memory_order_release);
+	ring_ranks(job);
+}
+
+void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *message)
+{
+	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
+	ferry_log(FERRY_LOG_WARN, "job of %u rank%s failed: %s", job->shared.nranks,
+	          job->shared.nranks == 1 ? "" : "s", message);
+	pthread_mutex_lock(&job->failing);
+	ferry_failure_set(&job->failure, code, message);
+	ferry_failure_set(&header->failure, code, message);
+	pthread_mutex_unlock(&job->failing);
+	atomic_store_explicit(&header->failed, 1, memory_order_release);
+	atomic_store_explicit(&job->dead, 1, memory_order_release);
+	ferry_futex_wake(&header->attached, -1, true);
+	ferry_futex_wake(&header->ready, -1, true);
+	ring_ranks(job);
+}
+
+void ferry_job_report_again(struct ferry_job *job)
+{
+	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
+	if (!atomic_load_explicit(&job->announced_dead, memory_order_acquire) ||
+	    atomic_load_explicit(&header->failed, memory_order_relaxed))
+		return;
+	atomic_store_explicit(&header->failed, 1, memory_order_release);
+	ring_ranks(job);
+}
+
+void ferry_job_repeat(struct ferry_job *job)
+{
+	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
+	if (!atomic_load_explicit(&job->failure.state, memory_order_acquire) ||
+	    (atomic_load_explicit(&header->failed, memory_order_relaxed) &&
+	     atomic_load_explicit(&header->failure.state, memory_order_relaxed)))
+		return;
+	pthread_mutex_lock(&job->failing);
+	ferry_failure_set(&header->failure, (ferryResult_t)job->failure.code, job->failure.message);
+	pthread_mutex_unlock(&job->failing);
+	atomic_store_explicit(&header->failed, 1, memory_order_release);
+	ring_ranks(job);
+}
+
+/*
+ * What a rank has said before it closed its connection, or let others see: they may close theirs before it does. Before
+ * the job is ready ranks say it in every arena, so that this one will do.
+ */
+static bool announced_by_rank(const struct ferry_job *job, char *text, size_t bytes, ferryResult_t *code)
+{
+	/* a job that ranks bring was ready before, and its arenas are known */
+	bool ready = atomic_load_explicit(&job->ready, memory_order_acquire) || job->adoption;
+	char message[FERRY_MESSAGE_BYTES];
+	uint32_t theirs;
+	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
+		uint32_t domain = ready ? job->shared.rank_domain[rank] : job->domain;
+		if (!ferry_failure_read(&job->shared.arenas[domain].rank_lines[rank].failure, &theirs, message))
+			continue;
+		snprintf(text, bytes, "rank %u: %s", rank, message);
+		*code = theirs == ferryInvalidUsage ? ferryInvalidUsage : ferryRemoteError;
+		return true;
+	}
+	return false;
+}
+
+void ferry_job_lose(struct ferry_job *job, const char *message)
+{
+	char text[2 * FERRY_MESSAGE_BYTES], missing[FERRY_RANKSET_TEXT];
+	ferryResult_t code = ferryRemoteError;
+	uint64_t absent = ferry_rankset_all(job->shared.nranks) & ~job->attached;
+	if (!announced_by_rank(job, text, sizeof text, &code)) {
+		snprintf(text, sizeof text, "%s", message);
+		if (absent && !job->adoption)
+			snprintf(text, sizeof text, "%s; %s had not attached to domain %u", message,
+			         ferry_rankset_print(absent, missing), job->domain);
+	}
+	ferry_job_fail(job, code, text);
+}
+
+ferryResult_t ferry_job_failure(struct ferry_job *job)
+{
+	char message[FERRY_MESSAGE_BYTES];
+	uint32_t code;
+	if (!ferry_failure_read(&job->failure, &code, message))
+		return ferry_fail(ferryRemoteError, "the job has failed");
+	return ferry_fail((ferryResult_t)code, "the job has failed: %s", message);
+}
+
+/* By this router, when the job is ready. Its remote rank is opened then. */
+static bool is_to_be_moved(const struct ferry_job *job, uint32_t rank)
+{
+	return job->imports[rank] && ferry_imports_gpu(job->imports[rank]);
+}
+
+ferryResult_t ferry_job_add_plan(struct ferry_job *job, uint32_t rank, const void *blob, uint64_t bytes)
+{
+	uint64_t hash = bytes < sizeof(struct ferry_plan) ? 0 : ((const struct ferry_plan *)blob)->hash;
+	if (!job->adoption && !atomic_load_explicit(&job->ready, memory_order_acquire))
+		return ferry_fail(ferryInvalidUsage, "plan %016" PRIx64 " before the job was ready", hash);
+	/*
+	 * While the job is adopted all ranks give what they have; of those with lanes of their own rank 0 alone takes
+	 * plans back.
+	 */
+	bool moved = job->remote_ranks[rank] || (job->adoption && is_to_be_moved(job, rank));
+	return ferry_job_plans_add(&job->plans, job->adoption && !moved ? 0 : rank, moved, blob, bytes);
+}
+
+/* ---- calls ---- */
+
+/* The next call of this parity, if rank 0 has submitted it: 0 if not. */
+static uint64_t submitted(struct ferry_job *job, uint32_t parity)
+{
+	struct ferry_descriptor *first = &ferry_rank_line(&job->shared, 0)->ring[parity];
+	uint64_t seq = atomic_load_explicit(&first->seq, memory_order_acquire);
+	return seq > atomic_load_explicit(&job->runs[parity].last, memory_order_relaxed) &&
+	                       seq % FERRY_PARITIES == parity
+	               ? seq
+	               : 0;
+}
+
+static bool all_submitted(struct ferry_job *job, uint32_t parity, uint64_t seq)
+{
+	for (uint32_t rank = 1; rank < job->shared.nranks; rank++)
+		if (atomic_load_explicit(&ferry_rank_line(&job->shared, rank)->ring[parity].seq,
+		                         memory_order_acquire) != seq)
+			return false;
+	return true;
+}
+
+void ferry_job_end_call(struct ferry_job *job, uint32_t parity, uint64_t seq, struct ferry_job_plan *plan)
+{
+	atomic_store_explicit(&job->runs[parity].seq, 0, memory_order_release);
+	ferry_job_release_plan(plan);
+	atomic_store_explicit(&job->shared.arenas[job->domain].header->finished[parity], seq, memory_order_release);
+	atomic_store_explicit(&job->runs[parity].ended, seq, memory_order_release);
+	ferry_wake(&job->shared, ferry_rankset_all(job->shared.nranks), 0, 0);
+}
+
+static void start(struct ferry_job *job, uint32_t parity, uint64_t seq, struct ferry_job_plan *plan)
+{
+	struct ferry_run *run = &job->runs[parity];
+	uint64_t left = ferry_works_arm(&plan->works, plan->plan, parity, seq, run->resumes);
+	run->resumes = false;
+	if (!left) {
+		atomic_store_explicit(&run->last, seq, memory_order_relaxed);
+		ferry_job_end_call(job, parity, seq, plan);
+		return;
+	}
+	run->began_ns = ferry_now_ns();
+	atomic_store_explicit(&run->working_ns, 0, memory_order_relaxed);
+	atomic_store_explicit(&run->left, left, memory_order_relaxed);
+	atomic_store_explicit(&run->plan, plan, memory_order_relaxed);
+	atomic_store_explicit(&run->seq, seq, memory_order_release);
+	/*
+	 * After it: who looks in between must see a call that came or one that runs. Whoever may act on that needs
+	 * `admit`, held here.
+	 */
+	atomic_store_explicit(&run->last, seq, memory_order_release);
+}
+
+static void admit_parity(struct ferry_job *job, uint32_t parity)
+{
+	struct ferry_descriptor_fields calls[FERRY_MAX_RANKS], first;
+	uint64_t seq = submitted(job, parity);
+	if (!seq || !all_submitted(job, parity, seq))
+		return;
+	for (uint32_t rank = 0; rank < job->shared.nranks; rank++)
+		ferry_descriptor_read(&ferry_rank_line(&job->shared, rank)->ring[parity], &calls[rank]);
+	/*
+	 * Nobody waits for a router without work in the call: the ranks may have gone on and be writing their next
+	 * descriptors.
+	 */
+	ferry_full_fence();
+	if (submitted(job, parity) != seq || !all_submitted(job, parity, seq))
+		return;
+	first = calls[0];
+	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
+		char text[FERRY_MESSAGE_BYTES];
+		job->runs[parity].scalars[rank] = calls[rank].scalar;
+		if (ferry_descriptor_agree(&first, &calls[rank]))
+			continue;
+		ferry_descriptor_disagreement(text, sizeof text, seq, 0, &first, rank, &calls[rank]);
+		ferry_job_fail(job, ferryInvalidUsage, text);
+		return;
+	}
+	if (!(first.domains >> job->domain & 1)) { /* nothing to do here */
+		atomic_store_explicit(&job->runs[parity].last, seq, memory_order_relaxed);
+		return;
+	}
+	struct ferry_job_plan *entry = ferry_job_plans_find(&job->plans, first.plan_hash);
+	if (!entry) {
+		char text[FERRY_MESSAGE_BYTES];
+		snprintf(text, sizeof text, "call %llu names plan %016llx, which this router does not have",
+		         (unsigned long long)seq, (unsigned long long)first.plan_hash);
+		ferry_job_fail(job, ferryInternalError, text);
+		return;
+	}
+	start(job, parity, seq, entry);
+}
+
+/* Without the lock, which would pass from core to core with every look. */
+bool ferry_job_may_admit(struct ferry_job *job)
+{
+	if (!atomic_load_explicit(&job->ready, memory_order_acquire))
+		return false;
+	for (uint32_t parity = 0; parity < FERRY_PARITIES; parity++) {
+		uint64_t seq = atomic_load_explicit(&job->runs[parity].seq, memory_order_acquire)
+		                       ? 0
+		                       : submitted(job, parity);
+		if (seq && all_submitted(job, parity, seq))
+			return true;
+	}
+	return false;
+}
+
+void ferry_job_admit(struct ferry_job *job)
+{
+	if (!ferry_job_may_admit(job) || pthread_mutex_trylock(&job->admit))
+		return;
+	for (uint32_t parity = 0; parity < FERRY_PARITIES; parity++)
+		if (!atomic_load_explicit(&job->runs[parity].seq, memory_order_acquire) &&
+		    !atomic_load_explicit(&job->dead, memory_order_relaxed))
+			admit_parity(job, parity);
+	pthread_mutex_unlock(&job->admit);
+}
+
+bool ferry_job_expects(struct ferry_job *job)
+{
+	uint64_t before = job->announced;
+	if (atomic_load_explicit(&job->dead, memory_order_relaxed) ||
+	    !atomic_load_explicit(&job->ready, memory_order_acquire))
+		return false;
+	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
+		uint64_t announced = atomic_load_explicit(&ferry_rank_line(&job->shared, rank)->announced,
+		                                          memory_order_acquire);
+		if (announced > job->announced)
+			job->announced = announced;
+	}
+	return job->announced > before;
+}

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * A job inside a router: its arenas, the plans it was handed (router/daemon/job_plans.h), and the calls that it has
+ * admitted, one per parity, whose parts workers run (router/engine/parts.h).
+ *
+ * Written by: the router's connection thread (attach, plans), the job's job thread thread (lanes), and workers (calls).
+ * The comments at the fields say which and under what. Everything here is private to the router; what comes out of
+ * shared memory is copied and checked first.
+ */
+#ifndef FERRY_ROUTER_DAEMON_JOB_H
+#define FERRY_ROUTER_DAEMON_JOB_H
+
+#include "ipc/attach.h"
+#include "ipc/publish.h"
+#include "router/daemon/job_plans.h"
+#include "router/daemon/quota.h"
+#include "router/daemon/reaper.h"
+#include "router/reduce/store.h"
+
+/* The last time that a router took the place of another for a job; 0: it has not. */
+struct ferry_takeover_reported {
+	uint64_t at_ns;   /* when it served the job, all ranks having come */
+	uint64_t took_ns; /* since the first of them had no router any more */
+};
+
+/* The call that a parity runs. seq is released last when a call is admitted and zeroed first when it ends. */
+struct ferry_run {
+	_Alignas(FERRY_APART) _Atomic uint64_t seq; /* 0: idle */
+	_Atomic(struct ferry_job_plan *) plan;  /* written under admit before seq */
+	_Atomic uint64_t last;                  /* last call seen in this parity; written under admit */
+	_Atomic uint64_t ended;                 /* last call that the arena says is over; who ends it, behind that */
+	uint64_t scalars[FERRY_MAX_RANKS];      /* premulsum factors of the call; written under admit before seq */
+	uint64_t began_ns;                      /* when it was admitted; the same */
+	/*
+	 * a router before this one may have begun the next call of the parity (router/failover/adoption.h); under admit
+	 */
+	bool resumes;
+	/* slice parts whose worker has not come out of publishing (docs/models/publish.pml) */
+	_Alignas(FERRY_APART) _Atomic uint64_t left;
+	/* that workers have spent on those that have; each adds before it lowers `left` */
+	_Atomic uint64_t working_ns;
+};
+
+struct ferry_adoption;
+struct ferry_job_thread;
+struct ferry_gpu;
+struct ferry_gpu_lanes;
+struct ferry_foreign_rank;
+struct ferry_imports;
+struct ferry_remote_rank;
+struct ferry_mapper;
+struct ferry_recovery;
+struct ferry_tenant;
+
+struct ferry_job {
+	uint8_t key[FERRY_KEY_BYTES];
+	uint64_t number;                        /* of the router's jobs, from 1; connection thread, once */
+	/* as in struct ferry_standing; connection thread, before it is listed */
+	uint32_t owner;
+	const struct ferry_tenant *tenant;      /* connection thread; NULL: none */
+	bool had_tenant;                        /* which is gone, and allowed so many plans; connection thread */
+	uint32_t plans_had;
+	_Atomic uint32_t weight;                /* of its turns among jobs with work; connection thread */
+	/* connection thread; what READY brings before the job thread is asked, so others may look once `ready` */
+	struct ferry_job_arenas shared;
+	uint32_t domain;
+	int process;                            /* the router's own, for its ranks; -1: there is none. The router's */
+	struct ferry_adoption *adoption;        /* it comes from another router, and not all ranks have; or NULL */
+	struct ferry_takeover_reported takeover; /* connection thread, for ferry-stat */
+	uint64_t attached, detached;            /* bit masks of ranks; connection thread */
+	/* of those that are mapped; job thread thread, once the job is ready */
+	struct ferry_remote_rank *remote_ranks[FERRY_MAX_RANKS];
+	struct ferry_foreign_rank
+	        *foreign_ranks[FERRY_MAX_RANKS]; /* of those of other domains that are on GPUs; the same */
+	struct ferry_gpu_lanes *gpu_lanes;      /* the router's */
+	struct ferry_mapper *mapper;            /* the same */
+	struct ferry_gpu *registrar;            /* has the arenas' staging registered; NULL: none has; the same */
+	bool registered[FERRY_MAX_DOMAINS];
+	/*
+	 * Of ranks that have asked to be mapped, and of foreign ranks (router/gpu/imports.h); connection thread, before
+	 * the rank is welcomed, and once nobody works for the job any more.
+	 */
+	struct ferry_imports *imports[FERRY_MAX_RANKS];
+	int flags_descriptor[FERRY_MAX_RANKS];  /* the block of words of each of those; -1: none; the same */
+	bool imported_arena;                    /* it comes from another router; constant */
+	struct ferry_staging brings;            /* of arenas that ranks have brought, counted; connection thread */
+	/* what a rank that is mapped had submitted to that one; NULL: nothing; the same, then its remote rank's */
+	struct ferry_recovery *recovery[FERRY_MAX_RANKS];
+	/*
+	 * 1: all arenas are mapped, and what moves data is ready; job thread, or connection thread (adopted); release
+	 */
+	_Atomic uint32_t ready;
+	_Atomic uint32_t opened; /* 1: of one that is brought, all is ready to move data; job thread thread, release */
+	/* 1: failed or going away: workers leave it alone; never 0 again, whoever stores it */
+	_Atomic uint32_t dead;
+	/* 1: lanes have seen that the arenas say so, and have ended calls; never 0 again; lanes */
+	_Atomic uint32_t announced_dead;
+	struct ferry_failure failure;           /* why, as it was told in the arena; under `failing` */
+	enum ferry_store store;                 /* for plans whose windows copy engines use */
+	enum ferry_store cached_store;          /* for all others */
+	struct ferry_job_plans plans;
+	struct ferry_run runs[FERRY_PARITIES];
+	uint64_t announced;                     /* the most that a rank has; job thread thread */
+	pthread_mutex_t failing;                /* whoever fails the job writes its arena's failure under this */
+	_Alignas(FERRY_APART) pthread_mutex_t admit; /* one worker at a time starts calls */
+	_Atomic uint64_t slices, bytes;         /* published for this job, for ferry-stat */
+	/* length of its calls here, and what workers have spent on their parts; the same */
+	_Atomic uint64_t calls_ns, working_ns;
+
+	uint32_t users;                         /* workers inside; under the router's lock */
+	bool closed;                            /* nobody may enter for the moment; under the router's lock */
+	struct ferry_job_thread *job_thread;    /* its own; connection thread */
+	struct ferry_job *next;
+	struct ferry_ending ending;             /* connection thread, then the reaper */
+	uint64_t freeing;                       /* bytes that its arena holds as it ends; the same */
+};
+
+/**
+ * A job of that key with an arena of that shape, for a router of so many workers; the rest is zeroed, for the caller to
+ * fill in. Errors: ferrySystemError, those of ferry_arena_create.
+ */
+ferryResult_t ferry_job_new(const uint8_t *key, const struct ferry_arena_shape *shape, uint32_t workers,
+                            struct ferry_job **made);
+
+/**
+ * The same with arenas that there are, all domains' of them, which become the job's; shared->rank_domain is known. No
+ * call begins before the job is ready. Error: ferrySystemError, and the arenas stay the caller's.
+ */
+ferryResult_t ferry_job_new_of(const uint8_t *key, const struct ferry_job_arenas *shared, uint32_t domain,
+                               uint32_t workers, struct ferry_job **made);
+
+/** Lanes have seen `failed` in the arena: it is 1 again. Who has not would wait for calls that they have ended. */
+void ferry_job_report_again(struct ferry_job *job);
+
+/** Nobody is inside any more: frees the job with its plans and unmaps its arenas. */
+void ferry_job_free(struct ferry_job *job);
+
+/**
+ * A rank hands the job a plan: ferry_job_plans_add. Connection thread. Errors: ferryInvalidUsage before the job's
+ * arenas are known, and that function's.
+ */
+ferryResult_t ferry_job_add_plan(struct ferry_job *job, uint32_t rank, const void *blob, uint64_t bytes);
+
+/** ferry_job_plans_hold, of a plan of the job. */
+static inline struct ferry_job_plan *ferry_job_hold_plan(struct ferry_job *job, uint64_t hash, uint32_t rank,
+                                                         struct ferry_steps **steps)
+{
+	return ferry_job_plans_hold(&job->plans, hash, rank, steps);
+}
+
+/** Starts every call whose descriptors have all come. A disagreement between ranks fails the job, naming them. */
+void ferry_job_admit(struct ferry_job *job);
+
+/** Whether there seems to be one: a hint. */
+bool ferry_job_may_admit(struct ferry_job *job);
+
+/** The last worker has come out of the call that the parity runs: the parity is free. */
+void ferry_job_end_call(struct ferry_job *job, uint32_t parity, uint64_t seq, struct ferry_job_plan *plan);
+
+/** True once for each call that a rank has announced: it is about to come. By the job thread thread, inside the job. */
+bool ferry_job_expects(struct ferry_job *job);
+
+/**
+ * A rank has attached, as far as this router goes: counts it in the arena's header, so that the others may go on, and
+ * replies to it with the arena. flags: FERRY_ATTACH_MAPPED, or 0 and, where it has asked for that, why not. Connection
+ * thread, or the mapper's.
+ */
+void ferry_job_welcome(struct ferry_job *job, uint32_t rank, int client, uint32_t flags, const char *why);
+
+/** Ends the job for all its ranks with this code and message, unless it has failed before. Any thread of the router. */
+void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *message);
+
+/**
+ * It has failed, and somebody may have wiped out in the arena that it has: says it again, and wakes the ranks, if it is
+ * not there. Attendant thread.
+ */
+void ferry_job_repeat(struct ferry_job *job);
+
+/**
+ * A rank of this domain has left in order, and nothing is moved for it any more: tells the others (ipc/publish.h),
+ * once. Connection thread, or the reaper.
+ */
+void ferry_job_mark_departed(struct ferry_job *job, uint32_t rank);
+
+/** A rank's connection has closed and it has not left: who would go on without it may (rank-lib/api/shrinking.h). */
+void ferry_job_report_gone(struct ferry_job *job, uint32_t rank);
+
+/**
+ * As ferry_job_fail, where what has happened may follow from something else, which is then told: if a rank has said why
+ * it failed, that; if ranks had not attached, which, behind the message. Connection thread, or once it has ended.
+ */
+void ferry_job_lose(struct ferry_job *job, const char *message);
+
+/**
+ * The job is dead: the code and the reason, or ferryRemoteError, for a rank that cannot hear it from the arena yet.
+ */
+ferryResult_t ferry_job_failure(struct ferry_job *job);
+
+#endif

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * What jobs have learned about shares (ipc/shares.h), for the next one of as many ranks and the same owner: copied
+ * into its arena when that is made, taken from it when the job ends, number by number, each checked. A router forgets
+ * it when it ends. By the connection thread.
+ */
+#ifndef FERRY_ROUTER_DAEMON_KEPT_SHARES_H
+#define FERRY_ROUTER_DAEMON_KEPT_SHARES_H
+
+#include "ipc/arena.h"
+
+#define FERRY_KEPT_SHARES 16 /* settings; of the owner that has most the one that was used least lately goes */
+
+struct ferry_kept_shares {
+	struct ferry_kept_setting {
+		uint64_t signature;  /* 0: none */
+		uint64_t used;       /* when: the more, the later */
+		uint32_t owner, nranks; /* owner: as in struct ferry_standing */
+		uint32_t ncourses, nwholes;
+		struct ferry_share_course courses[FERRY_SHARE_COURSES];
+		struct ferry_share_line wholes[FERRY_SHARE_LINES];
+	} settings[FERRY_KEPT_SHARES];
+	uint64_t clock;
+};
+
+/** Into the arena of a new job, if it has a table. Nobody else has it yet. */
+void ferry_kept_shares_give(const struct ferry_kept_shares *kept, uint32_t owner, const struct ferry_arena *arena);
+
+/** From that of a job that ends; its ranks may still write. */
+void ferry_kept_shares_take(struct ferry_kept_shares *kept, uint32_t owner, const struct ferry_arena *arena);
+
+#endif

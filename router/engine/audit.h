@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Audit: numbers in the arena that nobody who keeps to the rules can have written there. A rank may write anywhere in
+ * its job's arena. A counter that holds something else than its writer has stored, a counter of a call that cannot have
+ * begun, or of more slices than there are: each of them may have others wait for ever, so it ends the job, with the
+ * numbers. A lane audits its lane ranks while they do not get on, a router's workers the calls that they run. Each
+ * compares with memory of its own, and reads every word that others write once.
+ *
+ * A number that is too low by others' doing cannot be told from one that is late: its own writer finds it. One that is
+ * too high within bounds, or data, gives wrong results to that job.
+ */
+#ifndef FERRY_ROUTER_ENGINE_AUDIT_H
+#define FERRY_ROUTER_ENGINE_AUDIT_H
+
+#include "router/daemon/job.h"
+#include "router/engine/member.h"
+
+#define FERRY_AUDIT_JOB_NS 900000000u /* so seldom: an job thread looks once a second */
+
+/**
+ * A lane rank, with calls or without, by its lane's thread: fails the member's job at what it finds. Without calls:
+ * others may still wait to read what it has published last.
+ */
+void ferry_audit_lane_rank(struct ferry_lane_rank *lane_rank);
+
+/** A job's works and its router's finished calls, by a thread that is inside the job (ferry_workers_enter). */
+void ferry_audit_job(struct ferry_job *job);
+
+#endif

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * What a rank submits to the router that moves its data, and how that becomes calls on the lanes of its GPU. It trusts
+ * nothing that the rank writes: what is wrong ends that job, alone.
+ */
+#ifndef FERRY_ROUTER_ENGINE_CALL_DECODER_H
+#define FERRY_ROUTER_ENGINE_CALL_DECODER_H
+
+#include "router/engine/remote_rank.h"
+
+/** Hands what has been submitted to the lanes; true if there was anything. The D2H lane's thread, in each round. */
+bool ferry_call_decoder_take(struct ferry_remote_rank *remote_rank);
+
+#endif

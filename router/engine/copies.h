@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The copies that a lane has under way in one queue, in the order in which it started them. Its thread alone uses them.
+ */
+#ifndef FERRY_ROUTER_ENGINE_COPIES_H
+#define FERRY_ROUTER_ENGINE_COPIES_H
+
+#include "router/engine/call.h"
+
+#define FERRY_MOST_COPIES 64 /* that a lane may have started and not finished */
+
+struct ferry_lane_rank;
+
+struct ferry_copying {
+	struct ferry_lane_rank *lane_rank;
+	struct ferry_call *call;
+	struct ferry_transfer *transfer;
+	uint64_t number; /* of the copy in the queue */
+	uint32_t slices; /* that it moves */
+};
+
+struct ferry_copies {
+	struct ferry_copy_queue queue;
+	struct ferry_copying under_way[FERRY_MOST_COPIES];
+	uint32_t head, tail;
+	/* the lane's, of all its queues: one more before and after each call of the copier */
+	_Atomic uint32_t *driving;
+};
+
+/** Opens the queue. Errors: the copier's. */
+ferryResult_t ferry_copies_open(struct ferry_copies *copies, struct ferry_copier *copier,
+                                enum ferry_direction direction, _Atomic uint32_t *driving);
+
+static inline bool ferry_copies_any(const struct ferry_copies *copies)
+{
+	return copies->head != copies->tail;
+}
+
+static inline bool ferry_copies_full(const struct ferry_copies *copies)
+{
+	return copies->tail - copies->head == FERRY_MOST_COPIES;
+}
+
+/** Starts the copy of the transfer's next slice; false if the device refused (the lane rank's job has failed then). */
+bool ferry_copies_start(struct ferry_copies *copies, struct ferry_lane_rank *lane_rank, struct ferry_call *call,
+                        struct ferry_transfer *transfer, void *destination, const void *source, uint64_t bytes,
+                        bool crosses);
+
+/**
+ * The same for the next `slices` slices of a PUT, in the queue to its peer (router/engine/pushes.h). False also where
+ * the peer's memory is shut, as the job has failed.
+ */
+bool ferry_copies_push(struct ferry_copies *copies, struct ferry_lane_rank *lane_rank, struct ferry_call *call,
+                       struct ferry_transfer *transfer, const struct ferry_put_target *to, const void *source,
+                       uint64_t bytes, uint32_t slices);
+
+/** How many copies have finished by now: an upper bound of the numbers that ferry_copies_take looks for. */
+uint64_t ferry_copies_finished(struct ferry_copies *copies);
+
+/** Takes the oldest one off if it is among those finished. */
+bool ferry_copies_take(struct ferry_copies *copies, uint64_t finished, struct ferry_copying *copying);
+
+/** Whether the device still works for this queue; if not, none of the copies will finish. */
+ferryResult_t ferry_copies_check(struct ferry_copies *copies);
+
+#endif

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "router/engine/lane_thread.h"
+
+#include "ipc/error.h"
+#include "ipc/process.h"
+#include "router/engine/audit.h"
+#include "router/engine/traffic.h"
+
+#include <stddef.h>
+#include <string.h>
+#include <sys/prctl.h>
+
+#define POLL_LEAST_US 5 /* below this, sleeping takes longer than looking again */
+#define POLL_MOST_US  FERRY_STREAM_POLLER_US
+#define SLEEP_MOST_US 1000000
+
+/* ---- when it sleeps ---- */
+
+static bool is_busy(const struct ferry_lane *lane)
+{
+	return atomic_load_explicit(&lane->busy, memory_order_relaxed);
+}
+
+/*
+ * Whether it looks before it sleeps. For a GPU also behind the last call: the next one often comes soon, and to be
+ * woken takes longer than a short one itself. Ranks of host devices usually outnumber the cores, and who looks keeps
+ * another from working.
+ */
+static bool may_look(const struct ferry_lane *lane)
+{
+	return (is_busy(lane) || lane->lanes->copier->ops->polled) &&
+	       !atomic_load_explicit(&lane->lanes->stopping, memory_order_relaxed);
+}
+
+/* Whether the D2H lane has a call that its stream has not reached, or may reach again. It wakes the other one. */
+static bool awaits_start(const struct ferry_lane *lane)
+{
+	for (uint32_t i = 0; lane->direction == FERRY_DIR_D2H && i < lane->nseats; i++)
+		for (const struct ferry_call *call = lane->lane_ranks[i]->calls; call;
+		     call = call->halves[FERRY_DIR_D2H].next)
+			if (call->stage == FERRY_CALL_MADE)
+				return true;
+	return false;
+}
+
+/*
+ * How long to sleep at most; 0: not at all. Never for ever: the bell is in the arena, where another rank of the job may
+ * have written that nobody sleeps at it. A GPU rings no bell. While it copies for this lane, the lane looks again at
+ * once. A call that it has not reached is looked for after a 64th of the time already spent waiting, which finds it
+ * late by less than 2%, and after POLL_MOST_US at most: a router has a stream poller for that, and the lane sleeps on.
+ */
+static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
+{
+	const struct ferry_copy_ops *ops = lane->lanes->copier->ops;
+	/* The other lane may still have calls where this one has none, and hang in the driver. */
+	bool busy = is_busy(lane) || (ops->polled && is_busy(&lane->lanes->lane[!lane->direction]));
+	int64_t most = busy ? FERRY_STALL_LOOK_US : SLEEP_MOST_US;
+	if (ferry_copies_any(&lane->copies)) {
+		int64_t copy = ops->wait_us(&lane->copies.queue);
+		most = copy < most ? copy : most;
+	}
+	most = ferry_pushes_wait_us(&lane->pushes, most);
+	if (!ops->polled || most == 0 || !awaits_start(lane))
+		return most;
+	int64_t step = (int64_t)(ferry_idle_ns(&lane->idle, now) / 1000 / 64);
+	if (step >= POLL_MOST_US)
+		return lane->lanes->stream_poller ? most : POLL_MOST_US;
+	return step < POLL_LEAST_US ? 0 : step;
+}
+
+/*
+ * By the stream poller, while the lane sleeps: for streams that have come to a call, and for graphs that have gone,
+ * whose buffers the lane would hold on to.
+ */
+static void look_for_start(struct ferry_sleeper *sleeper)
+{
+	const struct ferry_lane *lane = (struct ferry_lane *)((char *)sleeper - offsetof(struct ferry_lane, sleeper));
+	for (uint32_t i = 0; i < lane->nseats; i++)
+		for (const struct ferry_call *call = lane->lane_ranks[i]->calls; call;
+		     call = call->halves[FERRY_DIR_D2H].next)
+			if (call->stage == FERRY_CALL_MADE &&
+			    (call->ops->started(call) || (call->captured && call->ops->forgotten(call)))) {
+				ferry_doorbell_ring(lane->bell);
+				return;
+			}
+}
+
+/* Nothing is copied any more. */
+static void fail_all(struct ferry_lane *lane)
+{
+	struct ferry_copying copying;
+	for (uint32_t i = 0; i < lane->nseats; i++)
+		if (lane->lane_ranks[i]->calls)
+			lane->lane_ranks[i]->member->ops->fail(lane->lane_ranks[i]->member, ferryUnhandledDeviceError,
+			                                       ferry_last_message());
+	while (ferry_copies_take(&lane->copies, UINT64_MAX, &copying))
+		;
+	for (uint32_t i = 0; i < FERRY_PUSH_QUEUES; i++)
+		while (ferry_copies_take(&lane->pushes.queues[i], UINT64_MAX, &copying))
+			;
+}
+
+static void watch(struct ferry_lane *lane, uint64_t now)
+{
+	if (!ferry_stall_due(&lane->watch, now))
+		return;
+	const struct ferry_lane *other = &lane->lanes->lane[!lane->direction];
+	ferry_stall_watch_other(&lane->watch, !lane->direction, &other->driving, lane->lanes->stall_ns, now);
+	for (uint32_t i = 0; i < lane->nseats; i++) {
+		if (!lane->lane_ranks[i]->idle_since)
+			continue;
+		if (lane->lane_ranks[i]->calls)
+			ferry_stall_watch_lane_rank(lane->lane_ranks[i], now);
+		ferry_audit_lane_rank(lane->lane_ranks[i]);
+	}
+	/* With nothing under way one lane stays out of the driver: when the other hangs in there, it can still tell. */
+	if (is_busy(lane) && (lane->direction == FERRY_DIR_D2H || ferry_copies_any(&lane->copies)) &&
+	    (ferry_copies_check(&lane->copies) || ferry_pushes_check(&lane->pushes)))
+		fail_all(lane);
+}
+
+/* ---- the thread ---- */
+
+static void prepare_sleep(struct ferry_lane *lane)
+{
+	for (uint32_t i = 0; i < lane->nseats; i++)
+		ferry_traffic_rests(lane->lane_ranks[i]);
+	lane->bells[lane->nbells++] = ferry_bell_prepare(lane->bell);
+	for (uint32_t i = 0; i < lane->nseats; i++)
+		if (lane->lane_ranks[i]->bell != lane->bell)
+			lane->bells[lane->nbells++] = ferry_bell_prepare(lane->lane_ranks[i]->bell);
+}
+
+static void cancel_sleep(struct ferry_lane *lane)
+{
+	ferry_bells_cancel(lane->bells, lane->nbells);
+	lane->nbells = 0;
+}
+
+/* bells: of prepare_sleep. */
+static void sleep_at_bells(struct ferry_lane *lane, int64_t timeout)
+{
+	bool looked_for = lane->lanes->stream_poller && (timeout < 0 || timeout >= POLL_MOST_US) && awaits_start(lane);
+	if (looked_for)
+		ferry_stream_poller_enter(lane->lanes->stream_poller, &lane->sleeper);
+	ferry_bells_wait(lane->bells, lane->nbells, timeout);
+	if (looked_for)
+		ferry_stream_poller_leave(lane->lanes->stream_poller, &lane->sleeper);
+	lane->nbells = 0;
+}
+
+static bool may_end(struct ferry_lane *lane)
+{
+	return atomic_load_explicit(&lane->lanes->stopping, memory_order_acquire) && !lane->nseats;
+}
+
+static void *lane_main(void *argument)
+{
+	struct ferry_lane *lane = argument;
+	bool asked = false;
+	ferry_priority_take(lane->lanes->priority, &asked);
+	ferry_idle_open(&lane->idle, &lane->lanes->spin);
+	if (lane->lanes->copier->ops->polled)
+		prctl(PR_SET_TIMERSLACK, 1000ul); /* nanoseconds: short sleeps are short */
+	while (1) {
+		bool found = ferry_lane_round(lane);
+		/* who does not spin needs no clock as long as he finds something */
+		uint64_t now = found && !lane->lanes->spin.limit_ns ? 0 : ferry_now_ns();
+		ferry_idle_looked(&lane->idle, now);
+		if (found) {
+			ferry_idle_found(&lane->idle);
+			if (now && lane->nseats > 1) /* one's work is no reason to leave another alone */
+				watch(lane, now);
+			continue;
+		}
+		if (ferry_idle_looks_on(&lane->idle, now) && may_look(lane)) {
+			ferry_relax();
+			continue;
+		}
+		watch(lane, now);
+		if (sleep_us(lane, now) == 0) {
+			ferry_relax();
+			continue;
+		}
+		prepare_sleep(lane);
+		if (ferry_lane_round(lane)) {
+			cancel_sleep(lane);
+			ferry_idle_found(&lane->idle);
+			continue;
+		}
+		if (may_end(lane)) {
+			cancel_sleep(lane);
+			ferry_idle_close(&lane->idle);
+			return NULL;
+		}
+		/* again: the round may have found a new call, for which nobody rings */
+		int64_t timeout = sleep_us(lane, now);
+		if (timeout == 0) {
+			cancel_sleep(lane);
+			continue;
+		}
+		sleep_at_bells(lane, timeout);
+	}
+}
+
+ferryResult_t ferry_lane_thread_open(struct ferry_lanes *lanes, enum ferry_direction direction,
+                                     struct ferry_doorbell *bell)
+{
+	struct ferry_lane *lane = &lanes->lane[direction];
+	lane->lanes = lanes;
+	lane->direction = direction;
+	lane->bell = bell ? bell : &lanes->own_bells[direction];
+	lane->sleeper.look = look_for_start;
+	lane->pushes.copier = lanes->copier;
+	lane->pushes.driving = &lane->driving;
+	if (!ferry_lane_make_room(lane, 1)) {
+		ferry_lane_free_room(lane);
+		return ferry_fail(ferrySystemError, "no memory for a lane");
+	}
+	ferryResult_t result = ferry_copies_open(&lane->copies, lanes->copier, direction, &lane->driving);
+	if (result) {
+		ferry_lane_free_room(lane);
+		return result;
+	}
+	int refused = pthread_create(&lane->thread, NULL, lane_main, lane);
+	if (refused) {
+		lanes->copier->ops->queue_close(&lane->copies.queue);
+		ferry_lane_free_room(lane);
+		return ferry_fail(ferrySystemError, "a lane thread: %s%s", strerror(refused),
+		                  ferry_ulimit_threads_hint(refused));
+	}
+	return ferrySuccess;
+}
+
+void ferry_lane_thread_close(struct ferry_lane *lane)
+{
+	ferry_doorbell_ring(lane->bell);
+	pthread_join(lane->thread, NULL);
+	lane->lanes->copier->ops->queue_close(&lane->copies.queue);
+	ferry_pushes_close(&lane->pushes);
+	ferry_lane_free_room(lane);
+}

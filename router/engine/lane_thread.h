@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * A lane's thread: it makes round after round (router/engine/lane.h), looks on for a while when one finds nothing, and
+ * then sleeps at the bells of its lane ranks; and it tells of lane ranks, copies and the other lane that stand still.
+ * Opened and closed by router/engine/lanes.c.
+ */
+#ifndef FERRY_ROUTER_ENGINE_LANE_THREAD_H
+#define FERRY_ROUTER_ENGINE_LANE_THREAD_H
+
+#include "router/engine/lane.h"
+
+/**
+ * Opens the lane's queue and starts its thread; bell: where it is rung, NULL: own_bells. Errors: the copier's,
+ * ferrySystemError; nothing is left then.
+ */
+ferryResult_t ferry_lane_thread_open(struct ferry_lanes *lanes, enum ferry_direction direction,
+                                     struct ferry_doorbell *bell);
+
+/** `stopping` is set, and all members have left. */
+void ferry_lane_thread_close(struct ferry_lane *lane);
+
+#endif

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The two lanes of a device in one process, and who has joined them. A rank has its own, a router those of each GPU
+ * (router/gpu/gpu_lanes.h). Any thread, one at a time per member.
+ */
+#ifndef FERRY_ROUTER_ENGINE_LANES_H
+#define FERRY_ROUTER_ENGINE_LANES_H
+
+#include "router/engine/lane.h"
+
+struct ferry_lanes_options {
+	struct ferry_copier *copier;
+	uint64_t stall_ns;
+	uint64_t spin_ns;                /* how long they look for what is about to come */
+	struct ferry_priority *priority; /* of the threads; NULL: as they are */
+	struct ferry_stream_poller *stream_poller; /* NULL: there is none */
+	struct ferry_doorbell *bells[2]; /* of the only member that will ever join; NULL: several may */
+};
+
+/** Opens the queues and starts the threads. Errors: the copier's, ferrySystemError; nothing is left then. */
+ferryResult_t ferry_lanes_open(struct ferry_lanes *lanes, const struct ferry_lanes_options *options);
+
+/** All members have left. */
+void ferry_lanes_close(struct ferry_lanes *lanes);
+
+/** The member's lane ranks, as they begin; who knows better changes them before it joins. As ferry_lanes_join. */
+void ferry_lanes_lane_rank(struct ferry_member *member);
+
+/**
+ * From now on the lanes run the member's calls. It has been seated. The caller has filled in ops, shared and rank, and
+ * zeroed the rest.
+ */
+void ferry_lanes_join(struct ferry_lanes *lanes, struct ferry_member *member);
+
+/**
+ * Returns when the lanes have let go of the member: at once where its calls are over, else (the job has failed) when
+ * the copies under way are. Calls that are left are released, their streams not told.
+ */
+void ferry_lanes_leave(struct ferry_member *member);
+
+/** Hands a call to the lanes. One thread at a time per member. */
+void ferry_lanes_submit(struct ferry_member *member, struct ferry_call *call);
+
+/**
+ * Wakes the lanes and routers that a call will need, before it is put into a stream; `seq`: how many calls have been
+ * made. As submit.
+ */
+void ferry_lanes_announce(struct ferry_member *member, const struct ferry_call *call, uint64_t seq);
+
+#endif

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * One rank of one job, as who moves its data sees it: a rank that has lanes of its own (rank-lib), or the router of its
+ * domain. A member has a lane rank on each lane of its device: what that lane keeps for it from call to call.
+ *
+ * Whoever hosts the lanes makes a member, joins it to them (ferry_lanes_join), and implements `ops`. A lane rank is its
+ * lane's thread's alone, but for what is said at the fields.
+ */
+#ifndef FERRY_ROUTER_ENGINE_MEMBER_H
+#define FERRY_ROUTER_ENGINE_MEMBER_H
+
+#include "ipc/deadline.h"
+#include "router/engine/call.h"
+
+#include <pthread.h>
+
+/* What lanes need of whoever hosts them. By the lanes' threads. */
+struct ferry_member_ops {
+	/** Ends the job for all its ranks, with this code and message, unless it has ended before. */
+	void (*fail)(struct ferry_member *member, ferryResult_t code, const char *message);
+	/**
+	 * D2H lane, of a call whose plan has PUTs, once in each run and for each rank that they go to: where that
+	 * rank's buffer is for this one's pushes, so that `bytes` bytes are there until released, whatever becomes of
+	 * the other rank. Of a message that is pushed the same. Errors are the job's.
+	 */
+	ferryResult_t (*land)(struct ferry_member *member, uint32_t peer, const struct ferry_buffer_name *name,
+	                      uint64_t bytes, struct ferry_put_target *put_target);
+	/** D2H lane: of what land has put into landing->hold, if that is not NULL, once no push to it is under way. */
+	void (*released)(struct ferry_member *member, void *hold);
+	/**
+	 * D2H lane, around each copy into another rank's memory, which the copier has made when it returns. enter:
+	 * false: nothing is to be put there any more. NULL: what land holds is enough.
+	 */
+	bool (*enter)(struct ferry_member *member, uint32_t peer);
+	void (*leave)(struct ferry_member *member, uint32_t peer);
+	/**
+	 * That lane, the job has failed: true once nobody else puts into this rank's memory, nor will, so that its
+	 * calls may end. Whoever still does rings both lanes. NULL: nobody does.
+	 */
+	bool (*shut)(struct ferry_member *member, enum ferry_direction direction);
+	/** Looks whether the job has ended. */
+	bool (*failed)(struct ferry_member *member);
+	/** It has: why. *message stays as long as the member. */
+	ferryResult_t (*error)(struct ferry_member *member, const char **message);
+	/** Now and then, while calls are under way: whether all routers live; fails the job if not. */
+	void (*check)(struct ferry_member *member);
+	/** For how long its calls may wait. NULL: for ever. */
+	struct ferry_timeout (*timeout)(struct ferry_member *member);
+	/**
+	 * The router of that domain has been waited for for that long, as `why` says: ends it, so that another takes
+	 * its place; false where nobody would. NULL: nobody would.
+	 */
+	bool (*replace)(struct ferry_member *member, uint32_t domain, const char *why);
+	/** Calls of other communicators of the rank's process, on its device, that were made and are not over. */
+	uint32_t (*beside)(struct ferry_member *member);
+	/**
+	 * D2H lane, in each round: hands calls that the rank has submitted to the lanes; true if there were any. NULL:
+	 * nobody submits so.
+	 */
+	bool (*take)(struct ferry_member *member);
+	/**
+	 * D2H lane, now and then: false if the ring that it takes calls from does not say what was written there by
+	 * whoever takes them; text: what. NULL: as for `take`.
+	 */
+	bool (*ring_is_sane)(const struct ferry_member *member, char *text, size_t bytes);
+	/**
+	 * A captured call is reached by its stream; a call, or a run of a captured one, is over, and its stream has
+	 * been told.
+	 */
+	void (*begun)(struct ferry_member *member);
+	void (*ended)(struct ferry_member *member, const struct ferry_call *call);
+};
+
+struct ferry_lane_rank {
+	struct ferry_member *member;
+	enum ferry_direction direction;
+	struct ferry_doorbell *bell;           /* in the rank's line of the arena */
+	/* from others */
+	pthread_mutex_t inbox_lock;
+	struct ferry_call *inbox, **inbox_end; /* under inbox_lock */
+	_Atomic uint32_t inbox_filled;         /* written under inbox_lock; the lane also looks without */
+	_Atomic uint32_t announced;            /* calls that are about to come; who makes them, one thread at a time */
+	/* the lane's thread alone */
+	struct ferry_call *calls, **calls_end;
+	uint32_t out_of_line;                  /* of those: messages, and calls whose numbers rank 0 gives */
+	uint32_t seen_announced;
+	bool called;                           /* it has had a call */
+	uint32_t under_way;                    /* copies of its calls */
+	bool moves;                            /* as in the rank's line */
+	uint64_t message[FERRY_MAX_RANKS];     /* next message to or from each peer */
+	uint64_t slices[FERRY_MAX_RANKS];      /* of finished messages */
+	uint64_t published[FERRY_MAX_RANKS];   /* what the pair's line says of this lane's slices */
+	uint64_t idle_since;                   /* nanoseconds; 0: its last round found work */
+	/* nanoseconds: when it last waited for its stream, or (H2D) for a rank that had not come */
+	uint64_t awaited_until;
+	const struct ferry_call *watched;      /* the first call begun when it was last looked at: to compare with */
+	uint64_t watched_number;
+	bool reported;                         /* that it has not got on since then */
+	bool awaiting;                         /* and that others are told for whom (router/engine/traffic.h) */
+	uint64_t checked;                      /* when the routers were last looked at */
+	/* under the lock of the lanes */
+	bool leaves, left;                     /* left: the lane's thread will not touch it again */
+};
+
+/* Which call has which number, and which message. The D2H lane's alone, but for `fixed`, `ending` and `ended`. */
+struct ferry_order {
+	/* numbers up to this one are in the order of making; UINT64_MAX: all. Who makes calls, release */
+	_Atomic uint64_t fixed;
+	bool fixed_alone;        /* the last of them must be alone; before `fixed` is stored */
+	bool named_alone;        /* the last call begun under a number of rank 0's must be alone */
+	uint64_t last_seq[FERRY_PARITIES];                      /* number of the last call begun in each parity */
+	uint64_t router_seq[FERRY_PARITIES][FERRY_MAX_DOMAINS]; /* last call with work for that router */
+	/* last call finished in each parity, before the rank's line says so and after that; who ends it, release */
+	_Atomic uint64_t ending[FERRY_PARITIES], ended[FERRY_PARITIES];
+	uint64_t messages[2][FERRY_MAX_RANKS]; /* the last number given here, by direction and peer */
+	uint64_t runs;                         /* of named groups of messages */
+};
+
+struct ferry_member {
+	const struct ferry_member_ops *ops;
+	const struct ferry_job_arenas *shared; /* constant once the member has joined its lanes */
+	uint32_t rank;
+	bool awaits_quiet;                     /* constant: router/engine/put_targets.h */
+	const _Atomic uint32_t *weight;        /* of its job's turns on lanes that several share; NULL: 1 */
+	bool stopped;                          /* the rank's line says so; D2H lane, and who takes it off the lanes */
+	/* H2D lane: since when it waits for that, or UINT64_MAX: it has waited long enough */
+	uint64_t unquiet_since;
+	struct ferry_lanes *lanes;             /* written by ferry_lanes_join and _leave */
+	struct ferry_member *next;             /* on the same lanes; under their lock */
+	struct ferry_order order;
+	struct ferry_lane_rank lane_ranks[2];
+};
+
+static inline uint32_t ferry_member_weight(const struct ferry_member *member)
+{
+	return member->weight ? atomic_load_explicit(member->weight, memory_order_relaxed) : 1;
+}
+
+static inline struct ferry_rank_line *ferry_member_line(const struct ferry_member *member)
+{
+	return ferry_rank_line(member->shared, member->rank);
+}
+
+#endif

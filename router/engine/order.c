@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "router/engine/order.h"
+
+#include "ipc/error.h"
+#include "ipc/rankset.h"
+
+#include <string.h>
+
+static bool all_finished(const struct ferry_member *member, uint32_t parity, uint64_t seq)
+{
+	for (uint32_t rank = 0; rank < member->shared->nranks; rank++)
+		if (atomic_load_explicit(&ferry_rank_line(member->shared, rank)->finished[parity],
+		                         memory_order_acquire) < seq)
+			return false;
+	return true;
+}
+
+static uint64_t every_rank(const struct ferry_member *member)
+{
+	return ferry_rankset_all(member->shared->nranks);
+}
+
+uint32_t ferry_order_blocking_router(const struct ferry_member *member, uint64_t before)
+{
+	uint32_t parity = before % FERRY_PARITIES;
+	for (uint32_t domain = 0; domain < member->shared->ndomains; domain++) {
+		/* if later than `before`: it began because that was over */
+		uint64_t last = member->order.router_seq[parity][domain];
+		if (last <= before && atomic_load_explicit(&member->shared->arenas[domain].header->finished[parity],
+		                                           memory_order_acquire) < last)
+			return domain;
+	}
+	return FERRY_MAX_DOMAINS;
+}
+
+/*
+ * Whether call `seq`, and with it all before it in its parity, is over on all ranks and in all routers that had work.
+ */
+static bool is_over(const struct ferry_member *member, uint64_t seq)
+{
+	return all_finished(member, seq % FERRY_PARITIES, seq) &&
+	       ferry_order_blocking_router(member, seq) == FERRY_MAX_DOMAINS;
+}
+
+/* Whether the parity of call `seq` is free, and so is the staging where it, or the call before it, must be alone. */
+bool ferry_order_may_begin(const struct ferry_member *member, uint64_t seq, uint64_t after)
+{
+	return (seq <= FERRY_PARITIES || is_over(member, seq - FERRY_PARITIES)) && (!after || is_over(member, after));
+}
+
+/*
+ * Rank 0: the next number. The others: the number under which rank 0 has named this call; 0: not yet. And the call's
+ * `after`: the last one begun, if one of the two must be alone. Rank 0 waits for that; the others find it over, if it
+ * is the call before this.
+ */
+static uint64_t number_of(const struct ferry_member *member, struct ferry_call *call)
+{
+	uint64_t fixed = atomic_load_explicit(&member->order.fixed, memory_order_acquire), last = fixed;
+	for (uint32_t parity = 0; parity < FERRY_PARITIES; parity++)
+		last = member->order.last_seq[parity] > last ? member->order.last_seq[parity] : last;
+	bool alone = last == fixed ? member->order.fixed_alone : member->order.named_alone;
+	call->after = alone || call->steps->plan->flags & FERRY_PLAN_ALONE ? last : 0;
+	if (member->rank == 0)
+		return last + 1;
+	for (uint32_t parity = 0; parity < FERRY_PARITIES; parity++) {
+		const struct ferry_descriptor *first = &ferry_rank_line(member->shared, 0)->ring[parity];
+		uint64_t seq = atomic_load_explicit(&first->seq, memory_order_acquire);
+		/* It stays until this rank, too, has finished that call. */
+		if (seq > member->order.last_seq[parity] && seq % FERRY_PARITIES == parity &&
+		    atomic_load_explicit(&first->name, memory_order_relaxed) == call->name)
+			return seq;
+	}
+	return 0;
+}
+
+/* The stream has reached a call whose number rank 0 decides: true once it has one, and its parity is free. */
+bool ferry_order_begin(struct ferry_member *member, struct ferry_call *call)
+{
+	uint64_t seq = number_of(member, call);
+	if (!seq || !ferry_order_may_begin(member, seq, call->after))
+		return false;
+	member->order.named_alone = call->steps->plan->flags & FERRY_PLAN_ALONE;
+	ferry_call_arm(call, seq % FERRY_PARITIES);
+	member->order.last_seq[call->parity] = seq;
+	atomic_store_explicit(&call->steps->last_seq, seq, memory_order_relaxed);
+	if (call->captured) {
+		atomic_store_explicit(&call->lanes, 1 + ferry_call_descends(call), memory_order_relaxed);
+		member->ops->begun(member);
+	}
+	atomic_store_explicit(&call->seq, seq, memory_order_release);
+	return true;
+}
+
+void ferry_order_number_message(struct ferry_member *member, enum ferry_direction direction,
+                                struct ferry_transfer *transfer, uint64_t first[FERRY_MAX_RANKS])
+{
+	uint64_t *last = &member->order.messages[direction][transfer->peer];
+	transfer->message = *last = (transfer->message > *last ? transfer->message : *last) + 1;
+	if (!first[transfer->peer])
+		first[transfer->peer] = transfer->message;
+	transfer->first = first[transfer->peer];
+}
+
+void ferry_order_begin_messages(struct ferry_member *member, struct ferry_call *call)
+{
+	ferry_call_arm(call, 0);
+	for (enum ferry_direction direction = FERRY_DIR_D2H; direction <= FERRY_DIR_H2D; direction++) {
+		uint64_t first[FERRY_MAX_RANKS] = {0};
+		for (uint32_t i = 0; i < call->halves[direction].ntransfers; i++)
+			ferry_order_number_message(member, direction, &call->halves[direction].transfers[i], first);
+	}
+	if (call->captured) {
+		atomic_store_explicit(&call->lanes, 1 + ferry_call_descends(call), memory_order_relaxed);
+		member->ops->begun(member);
+	}
+	atomic_store_explicit(&call->seq, ++member->order.runs, memory_order_release);
+}
+
+uint64_t ferry_order_missing(const struct ferry_member *member, const struct ferry_call *call)
+{
+	uint64_t missing = 0;
+	for (uint32_t rank = 0; rank < member->shared->nranks; rank++) {
+		struct ferry_descriptor *theirs = &ferry_rank_line(member->shared, rank)->ring[call->parity];
+		if (atomic_load_explicit(&theirs->seq, memory_order_acquire) != ferry_call_number(call))
+			missing |= 1ull << rank;
+	}
+	return missing;
+}
+
+uint64_t ferry_order_blocked_by(const struct ferry_member *member, const struct ferry_call *call, uint64_t *ranks)
+{
+	uint64_t seq = ferry_call_number(call), before = call->after;
+	*ranks = 0;
+	if (seq > FERRY_PARITIES && !is_over(member, seq - FERRY_PARITIES))
+		before = seq - FERRY_PARITIES;
+	else if (!before || is_over(member, before))
+		return 0;
+	for (uint32_t rank = 0; rank < member->shared->nranks; rank++)
+		if (atomic_load_explicit(&ferry_rank_line(member->shared, rank)->finished[before % FERRY_PARITIES],
+		                         memory_order_acquire) < before)
+			*ranks |= 1ull << rank;
+	return before;
+}
+
+static void describe(const struct ferry_call *call, struct ferry_descriptor_fields *fields)
+{
+	*fields = (struct ferry_descriptor_fields){.plan_hash = call->steps->plan->hash,
+	                                           .count = call->count,
+	                                           .scalar = call->scalar,
+	                                           .name = call->name,
+	                                           .shape = call->shape,
+	                                           .root = call->root,
+	                                           .domains = call->steps->domains,
+	                                           .put_target = call->put_target};
+}
+
+void ferry_order_submit(struct ferry_member *member, struct ferry_call *call)
+{
+	uint64_t seq = ferry_call_number(call);
+	struct ferry_descriptor *own = &ferry_member_line(member)->ring[call->parity];
+	struct ferry_descriptor_fields fields;
+	if (call->device_scalar)
+		memcpy(&call->scalar, call->device_scalar, ferry_type_size(call->steps->plan->type));
+	describe(call, &fields);
+	/* One that is there is not taken back: a number that rank 0 has given would be lost with this router. */
+	if (!call->recovery || atomic_load_explicit(&own->seq, memory_order_relaxed) != seq)
+		ferry_descriptor_write(own, seq, &fields);
+	for (uint32_t domain = 0; domain < member->shared->ndomains; domain++)
+		if (call->steps->domains >> domain & 1)
+			member->order.router_seq[call->parity][domain] = seq;
+	if (call->steps->plan->flags & FERRY_PLAN_VARIABLE)
+		for (uint32_t i = 0; i < call->halves[FERRY_DIR_D2H].ntransfers; i++) {
+			const struct ferry_transfer *transfer = &call->halves[FERRY_DIR_D2H].transfers[i];
+			struct ferry_counter *counter = transfer->step->counter;
+			uint64_t value = atomic_load_explicit(&counter->value, memory_order_relaxed);
+			if ((uint32_t)(value >> 32) == (uint32_t)seq) /* by the router before this one, and more */
+				continue;
+			atomic_store_explicit(&counter->length, transfer->length, memory_order_relaxed);
+			ferry_publish(member->shared, transfer->step->instr, counter, seq, 0);
+		}
+	/* of two ranks that submit together, at least one sees that both have: it wakes those who wait */
+	ferry_full_fence();
+	if (call->name && member->rank == 0) /* they wait for the name */
+		ferry_wake(member->shared, every_rank(member), 0, 0);
+	if (!ferry_order_missing(member, call))
+		ferry_wake(member->shared, every_rank(member), 0, call->steps->domains);
+}
+
+/* True once all ranks have submitted the same call; a difference ends the communicator. */
+bool ferry_order_agreed(struct ferry_member *member, const struct ferry_call *call)
+{
+	struct ferry_descriptor_fields mine, theirs;
+	if (ferry_order_missing(member, call))
+		return false;
+	describe(call, &mine);
+	for (uint32_t rank = 0; rank < member->shared->nranks; rank++) {
+		char text[FERRY_MESSAGE_BYTES];
+		ferry_descriptor_read(&ferry_rank_line(member->shared, rank)->ring[call->parity], &theirs);
+		if (ferry_descriptor_agree(&mine, &theirs))
+			continue;
+		ferry_descriptor_disagreement(text, sizeof text, ferry_call_number(call), member->rank, &mine, rank,
+		                              &theirs);
+		member->ops->fail(member, ferryInvalidUsage, text);
+		return false;
+	}
+	return true;
+}
+
+/* ---- the end ---- */
+
+static void end_call(struct ferry_member *member, struct ferry_call *call)
+{
+	const char *message = "";
+	ferryResult_t result = ferrySuccess;
+	uint64_t seq = ferry_call_number(call);
+	if (member->ops->failed(member)) {
+		result = member->ops->error(member, &message);
+	} else if (call->ops->ending) {
+		call->ops->ending(call);
+	}
+	if (!result && call->steps) {
+		atomic_store_explicit(&member->order.ending[call->parity], seq, memory_order_release);
+		atomic_store_explicit(&ferry_member_line(member)->finished[call->parity], seq, memory_order_release);
+		atomic_store_explicit(&member->order.ended[call->parity], seq, memory_order_release);
+		ferry_full_fence(); /* of two ranks that finish together, at least one sees that both have */
+		if (all_finished(member, call->parity, seq))
+			ferry_wake(member->shared, every_rank(member), 0, 0);
+	}
+	call->ops->finish(call, result, message);
+	/*
+	 * Not before the word is 0 again: the D2H lane, which sees the last run over by this, would take it for the
+	 * next replay.
+	 */
+	if (call->captured)
+		atomic_store_explicit(&call->seq, 0, memory_order_release);
+	member->ops->ended(member, call);
+}
+
+void ferry_order_end_half(struct ferry_member *member, struct ferry_call *call)
+{
+	if (atomic_fetch_sub_explicit(&call->lanes, 1, memory_order_acq_rel) == 1)
+		end_call(member, call);
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The order of a job's calls, from "the stream has reached it" to "the stream may go on": a call's number, its parity,
+ * the descriptor that tells the other ranks, the comparison with theirs, and its end. By the D2H lane's thread, where
+ * nothing else is said.
+ */
+#ifndef FERRY_ROUTER_ENGINE_ORDER_H
+#define FERRY_ROUTER_ENGINE_ORDER_H
+
+#include "router/engine/member.h"
+
+/** The stream has reached a call whose number rank 0 decides: true once it has one, and its parity is free. */
+bool ferry_order_begin(struct ferry_member *member, struct ferry_call *call);
+
+/**
+ * The same for a named group of messages, which begins at once: numbers them, each above its `message`, which is how
+ * many were numbered when they were made, or its number in the run before.
+ */
+void ferry_order_begin_messages(struct ferry_member *member, struct ferry_call *call);
+
+/** One of them; first: by peer, the number of its first one with that, 0: none yet. */
+void ferry_order_number_message(struct ferry_member *member, enum ferry_direction direction,
+                                struct ferry_transfer *transfer, uint64_t first[FERRY_MAX_RANKS]);
+
+/**
+ * Whether the call before in this one's parity, and call `after` (0: none), are over on all ranks and in the routers
+ * that had work.
+ */
+bool ferry_order_may_begin(const struct ferry_member *member, uint64_t seq, uint64_t after);
+
+/**
+ * The call before this one that is not over, so that this one may not begin; 0: none. *ranks: bit r: rank r has not
+ * finished it; 0: a router.
+ */
+uint64_t ferry_order_blocked_by(const struct ferry_member *member, const struct ferry_call *call, uint64_t *ranks);
+
+/** The domain of a router that has not finished call `before`, in which it had work; FERRY_MAX_DOMAINS: none. */
+uint32_t ferry_order_blocking_router(const struct ferry_member *member, uint64_t before);
+
+/** Tells the other ranks and the routers. */
+void ferry_order_submit(struct ferry_member *member, struct ferry_call *call);
+
+/** Bit r: rank r has not submitted the call. Either lane. */
+uint64_t ferry_order_missing(const struct ferry_member *member, const struct ferry_call *call);
+
+/** True once all ranks have submitted the same call; a difference ends the job. */
+bool ferry_order_agreed(struct ferry_member *member, const struct ferry_call *call);
+
+/** A lane is done with its half of the run; the second to say so ends it. Either lane. */
+void ferry_order_end_half(struct ferry_member *member, struct ferry_call *call);
+
+#endif

@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "router/engine/pair.h"
+
+#include "ipc/error.h"
+#include "ipc/publish.h"
+
+#include <math.h>
+
+/*
+ * The root is tuning.c's: each slice costs its lanes the same, whatever its length, and a message takes the time of
+ * one more slice than it has. The factor was found by trying (docs/lab/send-receive.md).
+ */
+#define COST_BYTES 400000.0
+#define SLICE_LEAST (64u << 10)
+#define ROUND 4096u
+#define PUSH_SLICE (256u << 20) /* one copy: engines pause between copies */
+
+/* Ends that agree on a message's length agree on this, and those that do not learn it from the first slot. */
+static uint32_t slice_of(uint32_t slot_bytes, uint64_t length)
+{
+	uint64_t best = (uint64_t)sqrt(COST_BYTES * (double)length);
+	best = best < SLICE_LEAST ? SLICE_LEAST : best;
+	best = best > slot_bytes ? slot_bytes : best;
+	/* Slices of equal length: the last one is not a stub. */
+	uint64_t nslices = length ? (length + best - 1) / best : 1, longest = (length + nslices - 1) / nslices;
+	uint64_t slice = length ? (longest + ROUND - 1) / ROUND * ROUND : best;
+	return slice < slot_bytes ? (uint32_t)slice : slot_bytes;
+}
+
+void ferry_pair_cut(struct ferry_transfer *transfer, bool puts, uint32_t slot_bytes)
+{
+	transfer->puts = puts;
+	transfer->slice = puts ? PUSH_SLICE : slice_of(slot_bytes, transfer->length);
+	transfer->nslices = (uint32_t)((transfer->length + transfer->slice - 1) / transfer->slice);
+	if (!transfer->nslices)
+		transfer->nslices = 1; /* an empty message is a message too */
+}
+
+/* window: NULL, or where to put the address of the slot that the slice goes through. */
+static struct ferry_pair_line *line_of(const struct ferry_lane_rank *lane_rank, const struct ferry_transfer *transfer,
+                                       uint64_t slice, char **window)
+{
+	const struct ferry_member *member = lane_rank->member;
+	uint32_t self = member->rank;
+	uint32_t source = lane_rank->direction == FERRY_DIR_D2H ? self : transfer->peer;
+	uint32_t destination = lane_rank->direction == FERRY_DIR_D2H ? transfer->peer : self;
+	const struct ferry_arena *arena = &member->shared->arenas[member->shared->rank_domain[source]];
+	if (window)
+		*window = ferry_pair_window(arena, source, destination) +
+		          slice % FERRY_PAIR_SLOTS * arena->pair_slot_bytes;
+	return &arena->pair_lines[source * arena->nranks + destination];
+}
+
+/* An empty message has no bytes to push: its head alone says that it has come. */
+static bool is_pushed(const struct ferry_transfer *transfer)
+{
+	return transfer->puts && transfer->length;
+}
+
+/* What one end, and the other, says of a message. */
+struct said {
+	uint64_t bytes;
+	uint32_t type;
+	bool pushed;
+};
+
+static struct said said_here(const struct ferry_transfer *transfer)
+{
+	return (struct said){transfer->length, transfer->type, is_pushed(transfer)};
+}
+
+static bool is_same(struct said mine, struct said theirs)
+{
+	return mine.bytes == theirs.bytes && mine.type == theirs.type && mine.pushed == theirs.pushed;
+}
+
+static const char *name_of(uint32_t type)
+{
+	const char *name = ferry_type_name((ferryDataType_t)type);
+	return name ? name : "an unknown type";
+}
+
+static void disagree(struct ferry_lane_rank *lane_rank, const struct ferry_transfer *transfer, struct said theirs)
+{
+	static const char *const ways[] = {" through the host", " by a push"};
+	char text[FERRY_MESSAGE_BYTES];
+	struct said mine = said_here(transfer);
+	bool d2h = lane_rank->direction == FERRY_DIR_D2H;
+	/* Of messages that differ, the ways may for that alone. */
+	bool settings = mine.bytes == theirs.bytes && mine.type == theirs.type && mine.pushed != theirs.pushed;
+	struct said sent = d2h ? mine : theirs, received = d2h ? theirs : mine;
+	snprintf(text, sizeof text,
+	         "message %llu from rank %u to rank %u: sent %llu bytes of %s%s, received as %llu bytes of %s%s%s",
+	         (unsigned long long)transfer->message, d2h ? lane_rank->member->rank : transfer->peer,
+	         d2h ? transfer->peer : lane_rank->member->rank, (unsigned long long)sent.bytes, name_of(sent.type),
+	         settings ? ways[sent.pushed] : "", (unsigned long long)received.bytes, name_of(received.type),
+	         settings ? ways[received.pushed] : "",
+	         settings ? ": FERRY_FABRICS, FERRY_SHARES or FERRY_HOST_LINK differ on the two ranks" : "");
+	lane_rank->member->ops->fail(lane_rank->member, ferryInvalidUsage, text);
+}
+
+static bool message_agrees(struct ferry_lane_rank *lane_rank, const struct ferry_transfer *transfer,
+                           const struct ferry_pair_slot *slot)
+{
+	struct said theirs = {atomic_load_explicit(&slot->bytes, memory_order_relaxed),
+	                      atomic_load_explicit(&slot->type, memory_order_relaxed),
+	                      atomic_load_explicit(&slot->pushed, memory_order_relaxed)};
+	uint64_t message = atomic_load_explicit(&slot->message, memory_order_relaxed);
+	if (is_same(said_here(transfer), theirs) && message == transfer->message)
+		return true;
+	disagree(lane_rank, transfer, theirs);
+	return false;
+}
+
+/* Receiver, when it is the message's turn. */
+static void post(struct ferry_lane_rank *lane_rank, const struct ferry_transfer *transfer)
+{
+	struct ferry_pair_post *there = &line_of(lane_rank, transfer, 0, NULL)->post;
+	atomic_store_explicit(&there->bytes, transfer->length, memory_order_relaxed);
+	atomic_store_explicit(&there->type, transfer->type, memory_order_relaxed);
+	atomic_store_explicit(&there->index, transfer->put_target.index, memory_order_relaxed);
+	atomic_store_explicit(&there->generation, transfer->put_target.generation, memory_order_relaxed);
+	atomic_store_explicit(&there->offset, transfer->put_target.offset, memory_order_relaxed);
+	atomic_store_explicit(&there->message, transfer->message, memory_order_release);
+	ferry_wake(lane_rank->member->shared, 1ull << transfer->peer, 0, 0);
+}
+
+/* Sender: true once the receiver has posted where its buffer is, which is *to then. */
+static bool find_put_target(struct ferry_lane_rank *lane_rank, struct ferry_transfer *transfer)
+{
+	const struct ferry_pair_post *there = &line_of(lane_rank, transfer, 0, NULL)->post;
+	if (transfer->destination)
+		return true;
+	if (atomic_load_explicit(&there->message, memory_order_acquire) != transfer->message)
+		return false;
+	struct said theirs = {atomic_load_explicit(&there->bytes, memory_order_relaxed),
+	                      atomic_load_explicit(&there->type, memory_order_relaxed), true};
+	struct ferry_buffer_name name = {
+	        .index = atomic_load_explicit(&there->index, memory_order_relaxed),
+	        .generation = atomic_load_explicit(&there->generation, memory_order_relaxed),
+	        .offset = atomic_load_explicit(&there->offset, memory_order_relaxed)};
+	struct ferry_put_target put_target = {0};
+	if (!is_same(said_here(transfer), theirs)) {
+		disagree(lane_rank, transfer, theirs);
+		return false;
+	}
+	ferryResult_t result = lane_rank->member->ops->land(lane_rank->member, transfer->peer, &name, theirs.bytes,
+	                                                    &put_target);
+	if (result) {
+		lane_rank->member->ops->fail(lane_rank->member, result, ferry_last_message());
+		return false;
+	}
+	transfer->destination = put_target.address;
+	transfer->process = put_target.process;
+	transfer->hold = put_target.hold;
+	return true;
+}
+
+static bool push(struct ferry_pushes *pushes, struct ferry_lane_rank *lane_rank, struct ferry_call *call,
+                 struct ferry_transfer *transfer, uint64_t start, uint64_t bytes)
+{
+	struct ferry_copies *copies = ferry_pushes_to(pushes, transfer->peer);
+	if (!copies) {
+		lane_rank->member->ops->fail(lane_rank->member, ferryUnhandledDeviceError, ferry_last_message());
+		return false;
+	}
+	const struct ferry_put_target to = {.address = transfer->destination + start,
+	                                    .process = transfer->process,
+	                                    .from = lane_rank->member->rank,
+	                                    .to = transfer->peer};
+	return !ferry_copies_full(copies) &&
+	       ferry_copies_push(copies, lane_rank, call, transfer, &to, transfer->user + start, bytes, 1);
+}
+
+/* Fields first, then `message`: a receiver may look before the slice is published. */
+static void fill_head(struct ferry_pair_slot *slot, const struct ferry_transfer *transfer)
+{
+	atomic_store_explicit(&slot->bytes, transfer->length, memory_order_relaxed);
+	atomic_store_explicit(&slot->type, transfer->type, memory_order_relaxed);
+	atomic_store_explicit(&slot->pushed, is_pushed(transfer), memory_order_relaxed);
+	atomic_store_explicit(&slot->message, transfer->message, memory_order_release);
+}
+
+/*
+ * A receiver that does not expect a push, as it expects fewer bytes or its settings are others, posts nothing, and
+ * waits for a slice: it is to find out.
+ */
+static void notify(struct ferry_lane_rank *lane_rank, struct ferry_pair_slot *slot, struct ferry_transfer *transfer)
+{
+	if (transfer->published)
+		return;
+	fill_head(slot, transfer);
+	transfer->published = true;
+	ferry_wake(lane_rank->member->shared, 0, 1ull << transfer->peer, 0);
+}
+
+/* Nothing has been published: the message is about to be pushed, and this end expects one that is not. */
+static void look_for_push(struct ferry_lane_rank *lane_rank, const struct ferry_transfer *transfer,
+                          const struct ferry_pair_slot *slot)
+{
+	if (!transfer->puts && !transfer->issued &&
+	    atomic_load_explicit(&slot->message, memory_order_acquire) == transfer->message)
+		message_agrees(lane_rank, transfer, slot);
+}
+
+bool ferry_pair_waits(const struct ferry_lane_rank *lane_rank, const struct ferry_transfer *transfer)
+{
+	if (transfer->finished == transfer->nslices)
+		return false;
+	if (lane_rank->direction == FERRY_DIR_D2H)
+		return true;
+	const struct ferry_pair_line *line = line_of(lane_rank, transfer, 0, NULL);
+	return transfer->current &&
+	       transfer->base + transfer->nslices > atomic_load_explicit(&line->d2h.value, memory_order_acquire);
+}
+
+void ferry_pair_say_wait(const struct ferry_lane_rank *lane_rank, const struct ferry_transfer *transfer, char *text,
+                         size_t bytes)
+{
+	const struct ferry_pair_line *line = line_of(lane_rank, transfer, 0, NULL);
+	const struct ferry_pair_turn *turn = &line->ends[!lane_rank->direction].turns[transfer->message % 2];
+	unsigned long long message = transfer->message;
+	uint64_t sent = atomic_load_explicit(&line->d2h.value, memory_order_relaxed) - transfer->base;
+	bool begun = atomic_load_explicit(&turn->message, memory_order_relaxed) == transfer->message;
+	if (lane_rank->direction == FERRY_DIR_D2H && !begun)
+		snprintf(text, bytes, "rank %u to receive message %llu", transfer->peer, message);
+	else if (lane_rank->direction == FERRY_DIR_D2H)
+		snprintf(text, bytes, "rank %u to take slice %u of %u of message %llu", transfer->peer,
+		         transfer->issued + 1, transfer->nslices, message);
+	else if (!begun)
+		snprintf(text, bytes, "message %llu, which rank %u has not sent", message, transfer->peer);
+	else
+		snprintf(text, bytes, "message %llu of rank %u, of which %llu of %u slices have come", message,
+		         transfer->peer, (unsigned long long)sent, transfer->nslices);
+}
+
+static void take_turn(struct ferry_lane_rank *lane_rank, const struct ferry_call *call,
+                      const struct ferry_transfer *transfer)
+{
+	struct ferry_pair_line *line = line_of(lane_rank, transfer, 0, NULL);
+	struct ferry_pair_turn *turn = &line->ends[lane_rank->direction].turns[transfer->message % 2];
+	bool named = call->name && call->ops->run;
+	if (atomic_load_explicit(&turn->message, memory_order_relaxed) == transfer->message &&
+	    atomic_load_explicit(&turn->base, memory_order_relaxed) == transfer->base)
+		return; /* a router before this one has said so */
+	atomic_store_explicit(&turn->message, 0, memory_order_relaxed);
+	atomic_store_explicit(&turn->base, transfer->base, memory_order_release);
+	atomic_store_explicit(&turn->first, named ? transfer->first : 0, memory_order_release);
+	atomic_store_explicit(&turn->call, named ? call->ops->run(call) : 0, memory_order_release);
+	atomic_store_explicit(&turn->message, transfer->message, memory_order_release);
+}
+
+bool ferry_pair_published_is_there(const struct ferry_lane_rank *lane_rank, char *text, size_t bytes)
+{
+	bool d2h = lane_rank->direction == FERRY_DIR_D2H;
+	for (uint32_t peer = 0; peer < lane_rank->member->shared->nranks; peer++) {
+		const struct ferry_transfer any = {.peer = peer};
+		const struct ferry_pair_line *line = line_of(lane_rank, &any, 0, NULL);
+		uint64_t there = atomic_load_explicit(d2h ? &line->d2h.value : &line->h2d.value, memory_order_relaxed);
+		if (there == lane_rank->published[peer])
+			continue;
+		snprintf(text, bytes, "rank %u: the arena says that it has %s %llu slices %s rank %u; it has %llu",
+		         lane_rank->member->rank, d2h ? "sent" : "taken", (unsigned long long)there,
+		         d2h ? "to" : "from", peer, (unsigned long long)lane_rank->published[peer]);
+		return false;
+	}
+	return true;
+}
+
+bool ferry_pair_is_sane(const struct ferry_lane_rank *lane_rank, const struct ferry_transfer *transfer, char *text,
+                        size_t bytes)
+{
+	const struct ferry_pair_line *line = line_of(lane_rank, transfer, 0, NULL);
+	bool d2h = lane_rank->direction == FERRY_DIR_D2H;
+	uint64_t sent = atomic_load_explicit(&line->d2h.value, memory_order_acquire);
+	uint64_t taken = atomic_load_explicit(&line->h2d.value, memory_order_acquire);
+	uint64_t there = atomic_load_explicit(&line->post.message, memory_order_acquire);
+	uint64_t own = transfer->base + transfer->finished, issued = transfer->base + transfer->issued;
+	/* where it is to be pushed to has been posted; the next message's place is not yet */
+	bool posted = !transfer->puts || (d2h ? there <= transfer->message : there == transfer->message);
+	if (posted &&
+	    (d2h ? sent == own && taken <= own : taken == own && sent >= issued && sent - own <= FERRY_PAIR_SLOTS))
+		return true;
+	snprintf(text, bytes,
+	         "message %llu from rank %u to rank %u: the arena says that %llu slices were sent and %llu taken, and "
+	         "where message %llu goes; rank %u has %s %llu",
+	         (unsigned long long)transfer->message, d2h ? lane_rank->member->rank : transfer->peer,
+	         d2h ? transfer->peer : lane_rank->member->rank, (unsigned long long)sent, (unsigned long long)taken,
+	         (unsigned long long)there, lane_rank->member->rank, d2h ? "sent" : "taken", (unsigned long long)own);
+	return false;
+}
+
+bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_pushes *pushes, struct ferry_lane_rank *lane_rank,
+                      struct ferry_call *call, struct ferry_transfer *transfer)
+{
+	char *window;
+	if (transfer->issued == transfer->nslices)
+		return false;
+	if (!transfer->current) {
+		if (lane_rank->message[transfer->peer] != transfer->message)
+			return false;
+		/* What nobody will take is not sent into the window, as if it had arrived (router/engine/stall.h). */
+		if (lane_rank->direction == FERRY_DIR_D2H &&
+		    ferry_departed(lane_rank->member->shared) >> transfer->peer & 1)
+			return false;
+		transfer->current = true;
+		transfer->base = lane_rank->slices[transfer->peer];
+		take_turn(lane_rank, call, transfer);
+		if (transfer->puts && lane_rank->direction == FERRY_DIR_H2D)
+			post(lane_rank, transfer);
+	}
+	bool pushed = is_pushed(transfer);
+	uint64_t slice = transfer->base + transfer->issued;
+	struct ferry_pair_line *line = line_of(lane_rank, transfer, slice, &window);
+	uint64_t start = (uint64_t)transfer->issued * transfer->slice;
+	uint64_t bytes = transfer->length - start < transfer->slice ? transfer->length - start : transfer->slice;
+	struct ferry_pair_slot *slot = &line->slots[slice % FERRY_PAIR_SLOTS];
+	if (lane_rank->direction == FERRY_DIR_D2H) {
+		if (slice >= atomic_load_explicit(&line->h2d.value, memory_order_acquire) + FERRY_PAIR_SLOTS)
+			return false;
+		if (pushed) {
+			notify(lane_rank, slot, transfer);
+			if (!find_put_target(lane_rank, transfer))
+				return false;
+			fill_head(slot, transfer);
+			return push(pushes, lane_rank, call, transfer, start, bytes);
+		}
+		fill_head(slot, transfer);
+		return !ferry_copies_full(copies) && ferry_copies_start(copies, lane_rank, call, transfer, window,
+		                                                        transfer->user + start, bytes, true);
+	}
+	if (slice >= atomic_load_explicit(&line->d2h.value, memory_order_acquire)) {
+		look_for_push(lane_rank, transfer, slot);
+		return false;
+	}
+	if (!transfer->issued && !message_agrees(lane_rank, transfer, slot))
+		return false;
+	/* What was pushed is there: it only takes its turn. */
+	return !ferry_copies_full(copies) &&
+	       ferry_copies_start(copies, lane_rank, call, transfer, transfer->user + start, window, pushed ? 0 : bytes,
+	                          true);
+}
+
+void ferry_pair_publish(struct ferry_lane_rank *lane_rank, struct ferry_transfer *transfer)
+{
+	struct ferry_pair_line *line = line_of(lane_rank, transfer, 0, NULL);
+	bool d2h = lane_rank->direction == FERRY_DIR_D2H;
+	uint64_t peer = 1ull << transfer->peer;
+	lane_rank->published[transfer->peer] = transfer->base + transfer->finished;
+	atomic_store_explicit(d2h ? &line->d2h.value : &line->h2d.value, lane_rank->published[transfer->peer],
+	                      memory_order_release);
+	ferry_wake(lane_rank->member->shared, d2h ? 0 : peer, d2h ? peer : 0, 0);
+}
+
+void ferry_pair_done(struct ferry_lane_rank *lane_rank, const struct ferry_call *call, struct ferry_transfer *transfer)
+{
+	/* Now, not with the call: others of its messages may wait for ranks that come much later. */
+	if (transfer->hold)
+		lane_rank->member->ops->released(lane_rank->member, transfer->hold);
+	transfer->hold = NULL;
+	if (call->name && transfer->last && call->ops->passed)
+		call->ops->passed(call, lane_rank->direction, transfer->peer);
+	lane_rank->message[transfer->peer]++;
+	lane_rank->slices[transfer->peer] += transfer->nslices;
+}

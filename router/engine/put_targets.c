@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "router/engine/put_targets.h"
+
+#include "ipc/error.h"
+#include "ipc/publish.h"
+#include "ipc/rankset.h"
+#include "ipc/wait.h"
+
+#define PATIENCE_NS 10000000000ull
+
+/*
+ * A PUT to that rank of which something is left. What a router before this one has put is over, and so may the call be
+ * for that rank, whose buffer is its application's then.
+ */
+static bool puts_to(const struct ferry_transfer *transfer, uint32_t peer)
+{
+	const struct ferry_instr *instr = transfer->step->instr;
+	return instr->opcode == FERRY_PUT && instr->peer == peer && transfer->finished < transfer->nslices;
+}
+
+/* How far this rank's PUTs reach into that rank's buffer. */
+static uint64_t reach(const struct ferry_half *half, uint32_t peer)
+{
+	uint64_t bytes = 0;
+	for (uint32_t i = 0; i < half->ntransfers; i++) {
+		const struct ferry_instr *instr = half->transfers[i].step->instr;
+		uint64_t end = instr->user_destination + instr->length;
+		if (puts_to(&half->transfers[i], peer) && end > bytes)
+			bytes = end;
+	}
+	return bytes;
+}
+
+static bool find(struct ferry_member *member, struct ferry_call *call, uint32_t peer)
+{
+	struct ferry_descriptor_fields theirs;
+	struct ferry_put_target put_target = {0};
+	const struct ferry_half *half = &call->halves[FERRY_DIR_D2H];
+	uint64_t bytes = reach(half, peer);
+	if (!bytes)
+		return true; /* all of them are empty, or over */
+	ferry_descriptor_read(&ferry_rank_line(member->shared, peer)->ring[call->parity], &theirs);
+	ferryResult_t result = member->ops->land(member, peer, &theirs.put_target, bytes, &put_target);
+	if (result) {
+		member->ops->fail(member, result, ferry_last_message());
+		return false;
+	}
+	for (uint32_t i = 0; i < half->ntransfers; i++) {
+		struct ferry_transfer *transfer = &half->transfers[i];
+		if (!puts_to(transfer, peer))
+			continue;
+		transfer->destination = put_target.address + transfer->step->instr->user_destination;
+		transfer->process = put_target.process;
+		transfer->hold = put_target.hold;
+		put_target.hold = NULL;
+	}
+	return true;
+}
+
+bool ferry_put_targets_find(struct ferry_member *member, struct ferry_call *call)
+{
+	if (call->landed == ferry_call_number(call) || !ferry_order_agreed(member, call))
+		return false;
+	call->landed = ferry_call_number(call);
+	for (uint64_t left = call->steps->puts_to; left; left &= left - 1)
+		if (!find(member, call, ferry_rankset_lowest(left)))
+			break;
+	return true;
+}
+
+void ferry_put_targets_release(struct ferry_member *member, struct ferry_call *call)
+{
+	const struct ferry_half *half = &call->halves[FERRY_DIR_D2H];
+	for (uint32_t i = 0; half->transfers && i < half->ntransfers; i++) { /* NULL: it has never run */
+		struct ferry_transfer *transfer = &half->transfers[i];
+		if (transfer->hold)
+			member->ops->released(member, transfer->hold);
+		transfer->hold = NULL;
+	}
+}
+
+/* ---- the end ---- */
+
+void ferry_put_targets_stop(struct ferry_member *member)
+{
+	if (member->stopped)
+		return;
+	member->stopped = true;
+	atomic_store_explicit(&ferry_member_line(member)->stopped, 1, memory_order_release);
+	ferry_wake(member->shared, 0, ferry_rankset_all(member->shared->nranks), 0);
+}
+
+/* As it was made: the D2H lane may be about to ready it for a run. */
+static bool is_landed_in(const struct ferry_call *call)
+{
+	const struct ferry_half *half = &call->halves[FERRY_DIR_H2D];
+	uint32_t parity = 0;
+	while (parity + 1 < FERRY_PARITIES && !half->prepared[parity])
+		parity++;
+	for (uint32_t i = 0; half->prepared[parity] && i < half->ntransfers; i++) {
+		const struct ferry_transfer *transfer = &half->prepared[parity][i];
+		if (transfer->step ? transfer->step->instr->opcode == FERRY_WAIT_PUT : transfer->puts)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Bit r: rank r, whose GPU reaches this rank's memory, may put into it still. Who has left does not: its calls are
+ * over. Where its router had died when it left, nobody has said that it has stopped.
+ */
+static uint64_t putting(const struct ferry_member *member)
+{
+	const struct ferry_job_arenas *shared = member->shared;
+	uint64_t left = ferry_departed(shared);
+	uint32_t ended = atomic_load_explicit(&ferry_member_line(member)->ended, memory_order_acquire);
+	uint64_t ranks = 0;
+	for (uint32_t rank = 0; rank < shared->nranks; rank++) {
+		uint32_t domain = shared->rank_domain[rank];
+		uint64_t reach = atomic_load_explicit(&shared->arenas[domain].header->reach[rank],
+		                                      memory_order_relaxed);
+		if (reach >> member->rank & 1 && !(ended >> domain & 1) && !(left >> rank & 1) &&
+		    !atomic_load_explicit(&ferry_rank_line(shared, rank)->stopped, memory_order_acquire))
+			ranks |= 1ull << rank;
+	}
+	return ranks;
+}
+
+bool ferry_put_targets_are_quiet(struct ferry_member *member, const struct ferry_call *call)
+{
+	char text[FERRY_RANKSET_TEXT];
+	if (!member->awaits_quiet || member->unquiet_since == UINT64_MAX || !is_landed_in(call))
+		return true;
+	uint64_t ranks = putting(member), now = ferry_now_ns();
+	if (!ranks)
+		return true;
+	if (!member->unquiet_since)
+		member->unquiet_since = now;
+	if (now - member->unquiet_since < PATIENCE_NS)
+		return false;
+	member->unquiet_since = UINT64_MAX;
+	ferry_log(FERRY_LOG_WARN,
+	          "the job has failed, and for 10 s nobody has said that copies of %s into memory of rank %u are over: "
+	          "its streams go on all the same",
+	          ferry_rankset_print(ranks, text), member->rank);
+	return true;
+}

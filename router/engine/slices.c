@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "router/engine/slices.h"
+
+#include "ipc/error.h"
+#include "router/engine/member.h"
+#include "router/engine/pair.h"
+#include "router/reduce/cache.h"
+
+#include <stdio.h>
+
+#define PASSED_ON 4u /* slices of a PUT in one copy, where others wait for them to pass them on */
+
+static void transfer_done(struct ferry_lane_rank *lane_rank, struct ferry_call *call, struct ferry_transfer *transfer)
+{
+	if (!transfer->step)
+		ferry_pair_done(lane_rank, call, transfer);
+	call->halves[lane_rank->direction].left--;
+}
+
+static uint64_t bytes_in_slice(const struct ferry_plan *plan, const struct ferry_transfer *transfer, uint32_t slice)
+{
+	uint64_t left = transfer->length - (uint64_t)slice * plan->slice;
+	return left < plan->slice ? left : plan->slice;
+}
+
+/*
+ * What a copy engine writes and no cache holds goes to a few ways of the last-level cache, and on to memory as soon as
+ * those are full; what is in the cache already is written in place and stays. Cores that reduce bring the windows there
+ * by reading them. Windows that only pass data on, from copy engine to copy engine, need a core that reads: this lane,
+ * a part of each slice that has arrived, another part each time the slot comes round (AllToAll of 256 MiB:
+ * docs/lab/data-that-passes-through.md). Not of a window that nobody reads: its slots wait for nobody, and the next
+ * slice may be on its way already.
+ */
+static void keep_window(const struct ferry_call *call, const struct ferry_transfer *transfer, uint32_t slice)
+{
+	const struct ferry_plan *plan = call->steps->plan;
+	uint64_t seq = ferry_call_number(call), lap = slice / plan->window + ferry_plan_lap(plan, seq);
+	ferry_keep_part(transfer->step->window + ferry_plan_slot(plan, seq, slice),
+	                bytes_in_slice(plan, transfer, slice), lap);
+}
+
+/* A slice has arrived: publish it. */
+static void slice_done(const struct ferry_copies *copies, const struct ferry_copying *copying)
+{
+	struct ferry_lane_rank *lane_rank = copying->lane_rank;
+	struct ferry_call *call = copying->call;
+	struct ferry_transfer *transfer = copying->transfer;
+	transfer->finished += copying->slices;
+	if (!transfer->step)
+		ferry_pair_publish(lane_rank, transfer);
+	else if (transfer->step->instr->opcode != FERRY_COPY)
+		ferry_publish(lane_rank->member->shared, transfer->step->instr, transfer->step->counter,
+		              ferry_call_number(call), transfer->finished);
+	if (copies->queue.copier->ops->direct_memory_access && transfer->step && transfer->step->only_passes_on)
+		keep_window(call, transfer, transfer->finished - 1);
+	if (transfer->finished == transfer->nslices)
+		transfer_done(lane_rank, call, transfer);
+}
+
+static bool reap_queue(struct ferry_copies *copies)
+{
+	struct ferry_copying copying;
+	bool progress = false;
+	if (!ferry_copies_any(copies))
+		return false;
+	uint64_t finished = ferry_copies_finished(copies);
+	while (ferry_copies_take(copies, finished, &copying)) {
+		slice_done(copies, &copying);
+		progress = true;
+	}
+	return progress;
+}
+
+bool ferry_slices_reap(struct ferry_copies *copies, struct ferry_pushes *pushes)
+{
+	bool progress = reap_queue(copies);
+	for (uint32_t left = pushes->open; left; left &= left - 1)
+		progress |= reap_queue(&pushes->queues[__builtin_ctz(left)]);
+	return progress;
+}
+
+/* Variable plans: the length of a chunk is in its producer's counter, valid once the counter has this call's tag. */
+static uint32_t open_variable(const struct ferry_call *call, const struct ferry_transfer *transfer)
+{
+	uint32_t open = transfer->nslices, slice = call->steps->plan->slice;
+	for (uint32_t i = 0; i < transfer->step->ngates; i++) {
+		const struct ferry_gate *gate = &transfer->step->gates[i];
+		uint64_t value = atomic_load_explicit(&gate->counter->value, memory_order_acquire);
+		uint32_t slices = ferry_counter_slices(value, ferry_call_number(call));
+		if (gate->lag) {
+			if ((uint64_t)slices + gate->lag < open)
+				open = slices + gate->lag;
+			continue;
+		}
+		if ((uint32_t)(value >> 32) != (uint32_t)ferry_call_number(call))
+			return 0;
+		uint64_t length = atomic_load_explicit(&gate->counter->length, memory_order_relaxed);
+		if (slices < (length + slice - 1) / slice && slices < open)
+			open = slices;
+	}
+	return open;
+}
+
+/* Variable plans, H2D: false until the sender has told its length; a different one ends the job. */
+static bool lengths_agree(struct ferry_member *member, const struct ferry_call *call, struct ferry_transfer *transfer)
+{
+	const struct ferry_step *step = transfer->step;
+	uint64_t value = atomic_load_explicit(&step->producer->value, memory_order_acquire);
+	if ((uint32_t)(value >> 32) != (uint32_t)ferry_call_number(call))
+		return false;
+	uint64_t length = atomic_load_explicit(&step->producer->length, memory_order_relaxed);
+	transfer->current = true;
+	if (length == transfer->length)
+		return true;
+	char text[FERRY_MESSAGE_BYTES];
+	snprintf(text, sizeof text, "alltoallv: rank %u sends %llu bytes to rank %u, which expects %llu",
+	         step->producer_rank, (unsigned long long)length, member->rank, (unsigned long long)transfer->length);
+	member->ops->fail(member, ferryInvalidUsage, text);
+	return false;
+}
+
+/*
+ * What lies there is contiguous on both sides, so one copy takes all slices whose gates are open: a copy engine pauses
+ * between copies. Where others pass slices on as they come, a few at a time.
+ */
+static bool issue_put(struct ferry_pushes *pushes, struct ferry_lane_rank *lane_rank, struct ferry_call *call,
+                      struct ferry_transfer *transfer)
+{
+	const struct ferry_instr *instr = transfer->step->instr;
+	uint64_t slice = call->steps->plan->slice, start = slice * transfer->issued;
+	uint32_t slices = transfer->open - transfer->issued;
+	if (instr->wakes_d2h && slices > PASSED_ON)
+		slices = PASSED_ON;
+	uint64_t left = transfer->length - start, bytes = slices * slice < left ? slices * slice : left;
+	struct ferry_copies *copies = ferry_pushes_to(pushes, instr->peer);
+	if (!copies) {
+		lane_rank->member->ops->fail(lane_rank->member, ferryUnhandledDeviceError, ferry_last_message());
+		return false;
+	}
+	if (ferry_copies_full(copies))
+		return false;
+	const struct ferry_put_target to = {.address = transfer->destination + start,
+	                                    .process = transfer->process,
+	                                    .from = instr->owner,
+	                                    .to = instr->peer};
+	return ferry_copies_push(copies, lane_rank, call, transfer, &to, transfer->user + start, bytes, slices);
+}
+
+/* Nothing is copied: as far as others have put it. */
+static bool land(struct ferry_lane_rank *lane_rank, struct ferry_call *call, struct ferry_transfer *transfer)
+{
+	transfer->issued = transfer->finished = transfer->open;
+	if (transfer->finished == transfer->nslices)
+		transfer_done(lane_rank, call, transfer);
+	return true;
+}
+
+static bool issue_step(struct ferry_copies *copies, struct ferry_pushes *pushes, struct ferry_lane_rank *lane_rank,
+                       struct ferry_call *call, struct ferry_transfer *transfer)
+{
+	const struct ferry_plan *plan = call->steps->plan;
+	const struct ferry_step *step = transfer->step;
+	bool variable = plan->flags & FERRY_PLAN_VARIABLE;
+	if (variable && step->instr->opcode == FERRY_H2D && !transfer->current) {
+		if (!lengths_agree(lane_rank->member, call, transfer))
+			return false;
+		if (!transfer->nslices) {
+			transfer_done(lane_rank, call, transfer);
+			return true;
+		}
+	}
+	uint32_t slice = transfer->issued;
+	if (slice >= transfer->nslices || (step->instr->opcode == FERRY_PUT && !transfer->destination))
+		return false;
+	if (slice >= transfer->open) {
+		transfer->open = variable ? open_variable(call, transfer)
+		                          : ferry_gates_open(step->gates, step->ngates, ferry_call_number(call),
+		                                             transfer->nslices);
+		if (slice >= transfer->open)
+			return false;
+	}
+	if (step->instr->opcode == FERRY_PUT)
+		return issue_put(pushes, lane_rank, call, transfer);
+	if (step->instr->opcode == FERRY_WAIT_PUT)
+		return land(lane_rank, call, transfer);
+	if (ferry_copies_full(copies))
+		return false;
+	uint64_t start = (uint64_t)slice * plan->slice, bytes = bytes_in_slice(plan, transfer, slice);
+	if (step->instr->opcode == FERRY_COPY)
+		return ferry_copies_start(copies, lane_rank, call, transfer, transfer->destination + start,
+		                          transfer->user + start, bytes, false);
+	char *slot = step->window + ferry_plan_slot(plan, ferry_call_number(call), slice);
+	bool d2h = lane_rank->direction == FERRY_DIR_D2H;
+	return ferry_copies_start(copies, lane_rank, call, transfer, d2h ? slot : transfer->user + start,
+	                          d2h ? transfer->user + start : slot, bytes, true);
+}
+
+bool ferry_slices_move(struct ferry_copies *copies, struct ferry_pushes *pushes, struct ferry_lane_rank *lane_rank,
+                       struct ferry_call *call, uint32_t most)
+{
+	struct ferry_half *half = &call->halves[lane_rank->direction];
+	uint32_t count = half->ntransfers;
+	bool progress = false;
+	for (uint32_t i = 0; i < count && half->left; i++) {
+		if (lane_rank->under_way >= most)
+			break;
+		struct ferry_transfer *transfer = &half->transfers[(half->turn + i) % count];
+		if (!(transfer->step ? issue_step(copies, pushes, lane_rank, call, transfer)
+		                     : ferry_pair_issue(copies, pushes, lane_rank, call, transfer)))
+			continue;
+		progress = true;
+		ferry_slices_reap(copies, pushes);
+	}
+	if (count)
+		half->turn = (half->turn + 1) % count;
+	return progress;
+}

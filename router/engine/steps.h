@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The D2Hs, H2Ds, PUTs, LANDs and COPYs of one rank in a plan, with every pointer into the arenas found: what lanes
+ * run. Made once per plan and rank by who hosts the rank's lanes, its rank or its router; constant from then on.
+ */
+#ifndef FERRY_ROUTER_ENGINE_STEPS_H
+#define FERRY_ROUTER_ENGINE_STEPS_H
+
+#include "ipc/publish.h"
+#include "router/copy/copy.h"
+
+/* One of them in one parity. */
+struct ferry_step {
+	const struct ferry_instr *instr;
+	struct ferry_counter *counter;
+	char *window;
+	struct ferry_gate *gates;
+	uint32_t ngates;
+	struct ferry_counter *producer; /* variable plans, H2D: whose length must equal ours */
+	uint32_t producer_rank;
+	bool only_passes_on; /* D2H: copy engines alone read the window, and each slot waits for them */
+};
+
+struct ferry_steps {
+	const struct ferry_plan *plan; /* the caller's; outlives them */
+	uint32_t domains;              /* bit d: router d has work in the plan */
+	uint32_t nsteps[2];            /* by enum ferry_direction; PUTs go up, COPYs and LANDs down */
+	uint32_t nputs;                /* of those that go up */
+	uint64_t puts_to;              /* bit r: rank r is one that it puts to */
+	struct ferry_step *steps[2][FERRY_PARITIES];
+	/* bytes from the start of the send and the receive buffer that they touch; variable plans: 0 */
+	uint64_t reach[2];
+	_Atomic uint64_t last_seq;     /* number of the last call of them that began; whoever gives the number */
+	void *memory;
+};
+
+/** Error: ferrySystemError, and nothing to free. */
+ferryResult_t ferry_steps_find(struct ferry_steps *steps, const struct ferry_plan *plan,
+                               const struct ferry_job_arenas *shared, uint32_t rank);
+void ferry_steps_free(struct ferry_steps *steps);
+
+#endif

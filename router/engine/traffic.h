@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * What a lane rank's lane tells of itself in the rank's line of the arena, for ferry-stat (router/status.h reads it):
+ * calls, bytes, and whom it waits for. By the lane's thread, the one writer of that line's part: a load and a store in
+ * a cache line of its own, per copy and per call.
+ */
+#ifndef FERRY_ROUTER_ENGINE_TRAFFIC_H
+#define FERRY_ROUTER_ENGINE_TRAFFIC_H
+
+#include "router/engine/member.h"
+
+static inline struct ferry_traffic *ferry_traffic_of(const struct ferry_lane_rank *lane_rank)
+{
+	return &ferry_member_line(lane_rank->member)->traffic[lane_rank->direction];
+}
+
+static inline void ferry_traffic_add(_Atomic uint64_t *field, uint64_t more)
+{
+	atomic_store_explicit(field, atomic_load_explicit(field, memory_order_relaxed) + more, memory_order_relaxed);
+}
+
+/** A copy of so many bytes has been started. */
+static inline void ferry_traffic_moves(const struct ferry_lane_rank *lane_rank, uint64_t bytes)
+{
+	ferry_traffic_add(&ferry_traffic_of(lane_rank)->bytes, bytes);
+}
+
+/** The lane's half of a call is over. */
+static inline void ferry_traffic_ends_call(const struct ferry_lane_rank *lane_rank)
+{
+	ferry_traffic_add(&ferry_traffic_of(lane_rank)->calls, 1);
+}
+
+/** Since then (nanoseconds) nothing has moved, for want of these ranks; 0: none, or something moves. */
+static inline void ferry_traffic_awaits(struct ferry_lane_rank *lane_rank, uint64_t ranks, uint64_t since)
+{
+	struct ferry_traffic *traffic = ferry_traffic_of(lane_rank);
+	atomic_store_explicit(&traffic->since, since, memory_order_relaxed);
+	atomic_store_explicit(&traffic->awaits, ranks, memory_order_relaxed);
+	lane_rank->awaiting = ranks;
+}
+
+/**
+ * Before each copy: false: none may begin, as the job has failed. Who is about to leave, with the job failed, looks at
+ * `moves` (rank-lib/failover/copy_quiesce.h): each side stores, then looks, with a full fence between, so that one sees
+ * the other's.
+ */
+static inline bool ferry_traffic_may_move(struct ferry_lane_rank *lane_rank)
+{
+	_Atomic uint32_t *moves = &ferry_traffic_of(lane_rank)->moves;
+	if (lane_rank->moves)
+		return true;
+	atomic_store_explicit(moves, 1, memory_order_relaxed);
+	ferry_full_fence();
+	if (lane_rank->member->ops->failed(lane_rank->member)) {
+		atomic_store_explicit(moves, 0, memory_order_relaxed);
+		return false;
+	}
+	lane_rank->moves = true;
+	return true;
+}
+
+/** The lane is about to sleep: release, behind the last bytes of its copies. */
+static inline void ferry_traffic_rests(struct ferry_lane_rank *lane_rank)
+{
+	if (!lane_rank->moves || lane_rank->under_way)
+		return;
+	lane_rank->moves = false;
+	atomic_store_explicit(&ferry_traffic_of(lane_rank)->moves, 0, memory_order_release);
+}
+
+#endif

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The REDUCEs and H2Hs of one domain in a plan, with every pointer into the arenas found: what workers run, as steps
+ * are what lanes run. Made once per plan by the router's connection thread (router/daemon/job_plans.c) and constant
+ * from then on, but for what says how far the call under way in a parity has come: that is the workers'
+ * (router/engine/parts.c).
+ */
+#ifndef FERRY_ROUTER_ENGINE_WORKS_H
+#define FERRY_ROUTER_ENGINE_WORKS_H
+
+#include "ipc/publish.h"
+
+/* bytes: what one core writes and others look at again and again; caches fetch lines in pairs */
+#define FERRY_APART 128
+
+/*
+ * A share of the parts of each slice. Where a plan names its workers each has one, so that they do not meet at one
+ * cache line for every part that they claim; who has nothing to do for a while takes from the others' (`steal` below).
+ * Of long parts, who has a newer slice than another's queue takes from that one first: a slice is published when all of
+ * it is done, and a core that another thread shares, or whose clock is low, may take twice as long.
+ */
+struct ferry_queue {
+	_Alignas(FERRY_APART) _Atomic uint64_t next; /* call tag << 32 | parts claimed; workers, by compare-and-swap */
+	/*
+	 * call tag << 32 | slices known to be runnable: what the gates said; workers, release/acquire. One may store
+	 * less than another has: they look again.
+	 */
+	_Atomic uint64_t ready;
+};
+
+struct ferry_slot {
+	/* parts finished; workers, by fetch-add; reset by the publisher */
+	_Alignas(FERRY_APART / 2) _Atomic uint32_t done;
+};
+
+/* One of them in one parity. */
+struct ferry_work {
+	const struct ferry_instr *instr;
+	struct ferry_counter *counter;
+	char *window;
+	const char **sources;        /* nsources windows */
+	struct ferry_gate *gates;    /* nedges */
+	struct ferry_queue *queues;
+	struct ferry_slot *slots;    /* of the window */
+	uint32_t nqueues;
+	uint32_t share;              /* parts of a slice in each queue: queue q has those from q * share on */
+	bool oldest_first;           /* parts are long enough to look at all queues before each */
+	/* lock of the next two and of the counter: whoever holds it is the one writer */
+	_Alignas(FERRY_APART) _Atomic uint32_t publishing;
+	/* slices, once the counter says so, which nobody believes: others can write to it */
+	_Atomic uint32_t logged;
+	/* the same before the counter says so. Apart: who waits for a free slot looks at it again and again */
+	_Alignas(FERRY_APART) _Atomic uint32_t published;
+};
+
+static inline uint32_t ferry_parts_of(const struct ferry_work *work)
+{
+	return work->nqueues * work->share;
+}
+
+struct ferry_works {
+	uint32_t nworks;
+	struct ferry_work *works[FERRY_PARITIES];
+	void *memory; /* that the arrays lie in */
+};
+
+/**
+ * Finds those of `domain`, for a router of so many workers. The plan outlives them. Error: ferrySystemError, and
+ * nothing to free.
+ */
+ferryResult_t ferry_works_find(struct ferry_works *works, const struct ferry_plan *plan,
+                               const struct ferry_job_arenas *shared, uint32_t domain, uint32_t workers);
+void ferry_works_free(struct ferry_works *works);
+
+/**
+ * Readies those of this parity for call `seq`, as long as no worker is in them: how many parts there are to do.
+ * resumes: behind what the counters say, as a router that has ended may have begun the call. What that one had not
+ * published is done again, with the same bits: its sources lie where they lay, as their slots wait for this counter,
+ * and the slot that it goes to is in no other window, so no reader has looked at what is half done there (ipc/plan.c
+ * checks both).
+ */
+uint64_t ferry_works_arm(struct ferry_works *works, const struct ferry_plan *plan, uint32_t parity, uint64_t seq,
+                         bool resumes);
+
+#endif

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Arenas that ranks bring: of the other domains, when all ranks have attached; and of all domains, from a router that
+ * has ended (router/failover/adoption.h). They are no more believed than anything else of a rank's, and guarded
+ * (router/daemon/guard.h) as long as they are mapped.
+ */
+#ifndef FERRY_ROUTER_FAILOVER_IMPORTED_ARENA_H
+#define FERRY_ROUTER_FAILOVER_IMPORTED_ARENA_H
+
+#include "ipc/attach.h"
+#include "ipc/publish.h"
+#include "router/daemon/quota.h"
+
+/**
+ * Maps those of the other domains than `own`, of a job of shared->nranks and ->ndomains, each into its place in
+ * `shared`, which has none. The descriptors that are taken become -1. Errors: those of ferry_arena_map; ferryRefused
+ * where one is another's, not all ranks have attached to it, or it is no memory that the kernel fills by itself and
+ * that nobody cuts short. Nothing is mapped then.
+ */
+ferryResult_t ferry_imported_arena_map_others(int *descriptors, uint32_t own, struct ferry_job_arenas *shared);
+
+/**
+ * Those of all domains, in a message of a rank of the job, by the router of domain `own`. Errors: as above;
+ * ferryRefused where a rank, or the router, is in none of the domains.
+ */
+ferryResult_t ferry_imported_arena_map(const struct ferry_attach_message *message, uint32_t own, int *descriptors,
+                                       struct ferry_job_arenas *shared);
+void ferry_imported_arena_unmap(struct ferry_job_arenas *shared);
+
+/** Their staging, to be counted (router/daemon/quota.h); 0 of domains without one. */
+struct ferry_staging ferry_imported_arena_staging(const struct ferry_job_arenas *shared);
+
+/** Whether these, one of each domain of the job, are its arenas. */
+bool ferry_imported_arena_are_same(const struct ferry_job_arenas *shared, const int *descriptors);
+
+#endif

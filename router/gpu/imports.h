@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The table of imports: what a mapped rank exports, as its router has it mapped, from index to {generation, address,
+ * bytes}. A lane takes what a submission names, copies, and releases it; that never maps and never waits. The mapper's
+ * thread (router/gpu/mapper.h) maps and unmaps; the connection thread makes the table when the rank attaches and
+ * abandons it with the job. `lock` guards the table and its imports; nothing is mapped or unmapped under it.
+ *
+ * An import is in one of three states (step in imports.c is all that ends one): MAPPED    its index names it. It
+ * becomes REPLACED when the rank exports another generation or says FORGET, LEAVING
+ *             when it is idle or somebody else needs its place.
+ * REPLACED  submissions made before may still name it. It is unmapped when they have ended and no lane holds it.
+ * LEAVING   no submission names it, nor will one: it is unmapped at once, and its cell says LEAVING until it is.
+ *
+ * What no call has used for a second is idle: as long as it is mapped here, its owner gets no memory back by freeing
+ * it. One thing stays for longer: what its rank has exported again after it was idle, a buffer that a program comes
+ * back to every few seconds. It stays for 20 s, but all of that on a GPU is together no more than a 32nd of the memory
+ * that the GPU has left, the last used first. Captured calls and registered buffers are pinned, so never idle.
+ *
+ * Nothing is LEAVING while a lane holds it, or while a submission names it that has not ended, though no lane may have
+ * seen that yet:
+ *
+ * rank:    used = n;    fence;  m = mapped;  submit n, if m is the generation; else export it again, and look again
+ * router:  mapped = LEAVING;  fence;  u = used;  unmap, mapped = 0, if u <= ended; else mapped = generation again
+ *
+ * If the router's load does not see n, then its fence is before the rank's, which therefore sees LEAVING, or 0: the
+ * rank exports again, over the socket, and submits n when it has the answer, by which time it is mapped anew (the same
+ * generation, so that submissions that named it before find it as well). If the load sees n, then n > ended until the
+ * lanes have ended n, and nothing is unmapped. `ended` is stored with release when no copy of submissions up to that
+ * number is under way, so unmapping comes after those. What is REPLACED waits for the last submission that `used` told
+ * of when it was replaced.
+ *
+ * A **foreign rank** is a rank of another domain, into whose memory this router's GPUs put. It exports its receive
+ * buffers here as well, under the same names, and they are mapped for those GPUs alone. The protocol is the same, over
+ * cells in this router's arena; but as no submission comes here, `ended` is told by the foreign rank's own router, in
+ * `over` of its ring: a submission has ended here when its call is over. What is put for a call is put before that
+ * (WAIT_PUT), or its job has failed; and who puts holds the import. Once the foreign rank has gone, all of its
+ * submissions have ended.
+ */
+#ifndef FERRY_ROUTER_GPU_IMPORTS_H
+#define FERRY_ROUTER_GPU_IMPORTS_H
+
+#include "ipc/arena.h"
+#include "router/gpu/gpus.h"
+
+#include <pthread.h>
+
+/* Descriptors that are kept for a rank's exports until all ranks have come, at most: other jobs need some, too. */
+#define FERRY_MOST_LATER_PIECES 2048u
+
+enum ferry_import_state { FERRY_IMPORT_MAPPED, FERRY_IMPORT_REPLACED, FERRY_IMPORT_LEAVING };
+
+/* The same memory, mapped for another GPU, which puts into it. To the own GPU's address its copies go through the host.
+ */
+struct ferry_put_target_map {
+	struct ferry_gpu *gpu; /* held */
+	struct ferry_mapping mapping;
+};
+
+/** One mapped export. Lanes see no more of it than its name; its generation and mapping do not change. */
+struct ferry_import {
+	struct ferry_imports *owner;
+	uint32_t index;
+	uint64_t generation;
+	struct ferry_mapping mapping;
+	struct ferry_put_target_map *put_targets; /* NULL: nobody puts into it yet; the mapper, under the lock, once */
+	uint32_t nlandings;
+	struct ferry_later_export *later; /* what maps it for others, once these are known; NULL: nothing; mapper */
+	enum ferry_import_state state;    /* under the lock, like all that follows */
+	uint32_t users;                   /* lanes' copies */
+	uint64_t last;                    /* REPLACED: the last submission that may name it */
+	bool taken;                       /* or exported, since the last sweep */
+	bool comes_back;                  /* the rank has exported it again after it was idle; constant */
+	uint64_t seen_used, used_ns;      /* what its cell said at the last sweep; when a sweep last saw it used */
+	struct ferry_import *next;        /* in the list; or about to be unmapped */
+};
+
+struct ferry_imports {
+	pthread_mutex_t lock;
+	uint32_t rank;                 /* constant, like `uuid` and `foreign_rank` */
+	uint8_t uuid[FERRY_GPU_BYTES]; /* of the rank's GPU */
+	bool foreign_rank;
+	_Atomic(struct ferry_gpu *) gpu; /* NULL: not mapped (yet), or a foreign rank; mapper, release */
+	struct ferry_export_cell *cells; /* the rank's, in the arena; NULL once abandoned; under the lock */
+	struct ferry_import *table[FERRY_MOST_EXPORTS]; /* those MAPPED; under the lock */
+	struct ferry_import *list; /* all but LEAVING ones, by their last use, the latest first; under the lock */
+	uint32_t nreplaced;        /* under the lock */
+	uint64_t idled[FERRY_MOST_EXPORTS]; /* the generation of that index that was last idle; mapper */
+	uint64_t kept;                      /* bytes that stay though they are idle, as the GPU was told; mapper */
+	/* other GPUs of the job's ranks that reach this one's memory; who makes the job ready, before it says so */
+	struct ferry_gpu *others[FERRY_MAX_RANKS];
+	uint32_t nothers;
+	bool awaits_others; /* they are not all known, and exports come already; before any does, then the mapper's */
+	uint32_t later_pieces;  /* that were kept meanwhile; mapper */
+	uint32_t users;         /* of all its imports; under the lock */
+	bool shut;              /* there are to be none any more; under the lock */
+	pthread_cond_t quiet;   /* there are none */
+	_Atomic uint64_t ended; /* submissions up to this one have ended: whoever ends them, release */
+	/*
+	 * a foreign rank's: in its domain's arena, NULL: not ready; who makes the job ready, or has it come from
+	 * another router, release. Then `ended`, by who ends it
+	 */
+	_Atomic(const _Atomic uint64_t *) over;
+};
+
+/** For a rank that attaches with that GPU, or a foreign rank. The cells stay until it is abandoned. */
+void ferry_imports_init(struct ferry_imports *imports, uint32_t rank, const uint8_t *uuid,
+                        struct ferry_export_cell *cells, bool foreign_rank);
+
+/**
+ * A foreign rank's: from now on it may export. All other GPUs are known, or it awaits them. Who makes the job ready, or
+ * has the foreign rank come from another router; who ends the foreign rank's part has it follow `ended`.
+ */
+static inline void ferry_imports_follow(struct ferry_imports *imports, const _Atomic uint64_t *over)
+{
+	atomic_store_explicit(&imports->over, over, memory_order_release);
+}
+
+/** The rank's GPU, or NULL where the rank moves its data itself. Once the rank has had the reply to its attaching it
+ * does not change. */
+static inline struct ferry_gpu *ferry_imports_gpu(const struct ferry_imports *imports)
+{
+	return atomic_load_explicit(&imports->gpu, memory_order_acquire);
+}
+
+/** Whether the rank may export. Any thread. */
+static inline bool ferry_imports_are_open(const struct ferry_imports *imports)
+{
+	return imports->foreign_rank ? atomic_load_explicit(&imports->over, memory_order_acquire) != NULL
+	                             : ferry_imports_gpu(imports) != NULL;
+}
+
+/** That GPU reaches the rank's memory: what the rank exports as a put target is mapped for it, too. Before the rank
+ * exports anything, or where the table awaits others. */
+void ferry_imports_other(struct ferry_imports *imports, struct ferry_gpu *gpu);
+
+/**
+ * The rank comes from another router, and exports at once: what it has exported as put targets is mapped for others
+ * when all ranks have come, by ferry_imports_land_later. Before it exports anything.
+ */
+static inline void ferry_imports_await_others(struct ferry_imports *imports)
+{
+	imports->awaits_others = true;
+}
+
+/* ---- lanes: any thread ---- */
+
+/**
+ * `bytes` bytes from where the name points, mapped until the import is released, for copies of the rank's own lanes
+ * (gpu: NULL) or for pushes of that GPU. Never waits for a mapping. ferryInvalidUsage, with the values: no such index,
+ * another generation, it reaches beyond what was exported, or it has not been exported as a put target for that GPU.
+ * ferryRemoteError once it is shut.
+ */
+ferryResult_t ferry_imports_take(struct ferry_imports *imports, const struct ferry_buffer_name *name, uint64_t bytes,
+                                 const struct ferry_gpu *gpu, char **address, struct ferry_import **held);
+
+/** No copy of it is under way any more. */
+void ferry_imports_release(struct ferry_import *held);
+
+/**
+ * The rank has left its lanes, as it leaves or its job has failed: from now on nobody puts into its memory either.
+ * Returns when who did has released it, which takes as long as the copies under way. By who ends the rank's part.
+ */
+void ferry_imports_shut(struct ferry_imports *imports);
+
+/** The rank's submissions up to this number have ended, and released what they held. One thread at a time; never less
+ * than before. */
+static inline void ferry_imports_ended(struct ferry_imports *imports, uint64_t submission)
+{
+	atomic_store_explicit(&imports->ended, submission, memory_order_release);
+}
+
+/* ---- the mapper's thread ---- */
+
+/** Finds the GPU. Errors as ferry_gpus_hold: the rank is then not mapped. */
+ferryResult_t ferry_imports_open(struct ferry_imports *imports, struct ferry_gpus *gpus);
+
+/**
+ * Maps what the rank exports, in the place of an older generation of that index; the same generation again only says
+ * that it is mapped, and, now exported as a put target, maps it for the other GPUs, too. Descriptors that are kept are
+ * -1 afterwards. Errors: ferryInvalidArgument (an older generation, another GPU, the same generation with other bytes),
+ * ferryRefused (too many replaced ones are still in use), those of ferry_gpu_map. The index then names what it named
+ * before.
+ */
+ferryResult_t ferry_imports_map(struct ferry_imports *imports, const struct ferry_exported *exported, int *descriptors);
+
+/**
+ * All ranks have come: maps for the other GPUs what has been exported as a put target, older generations too, and from
+ * now on at once. Errors: those of ferry_gpu_map; the rest is mapped by another call.
+ */
+ferryResult_t ferry_imports_land_later(struct ferry_imports *imports);
+
+/**
+ * That has failed. A foreign rank's calls go on meanwhile, by its own router, and its memory is freed behind them,
+ * which may be why: what could not be mapped is forgotten, and the rest may be mapped by another call. `used` does not
+ * tell whether it is named still: other memory may have the index by now. Who does name it finds nothing to put into.
+ * False: the rank is no foreign rank.
+ */
+bool ferry_imports_do_without(struct ferry_imports *imports);
+
+/** Forgets what the index names, as soon as nobody uses it. Nothing happens where it names nothing. */
+void ferry_imports_forget(struct ferry_imports *imports, uint32_t index);
+
+/** Whether something that the index has named is to be forgotten and used still. */
+bool ferry_imports_keep(struct ferry_imports *imports, uint32_t index);
+
+/**
+ * Unmaps what is REPLACED and not used any more, and what is idle at that time (ferry_now_ns). Nanoseconds until it
+ * should be called again, -1: not before something is mapped.
+ */
+int64_t ferry_imports_sweep(struct ferry_imports *imports, uint64_t now);
+
+/** Unmaps all that nobody uses, idle or not: the rank exports it again when it needs it. True if some was. */
+bool ferry_imports_clear(struct ferry_imports *imports);
+
+/**
+ * The arena goes, and no lane takes any more: from now on the cells are not touched. What users hold stays mapped
+ * until they release it. Any thread, once.
+ */
+void ferry_imports_abandon(struct ferry_imports *imports);
+
+/** Abandoned: unmaps everything; false while there are users, and it has not ended. */
+bool ferry_imports_end(struct ferry_imports *imports);
+
+#endif
