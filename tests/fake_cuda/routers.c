@@ -171,3 +171,10 @@ void routers_kill(int domain)
 	waitpid(running[domain], NULL, 0);
 	running[domain] = 0;
 }
+
+void routers_kill_all(void)
+{
+	for (int domain = 0; domain < MOST; domain++)
+		if (running[domain])
+			routers_kill(domain);
+}

@@ -41,5 +41,7 @@ int routers_await_end(int domain);
 
 /** SIGKILL, and it is gone. */
 void routers_kill(int domain);
+/** Those of all domains. */
+void routers_kill_all(void);
 
 #endif

@@ -379,7 +379,7 @@ static void a_job_that_takes_long_to_end_keeps_no_other_waiting(void **state)
 	ranks_join(ranks, 2, devices, COUNT);
 	ranks_round(ranks, 2, 2, 2);
 	destroy_and_finish(ranks, 2);
-	routers_kill(0); /* it would end with the driver */
+	routers_kill_all(); /* they would end with the driver */
 	domains_close();
 }
 
