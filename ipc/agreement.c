@@ -61,7 +61,7 @@ bool ferry_agreement_joined(struct ferry_agreement *agreement, uint64_t *n)
 	return true;
 }
 
-/* All have passed n: none will look at it, nor at what came before. */
+/* All parties have passed n: none will read it, nor any number before it. */
 static bool all_passed(struct ferry_agreement *agreement, uint64_t n)
 {
 	uint64_t least = UINT64_MAX;
@@ -74,7 +74,10 @@ static bool all_passed(struct ferry_agreement *agreement, uint64_t n)
 	return agreement->least_passed > n;
 }
 
-/* What call n is sealed with by this party: a split only where all look n up, and do their part as far as is known. */
+/*
+ * The word with which this party seals call n: a split only where all parties look n up, and none is known to have
+ * withdrawn.
+ */
 static uint32_t choose(struct ferry_agreement *agreement, uint64_t n, uint32_t proposal)
 {
 	uint64_t first;

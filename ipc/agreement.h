@@ -1,30 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Seals: how ranks that make the same calls agree on a word for each of them without waiting for each other. Every rank
- * numbers its calls by itself, from 0. The first to reach call n seals a word for it in a cell that is written once;
- * all others read it. Nobody ever waits, whoever is late, has died, or never comes. In the arena of domain 0: one ring
- * of cells for the calls of all ranks, and a small one for the messages of each pair, with these two as its parties.
+ * Agreement: how ranks that make the same calls agree on a word for each call without waiting for each other. Every
+ * rank numbers its calls by itself, from 0. The first rank to reach call n seals a word for it in a cell that is
+ * written once; all other ranks read that word. No rank ever waits, even if another one is late, has died, or never
+ * comes. The cells lie in the arena of domain 0: one ring of cells for the calls of all ranks, and a small ring for the
+ * messages of each pair, whose two ranks are its parties.
  *
- * A word of FERRY_AGREEMENT_NONE says that the call is NCCL's alone. It is what a rank does that has no arena yet; and
- * since a rank may do so for calls that others have long looked up, a split may only be sealed where all look:
+ * The word FERRY_AGREEMENT_NONE says that the call is NCCL's alone. A rank that has no arena yet makes its calls this
+ * way. It may still do so for calls that other ranks have long looked up, so a split may only be sealed where all ranks
+ * look the call up. Three rules ensure this:
  *
- * 1. joined: a rank says once from which number on it looks. Call n may get another word than NONE only from who has
- *    seen that every party has joined, with n or before. Then all parties look n up, and find one word.
- * 2. passed: a rank says below which number it never looks again. Cells are a ring: n's held n - C, n - 2C and so on.
- *    It is sealed anew only by who has seen that every party has passed n - C. So nobody misses what was there.
- * 3. laps: where somebody has not passed that yet, who comes first leaves what is sealed and counts up `laps` in the
- *    same word, by compare and swap: the next so many calls of this cell are NONE's, for everybody. So a rank that runs
- *    ahead of the others by more than the ring, as in the capture of a long graph, goes on.
- *    At FERRY_AGREEMENT_LAPS all later calls of this cell are NONE's for good: nobody seals it again. That is 2^14
- *    times the ring ahead of the slowest, 67 million calls.
+ * 1. joined: each rank says once from which call number on it looks words up. Only a party that has seen that every
+ *    party has joined, with n or a lower number, may seal call n with a word other than NONE. Then all parties look n
+ *    up, and find one word.
+ * 2. passed: each rank says below which number it never looks again. The cells are a ring: the cell of n held n - C,
+ *    n - 2C and so on before. Only a party that has seen that every party has passed n - C seals the cell anew. So no
+ *    party misses the word that was there.
+ * 3. laps: where some party has not passed n - C yet, the first party to come leaves the sealed word as it is and
+ *    counts up `laps` in the cell, by compare and swap: that many next calls of this cell are NCCL's alone, for all
+ *    parties. So a rank that runs ahead of the others by more than the ring, as in the capture of a long graph, goes
+ *    on. At FERRY_AGREEMENT_LAPS all later calls of this cell are NCCL's alone for good: no party seals it again. That
+ *    takes a rank that is 2^14 times the ring ahead of the slowest, 67 million calls.
  *
- * All that one reads of others stays true: joined is set once, passed grows. Who sees old values is careful where he
- * need not be, and seals NONE. A cell changes by compare and swap only, and only from what was read. So who dies leaves
- * it valid. Two communicators have two arenas. docs/models/seal.pml checks this.
+ * What a party reads of the others stays true: `joined` is set once, and `passed` only grows. A party that sees old
+ * values is more careful than it need be, and seals NONE. A cell changes by compare and swap only, and only from the
+ * value that was read. So a party that dies leaves the cell valid. Two communicators have two arenas.
+ * docs/models/seal.pml checks this.
  *
- * withdrawn: a rank whose part of Ferry has failed says so. Who has seen that seals NONE. It goes on looking: what was
- * sealed before holds, for the calls of NCCL on all ranks must have the same lengths. Such a call it makes with NCCL's
- * part alone, and reports an error; its later calls are NCCL's alone once all seals that were under way are past.
+ * withdrawn: a rank whose part of Ferry has failed sets this. A party that has seen it seals NONE. The rank itself goes
+ * on looking words up: what was sealed before holds, because the calls of NCCL must have the same lengths on all ranks.
+ * It makes such a call with NCCL's part alone, and reports an error; its later calls are NCCL's alone once all seals
+ * that were under way are past.
  */
 #ifndef FERRY_IPC_AGREEMENT_H
 #define FERRY_IPC_AGREEMENT_H
@@ -58,7 +64,7 @@ struct ferry_agreement {
 	/* from the top: 1 + the lap of the number that is sealed (0: none), 28 bits; laps, 14; the word, 22 */
 	_Atomic uint64_t *cells;
 	uint32_t ncells, nparties, self;
-	/* what is known of the others, so that a call need not look at all of them */
+	/* state of the others that is already known, so that a call need not read all of them */
 	uint64_t first;        /* 1 + the first number that all look up; 0: not all have joined */
 	uint64_t least_passed; /* all have passed it */
 };
@@ -74,15 +80,15 @@ void ferry_agreement_open(struct ferry_agreement *agreement, void *memory, uint3
                           uint32_t self);
 
 /**
- * This party looks up all numbers from n on, and has looked up none yet. Once, by no more than one thread of the
- * party's while none is in ferry_agreement_take.
+ * This party looks up all numbers from n on, and has looked up none yet. Called once, by a thread of the party, while
+ * no other thread of it is in ferry_agreement_take.
  */
 void ferry_agreement_join(struct ferry_agreement *agreement, uint64_t n);
 
 /**
- * The word of call n, which is `proposal` if nobody has sealed another and all look; the same for all parties. NONE for
- * numbers before that with which this party has joined. It must be called for all others, in order, whatever becomes of
- * the call.
+ * Returns the word of call n: `proposal` if no party has sealed another word and all parties look n up, else the sealed
+ * word. It is the same for all parties. Returns NONE for numbers before the one that this party has joined with. It
+ * must be called for every other number, in order, whatever becomes of the call.
  */
 uint32_t ferry_agreement_take(struct ferry_agreement *agreement, uint64_t n, uint32_t proposal);
 

@@ -180,8 +180,8 @@ static ferryResult_t check_shape(const struct ferry_arena_shape *shape)
 }
 
 /*
- * What is in front of the staging is there from the beginning, and the counters of Ferry's own plans: that is little,
- * and is written soon.
+ * The arena has memory from the start for all that precedes the staging, and for the counters of Ferry's own plans:
+ * that is little, and is soon written.
  */
 static ferryResult_t fill_in(const struct ferry_arena_shape *shape, const struct ferry_arena_header *header,
                              void *base, int descriptor)
@@ -354,7 +354,7 @@ void ferry_failure_set(struct ferry_failure *failure, ferryResult_t code, const 
 	atomic_store_explicit(&failure->state, 1, memory_order_release);
 }
 
-/* Each byte once, whoever writes there meanwhile. Returns how many. */
+/* Reads each byte once, as another process may be writing there. Returns the length. */
 static uint32_t read_text(const volatile char *there, char *text, uint32_t bytes)
 {
 	uint32_t i = 0;

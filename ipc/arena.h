@@ -1,31 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The arena: one job's shared memory in one domain. A router creates it, every rank of the job and every other router
- * of the job map it. Shared memory without a name (ipc/shared_memory.h), handed over as a file descriptor. A page of
- * its windows that nobody touches costs nothing, unless it is POSIX shared memory, locked, or registered with a GPU.
+ * The arena: one job's shared memory in one domain. A router creates it; every rank of the job and every other router
+ * of the job map it. It is shared memory without a name (ipc/shared_memory.h), handed over as a file descriptor. A page
+ * of its windows that no process touches costs nothing, unless it is POSIX shared memory, locked, or registered with a
+ * GPU.
  *
- * Layout: header | rank lines | export cells | rings | pair lines | seals | shares | staging[parity] | pair windows |
- * counters[parity]. All offsets are in the header, which its readers copy once and check (ferry_arena_map); nobody uses
- * an offset out of shared memory afterwards. The seals are in the arena of domain 0 alone, those of calls first, then
- * those of messages by pair; so is the table of shares.
+ * Layout: header | rank lines | export cells | rings | pair lines | agreement cells | shares | staging[parity] | pair
+ * windows | counters[parity]. All offsets are in the header. A process that maps the arena copies them once and checks
+ * them (ferry_arena_map), and uses no offset out of shared memory afterwards. The agreement cells are in the arena of
+ * domain 0 alone, those of calls first, then those of messages by pair; so is the table of shares.
  *
- * There is room for the counters of any program. Where a page may be missing when it is touched, there is memory behind
- * those of Ferry's own programs, and behind others once a plan needs them (ferry_arena_back_counters).
+ * There is room for the counters of any program. Where touching a page without memory raises SIGBUS, the counters of
+ * Ferry's own programs have memory from the start, and others get it once a plan needs them
+ * (ferry_arena_back_counters).
  *
- * Who writes what: the header's constants: the router, before it hands the arena out. header.attached, .present,
- * .rank_domain, .reach, .ready, .released, .left, .gone, .finished, .failure, .epoch: that router, and after its death
- * the one that takes its place (router/failover/adoption.h). .decisions, .fate: any rank. A rank line: its rank alone,
- * in the arena of its own domain, or, where the router moves the rank's data, that router's lanes in its place; a rank
- * that gives up before the job is ready fills in the failure of its line in every arena. An export cell: the rank
- * `used`, the router `mapped` (ipc/export.h). A counter: the one instruction that owns it in the plan that the parity
- * runs. A pair line: `up` and the slot heads its source, `down` and the post its destination. Seals: ipc/agreement.h.
- * Shares: ipc/shares.h. Doorbells: anybody. `failed`: anybody, 0 to 1 only.
+ * Writers:
+ * - The header's constants: the router, before it hands the arena out.
+ * - header.attached, .present, .rank_domain, .reach, .ready, .released, .left, .gone, .finished, .failure, .epoch: that
+ *   router, and after its death the router that takes its place (router/failover/adoption.h).
+ * - header.decisions, .fate: any rank. header.failed: any process, 0 to 1 only.
+ * - A rank line: its rank alone, in the arena of its own domain, or, where the router moves the rank's data, that
+ *   router's lanes in its place. A rank that gives up before the job is ready fills in the failure of its line in every
+ *   arena.
+ * - An export cell: the rank `used`, the router `mapped` (ipc/export.h).
+ * - A counter: the one instruction that owns it in the plan that the parity runs.
+ * - A pair line: `d2h` and the slot heads its source, `h2d` and the post its destination.
+ * - Agreement cells: ipc/agreement.h. Shares: ipc/shares.h. Doorbells: any process.
  *
  * Calls and parities: call number n (from 1) of a communicator uses parity n mod FERRY_PARITIES. A counter holds (n mod
  * 2^32) << 32 | slices published, so a counter left by an earlier call reads as "nothing yet" and nothing is ever
  * reset. Call n may touch its parity once every rank and every router with work have finished call n - FERRY_PARITIES.
- * A tag repeats after 2^32 calls; by then its counter has been rewritten by every plan that uses it, or reads as
- * finished to nobody.
+ * A tag repeats after 2^32 calls; by then every plan that uses the counter has rewritten it, or the counter reads as
+ * finished to no reader.
  */
 #ifndef FERRY_IPC_ARENA_H
 #define FERRY_IPC_ARENA_H
@@ -110,8 +116,10 @@ struct ferry_shrink_post {
 	_Atomic uint64_t round, excluded, made;
 };
 
-/* What one lane has done for its rank, and whom it waits for: that lane alone writes it, relaxed but for `moves`. But
-   for the last two it is for ferry-stat, and nobody acts on it. */
+/*
+ * What one lane has done for its rank, and which rank it waits for: that lane alone writes it, relaxed but for `moves`.
+ * All but the last two fields are for ferry-stat, and nothing depends on them.
+ */
 struct ferry_traffic {
 	_Atomic uint64_t calls;  /* halves of calls that are over */
 	_Atomic uint64_t bytes;  /* given to the copy engine: between the rank's buffers and staging, or its buffers */
@@ -127,7 +135,7 @@ struct ferry_traffic {
 	char pad[84];
 };
 
-/* Who moves a rank's data. */
+/* Which process moves a rank's data. */
 enum ferry_copy_quiesce_kind {
 	FERRY_COPY_QUIESCE_UNKNOWN,
 	FERRY_COPY_QUIESCE_ROUTER,    /* its domain's router */
@@ -147,21 +155,21 @@ struct ferry_rank_line {
 	/* enum ferry_copy_quiesce_kind, once it is settled; the rank, in its own domain's arena; release */
 	_Atomic uint32_t copy_quiesce;
 	/*
-	 * 1: its lanes put nothing into anybody's memory any more, nor will they: the job has failed, or they have let
-	 * go of it; who hosts them, 0 to 1, release
+	 * 1: its lanes put nothing into other ranks' memory any more: the job has failed, or the lanes have released
+	 * the rank. Writer: the process that hosts the lanes, from 0 to 1, release.
 	 */
 	_Atomic uint32_t stopped;
 	/* bit d: nothing that the router of domain d has begun for this job goes on, as it has ended; the rank, release
 	 */
 	_Atomic uint32_t ended;
 	/*
-	 * Host devices, where others' lanes put into the rank's memory (rank-lib/call/put_gate.h). shut: 1 once nobody
-	 * is to do that any more: its lanes. putting: bit r: it puts into rank r's, or looks whether it may: its D2H
-	 * lane.
+	 * For host devices, where other ranks' lanes put into the rank's memory (rank-lib/call/put_gate.h). shut: its
+	 * lanes set it to 1 once no other lane may do that any more. putting: its D2H lane sets bit r while it puts
+	 * into rank r's memory, or checks whether it may.
 	 */
 	_Atomic uint32_t shut;
 	_Atomic uint64_t putting;
-	/* its process, when that was started, and whose numbers those are; the rank, as it attaches; `process` last */
+	/* its process, when that was started, and its pid namespace; the rank, as it attaches; `process` last */
 	_Atomic uint64_t process_start, process_names;
 	_Atomic uint32_t process;
 	/* FERRY_TIMEOUT, as in struct ferry_timeout; the rank, before `mover` */
@@ -196,9 +204,9 @@ struct ferry_pair_post {
 };
 
 /*
- * Which message one end is at, for a router that takes the place of the one that moved it: written when it is the
- * message's turn, slot message mod 2; message = 0 first, then all else, then message with release. It is not replaced
- * by itself: slices of it may be published, and what is in the other slot says nothing of those.
+ * Which message one end is at, for a router that takes the place of the one that moved it. The end writes it when it is
+ * the message's turn, into slot message mod 2: message = 0 first, then all other fields, then message with release. A
+ * message never overwrites its own slot: slices of it may be published, and the other slot says nothing of them.
  */
 struct ferry_pair_turn {
 	_Atomic uint64_t message; /* number, from 1; 0: none, or being replaced */
@@ -213,7 +221,7 @@ struct ferry_pair_turn {
 struct ferry_pair_line {
 	struct ferry_counter d2h;                       /* value: slices published since the start; writer: source */
 	struct ferry_counter h2d;                       /* value: slices taken since the start; writer: destination */
-	struct ferry_pair_slot slots[FERRY_PAIR_SLOTS]; /* writer: source, before `up` covers the slice */
+	struct ferry_pair_slot slots[FERRY_PAIR_SLOTS]; /* writer: source, before `d2h` covers the slice */
 	char pad[128 - FERRY_PAIR_SLOTS * 24 % 128];
 	struct ferry_pair_post post; /* writer: destination */
 	char pad1[128 - sizeof(struct ferry_pair_post)];
@@ -225,9 +233,9 @@ struct ferry_pair_line {
 };
 
 /*
- * Whether an arena's router that dies leaves it to the next, or all ranks attach anew. Rank 0 says KEPT, to all
- * domains' arenas when all ranks have attached to all, before any router is told of the others' arenas; GIVEN_UP says
- * any rank that finds the router dead before. So all ranks do the same.
+ * Whether an arena whose router dies goes to the next router, or all ranks attach anew. Rank 0 stores KEPT in the
+ * arenas of all domains when all ranks have attached to all of them, before any router receives the others' arenas. Any
+ * rank that finds its router dead before that stores GIVEN_UP. So all ranks do the same.
  */
 enum ferry_arena_fate { FERRY_ARENA_OPEN, FERRY_ARENA_KEPT, FERRY_ARENA_GIVEN_UP };
 
@@ -260,8 +268,8 @@ struct ferry_arena_header {
 	 */
 	_Atomic uint64_t left;
 	/*
-	 * How many routers have taken the place of one that died here. Stored with release once all ranks have come to
-	 * the new one; nobody acts on it, it is told.
+	 * How many times a router here has died and been replaced. Stored with release once all ranks have attached to
+	 * the new router. It is for ferry-stat and logs; nothing depends on it.
 	 */
 	_Atomic uint64_t epoch;
 	/*
@@ -281,7 +289,7 @@ struct ferry_arena_header {
 struct ferry_arena {
 	struct ferry_arena_header *header;
 	struct ferry_rank_line *rank_lines;
-	/* by rank: the submissions of those whose data this domain's router moves */
+	/* by rank: the submissions of the ranks whose data this domain's router moves */
 	struct ferry_ring *rings;
 	/* [rank * FERRY_MOST_EXPORTS + index], of what ranks have exported to this domain's router */
 	struct ferry_export_cell *export_cells;
@@ -330,9 +338,10 @@ uint64_t ferry_arena_window_bytes(const struct ferry_arena_shape *shape);
 uint64_t ferry_arena_bytes(const struct ferry_arena_shape *shape);
 
 /**
- * Puts memory behind the first `counters` of each parity; what has some stays as it is. By whoever is about to look at
- * a plan's counters, a rank or a router, in every arena: to touch a counter without memory is SIGBUS where there is
- * none. Errors: ferrySystemError with the bytes that are missing; ferryProgramError beyond FERRY_MOST_COUNTERS.
+ * Allocates memory for the first `counters` counters of each parity; pages that have memory stay as they are. A rank or
+ * a router calls it for every arena before it reads a plan's counters: where there is no memory, touching a counter
+ * raises SIGBUS. Errors: ferrySystemError with the bytes that are missing; ferryProgramError beyond
+ * FERRY_MOST_COUNTERS.
  */
 ferryResult_t ferry_arena_back_counters(const struct ferry_arena *arena, uint32_t counters);
 
@@ -360,8 +369,9 @@ void ferry_arena_agreement_pair(const struct ferry_arena *arena, uint32_t source
 void ferry_failure_set(struct ferry_failure *failure, ferryResult_t code, const char *message);
 
 /**
- * False: it is not filled in. Else its code, as it is there, and its message, each byte read once, whoever writes there
- * meanwhile; what would end a line, or speak to a terminal, is a '?' in it. It is never empty.
+ * Returns false if no failure is filled in. Else copies its code and its message, each byte read once, as another
+ * process may be writing there. Bytes that would end a line, or control a terminal, become '?'. The message is never
+ * empty.
  */
 bool ferry_failure_read(const struct ferry_failure *failure, uint32_t *code, char message[FERRY_MESSAGE_BYTES]);
 

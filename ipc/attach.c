@@ -214,7 +214,9 @@ static ferryResult_t report_silent(int connection, const struct ferry_deadline *
 {
 	if (!deadline->over)
 		return ferry_fail(ferryRemoteError, "the router closed the connection");
-	/* Not shut down: who watches it would take that for the end of the router, which may still be at work. */
+	/*
+	 * Not shut down: a thread that polls it would take that for the end of the router, which may still be at work.
+	 */
 	if (ferry_deadline_is_given_up(deadline))
 		return report_given_up();
 	shutdown(connection, SHUT_RDWR); /* the answer may come yet, and the next call would take it for its own */

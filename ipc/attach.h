@@ -67,8 +67,8 @@ struct ferry_attach_message {
 	uint32_t descriptors;
 	uint32_t index;    /* FORGET: as above */
 	/*
-	 * DROP; ADOPT: since when the rank has had no router (ferry_now_ns), to be told of; ADOPTED of a mapped
-	 * rank: number of its last submission that is not in the ring any more
+	 * DROP; ADOPT: since when the rank has had no router (ferry_now_ns), for the log; ADOPTED of a mapped rank: the
+	 * number of its last submission that is not in the ring any more
 	 */
 	uint64_t hash;
 	uint64_t payload;  /* PLAN, EXPORT, RESUBMIT: bytes that follow the message */
@@ -126,14 +126,15 @@ ferryResult_t ferry_attach_exchange_within(int connection, struct ferry_attach_m
 struct ferry_attach_received {
 	ssize_t bytes;         /* as recv returns them, with its errno */
 	uint32_t ndescriptors;
-	bool truncated;        /* there were more, or this process could have no more; those that came are here */
+	/* there were more descriptors, or this process could hold no more; the ones that arrived are here */
+	bool truncated;
 	int descriptors[FERRY_ATTACH_MOST_DESCRIPTORS];
 };
 void ferry_attach_receive(int connection, void *into, size_t bytes, struct ferry_attach_received *received);
 
 #define FERRY_ATTACH_ANSWERED 2u /* descriptors that a reply has at most */
 
-/** The router's side. Of the descriptors, FERRY_ATTACH_ANSWERED of them, those that are not negative. */
+/** The router's side: sends the reply, with those of the FERRY_ATTACH_ANSWERED descriptors that are not negative. */
 ferryResult_t ferry_attach_answer(int connection, ferryResult_t result, uint32_t flags, const char *text,
                                   const int *descriptors);
 
@@ -141,8 +142,9 @@ ferryResult_t ferry_attach_answer(int connection, ferryResult_t result, uint32_t
 ferryResult_t ferry_attach_reply(int connection, ferryResult_t result, const char *text, int descriptor);
 
 /**
- * For who has sent a message and received the whole reply by itself: the router's failure as ferry_fail's, or
- * ferryRefused where it speaks another version. The reply's message ends within it afterwards.
+ * For a caller that has sent a message and received the whole reply by itself: sets and returns the router's failure as
+ * ferry_fail does, or ferryRefused where the router speaks another version. Afterwards the reply's message is
+ * terminated within its field.
  */
 ferryResult_t ferry_attach_check_reply(struct ferry_attach_reply *reply);
 

@@ -51,8 +51,8 @@ static uint32_t rows_of(const struct ferry_counters *counters, size_t table)
 /* ---- the router's side ---- */
 
 /*
- * Read-only for whoever is handed it: neither that descriptor nor /proc/self/fd gives another user more, and where the
- * kernel has the seal nobody else maps the page for writing at all.
+ * Gives read access only: neither the descriptor nor /proc/self/fd gives another user more, and where the kernel has
+ * the seal no other process can map the page for writing.
  */
 static int close_to_writers(int descriptor)
 {
@@ -103,7 +103,7 @@ void ferry_counters_write(struct ferry_counters_page *page, const struct ferry_c
 	} head = {FERRY_COUNTERS_MAGIC, FERRY_COUNTERS_VERSION};
 	uint64_t first, generation = atomic_load_explicit(&page->words[GENERATION], memory_order_relaxed);
 	memcpy(&first, &head, sizeof first);
-	/* The words are stored with release, so whoever reads a new one finds this odd number, too. */
+	/* The words are stored with release, so a reader that loads a new one finds this odd number, too. */
 	atomic_store_explicit(&page->words[GENERATION], generation + 1, memory_order_relaxed);
 	atomic_store_explicit(&page->words[0], first, memory_order_release);
 	store(page, counters, 0, HEAD);
@@ -159,7 +159,7 @@ static ferryResult_t check_head(const struct ferry_counters *head)
 	return ferrySuccess;
 }
 
-/* Whoever wrote it: texts end within their fields, and what counts bits or rows is no more than there are. */
+/* The writer is not trusted: texts are made to end within their fields, and counts of bits or rows are clamped. */
 static void make_sane(struct ferry_counters *counters)
 {
 	counters->nice[sizeof counters->nice - 1] = '\0';

@@ -101,9 +101,9 @@ struct ferry_counters_page {
 };
 
 /**
- * The router's side: a page without rows, mapped for writing, and a descriptor that others can only map for reading.
- * Both are the caller's, who closes and unmaps. Error: ferrySystemError, also where the kernel (before Linux 5.1) has
- * no F_SEAL_FUTURE_WRITE.
+ * The router's side: makes a page without rows, mapped for writing, and a descriptor that other processes can only map
+ * for reading. The caller unmaps the page and closes the descriptor. Error: ferrySystemError, also where the kernel
+ * (before Linux 5.1) has no F_SEAL_FUTURE_WRITE.
  */
 ferryResult_t ferry_counters_create(struct ferry_counters_page **page, int *descriptor);
 
@@ -122,14 +122,14 @@ ferryResult_t ferry_counters_map(int descriptor, const struct ferry_counters_pag
 uint64_t ferry_counters_generation(const struct ferry_counters_page *page);
 
 /**
- * A copy of the page that is whole: rows behind those that there are stay as they were. ferryInProgress where the page
- * is being written at this moment, or nothing has been; ferryRefused with the values where it is of another version,
- * or has more rows than there can be.
+ * Takes a consistent copy of the page; rows of `counters` beyond those that the page has stay as they were. Returns
+ * ferryInProgress where the page is being written at this moment, or nothing has been written yet; ferryRefused with
+ * the values where the page is of another version, or has more rows than there can be.
  */
 ferryResult_t ferry_counters_read(const struct ferry_counters_page *page, struct ferry_counters *counters);
 
 /**
- * Connects to the router on that socket, asks, and reads once: for whoever does not poll. Errors: those of
+ * Connects to the router on that socket, asks, and reads once, for callers that do not poll. Errors: those of
  * ferry_endpoint_connect, ferry_attach_exchange, ferry_counters_map and ferry_counters_read.
  */
 ferryResult_t ferry_counters_take(const char *path, struct ferry_counters *counters);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * How long anybody waits. A deadline is a client's that waits for a router, which may be stopped, or wait itself: for
- * connecting (ipc/endpoint.c) and for a reply (ipc/attach.c). FERRY_TIMEOUT and FERRY_ON_TIMEOUT say for how long a
- * call may wait without anything of it moving: read once per communicator by its rank, which writes them into its line
- * of the arena (ipc/arena.h) for whoever moves its data.
+ * How long a process waits. A deadline belongs to a client that waits for a router, which may be stopped, or may itself
+ * be waiting: for connecting (ipc/endpoint.c) and for a reply (ipc/attach.c). FERRY_TIMEOUT and FERRY_ON_TIMEOUT say
+ * how long a call may wait without any progress. The rank reads them once per communicator, and writes them into its
+ * line of the arena (ipc/arena.h) for the process that moves its data.
  */
 #ifndef FERRY_IPC_DEADLINE_H
 #define FERRY_IPC_DEADLINE_H
@@ -14,13 +14,13 @@
 #include <stdbool.h>
 
 #define FERRY_DEADLINE_PROBE_S 5  /* seconds, for a status, and to see whether a router takes connections at all */
-#define FERRY_DEADLINE_POLL_MS 50 /* how often given_up and gives_up are looked at */
+#define FERRY_DEADLINE_POLL_MS 50 /* how often given_up and gives_up are checked */
 
 struct ferry_deadline {
 	unsigned seconds;
 	uint64_t until;                   /* ferry_now_ns */
 	const _Atomic uint32_t *given_up; /* NULL, or: not 0 ends it */
-	bool (*gives_up)(void *who);      /* NULL, or: asked as often as that is looked at; true ends it */
+	bool (*gives_up)(void *who);      /* NULL, or: called that often; true ends the wait */
 	void *who;
 	bool over;
 };
@@ -41,7 +41,7 @@ ferryResult_t ferry_deadline_seconds(long *seconds);
 
 /* Seconds that a call waits; 0: never. */
 struct ferry_timeout {
-	uint32_t reports;  /* until it is logged whom the call waits for, */
+	uint32_t reports;  /* until the log says which rank or router the call waits for, */
 	uint32_t fails;    /* until the job ends, */
 	uint32_t replaces; /* until the router that it waits for is killed, so that another takes its place */
 };

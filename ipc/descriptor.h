@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The descriptor: what a rank tells everybody about its call number n, in slot n mod FERRY_PARITIES of the ring in its
- * line of the arena. The rank alone writes it. The other ranks and the routers with work in the call wait for its
- * number, copy the fields into memory of their own, and compare them with those of all ranks: a difference ends the
- * job, with one message wherever it is seen.
+ * The descriptor: what a rank tells the other ranks and the routers about its call number n, in slot n mod
+ * FERRY_PARITIES of the ring in its line of the arena. The rank alone writes it. The other ranks and the routers with
+ * work in the call wait for its number, copy the fields into memory of their own, and compare them with those of all
+ * ranks. A difference ends the job, with one message wherever it is seen.
  */
 #ifndef FERRY_IPC_DESCRIPTOR_H
 #define FERRY_IPC_DESCRIPTOR_H
@@ -49,8 +49,8 @@ void ferry_descriptor_write(struct ferry_descriptor *descriptor, uint64_t seq,
                             const struct ferry_descriptor_fields *fields);
 
 /**
- * Copies the fields. The caller has loaded seq with acquire and found the number. Who is not waited for looks again
- * behind a full fence: if it is there still, so were the fields.
+ * Copies the fields. The caller has loaded seq with acquire and found the number. A caller that the writing rank does
+ * not wait for reads seq again after a full fence: if the number is unchanged, the fields were that call's.
  */
 void ferry_descriptor_read(const struct ferry_descriptor *descriptor, struct ferry_descriptor_fields *fields);
 

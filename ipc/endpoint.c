@@ -30,7 +30,7 @@ static bool is_given_by_root(const char *path, uid_t user)
 	       !(directory.st_mode & S_IWOTH) && !lstat(path, &file) && S_ISSOCK(file.st_mode) && file.st_uid == user;
 }
 
-/* By SO_PEERCRED, which tells who has made the socket listen. */
+/* By SO_PEERCRED, which names the process that made the socket listen. */
 static ferryResult_t check_router(int connection, const char *path)
 {
 	struct ucred peer;
@@ -139,7 +139,7 @@ static ferryResult_t bind_alone(int listener, const char *path, bool for_all, co
 		result = ferry_fail(
 		        ferrySystemError,
 		        "%s is there and no socket: remove it, or name another directory (FERRY_SOCKET_DIR)", path);
-	} else if (nobody) { /* else there may be somebody, whom this process may not or cannot ask */
+	} else if (nobody) { /* else a process may be listening that this process may not or cannot connect to */
 		result = ferrySuccess;
 		unlink(path);
 		mode_t mask = umask(for_all ? 0111 : 0177);
@@ -188,8 +188,8 @@ ferryResult_t ferry_endpoint_listen(const char *path, bool for_all, int *listene
 }
 
 /*
- * 0, or the error: EAGAIN when the deadline is over. A caller that must not wait for ever for a place among those that
- * the router has not accepted yet has to ask again and again: there is nothing to poll for.
+ * Returns 0, or the error: EAGAIN when the deadline is over. Where the router's backlog is full and the caller must not
+ * wait for ever, it has to try again and again: there is nothing to poll for.
  */
 static int connect_patiently(int made, const struct sockaddr_un *address, socklen_t bytes,
                              struct ferry_deadline *deadline)

@@ -442,7 +442,7 @@ ferryResult_t ferry_launch_read(struct ferry_launch *launch)
 	return ferrySuccess;
 }
 
-static _Atomic unsigned wanted; /* bits of enum ferry_debug; who reads the environment */
+static _Atomic unsigned wanted; /* bits of enum ferry_debug; the thread that reads the environment */
 
 ferryResult_t ferry_debug_read(void)
 {

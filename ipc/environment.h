@@ -22,7 +22,7 @@ struct ferry_variable {
 /** The table; ends with a NULL name. */
 extern const struct ferry_variable ferry_variables[];
 
-/** What a reader looks for first, what there is besides, and what launchers set and nobody types. */
+/** The variables that a user looks for first, the other ones, and the ones that launchers set. */
 enum ferry_variable_section {
 	FERRY_VARIABLES_FIRST,
 	FERRY_VARIABLES_OTHER,

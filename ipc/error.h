@@ -23,7 +23,7 @@ ferryResult_t ferry_fail_context(ferryResult_t code, const char *format, ...) __
 /** The last message kept by this thread; "" if none. Valid until the thread's next failure. */
 const char *ferry_last_message(void);
 
-/** For who tried something that was allowed to fail: this thread has no message again. */
+/** For a caller whose attempt was allowed to fail: removes this thread's message. */
 void ferry_forget_message(void);
 
 /** The fixed sentence for a code ("invalid argument"); never NULL. */

@@ -2,14 +2,16 @@
 /**
  * What a rank and its routers say of the rank's device buffers. A rank exports an allocation once, over its socket
  * (struct ferry_exported), under an index of its choice; from then on it names buffers by {index, generation, offset}.
- * A generation is what an index names from one export to the next, numbered from 1: the same allocation keeps it, also
- * when it is exported again.
+ * A generation is what an index names from one export to the next, numbered from 1. The same allocation keeps its
+ * generation, also when it is exported again.
  *
- * An export cell says whether the router still has it mapped. Writers: `used` the rank, `mapped` the router.
- *   rank,  to use it:    used = number of its submission;  full fence;  mapped == generation? else it exports it again
- *   router, to forget: mapped = LEAVING; full fence; used > last submission that has ended? then mapped = generation
- * again. Once it is unmapped mapped = 0: who frees memory waits for that. One of the two sees the other's store, so
- * nothing is unmapped that a submission names (router/gpu/imports.h has the argument).
+ * An export cell says whether the router still has the export mapped. Writers: `used` the rank, `mapped` the router.
+ *
+ *   rank, to use it:   used = number of its submission; full fence; mapped == generation? Else it exports it again.
+ *   router, to forget: mapped = LEAVING; full fence; used > last submission that has ended? Then mapped = generation.
+ *
+ * Once the memory is unmapped, mapped = 0; a rank that frees memory waits for that. One of the two sees the other's
+ * store, so nothing is unmapped that a submission names (router/gpu/imports.h has the argument).
  */
 #ifndef FERRY_IPC_EXPORT_H
 #define FERRY_IPC_EXPORT_H

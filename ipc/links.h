@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * How fast devices push into each other's memory: what synthesizers decide by (rank-lib/program/program.h) and what a
- * host device's copy engine models (router/copy/host.c). Filled by whoever knows the machine, then only read.
+ * How fast devices push into each other's memory: synthesizers decide by it (rank-lib/program/program.h), and a host
+ * device's copy engine models it (router/copy/host.c). The process that knows the machine fills it in; afterwards it is
+ * only read.
  *
  * The links of a machine of host devices are given as text: FERRY_HOST_LINK, and `ferryprog synth --links`. Settings in
  * any order, separated by commas, speeds in GB/s:
@@ -12,8 +13,9 @@
  * - links=nvswitch:GBPS: any number of devices, each with GBPS to all others at once.
  * - links=pcie2:GBPS[:ACROSS]: two sockets of four devices, each with GBPS to all others at once, and at most ACROSS to
  *   each of the other socket. The link between the sockets, which all such pairs share, is not modelled.
- * - peer@A-B=GBPS: between devices A and B, both ways, whatever the former say; 0: no link. Any number of these.
- * - port=GBPS: what each device sends to all others at once, whatever the former say.
+ * - peer@A-B=GBPS: between devices A and B, both ways, whatever the settings above say; 0: no link. Any number of
+ *   these.
+ * - port=GBPS: what each device sends to all others at once, whatever the settings above say.
  * - devices=A,B,...: the devices that ranks 0, 1, ... are on. Else rank n is on device n.
  */
 #ifndef FERRY_IPC_LINKS_H

@@ -97,7 +97,7 @@ struct validator {
 	uint32_t *missing, *order, *first, *next; /* Kahn's algorithm */
 	/* by instruction: the edges that have a lag and lead to it, from first_back[i] to first_back[i + 1] */
 	uint32_t *first_back, *back;
-	uint32_t *seen; /* by instruction and kind of lag: one more than who had an edge to it last */
+	uint32_t *seen; /* by instruction and kind of lag: 1 + the last instruction that had an edge to it */
 	struct ferry_bounce_buffer {
 		uint64_t offset;
 		uint32_t domain, instr;
@@ -118,7 +118,7 @@ static bool is_between_ranks(const struct ferry_instr *instr)
 	return instr->opcode == FERRY_PUT || instr->opcode == FERRY_WAIT_PUT;
 }
 
-/* Where an instruction is, and whom else it is about. */
+/* Which rank or domain an instruction belongs to, and which other one it names. */
 static ferryResult_t check_owner(const struct validator *v, uint32_t i)
 {
 	const struct ferry_instr *instr = &v->instrs[i];
@@ -200,8 +200,9 @@ static bool waits_for(const struct validator *v, uint32_t waiter, uint32_t produ
 }
 
 /*
- * Whether the writer waits for a slice of the reader that is 1 to W slices back. Asked of the reader, who reads few
- * windows: one window may have any number of readers, and to look through them for each of them takes for ever.
+ * Whether the writer waits for a slice of the reader that is 1 to W slices back. Called from the reader's side, as a
+ * reader reads few windows: a window may have any number of readers, and checking all of them for each writer would
+ * take too long.
  */
 static bool waits_behind(const struct validator *v, uint32_t writer, uint32_t reader)
 {
@@ -294,7 +295,10 @@ static ferryResult_t check_edges(const struct validator *v, uint32_t i)
 		if (edge->instr >= plan->ninstrs || edge->instr == i || edge->lag > plan->window)
 			return bad("instruction %u: edge to %u of %u with lag %u", i, edge->instr, plan->ninstrs,
 			           edge->lag);
-		/* One of each kind to another instruction: else what has to look through them takes for ever. */
+		/*
+		 * One edge of each kind to another instruction: else the checks that go through the edges take too
+		 * long.
+		 */
 		uint32_t *seen = &v->seen[2 * (size_t)edge->instr + (edge->lag != 0)];
 		if (*seen == i + 1)
 			return bad("instruction %u: two edges to %u with lags of one kind", i, edge->instr);

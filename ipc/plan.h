@@ -30,7 +30,9 @@ enum ferry_opcode {
 	FERRY_COPY,
 	FERRY_REDUCE, /* N windows of one domain -> window of that domain, by that domain's router */
 	FERRY_H2H,    /* window -> window of another domain, by the router of the destination */
-	/* rank's send or receive buffer -> another rank's receive buffer, by who moves the former's data */
+	/*
+	 * rank's send or receive buffer -> another rank's receive buffer, by the process that moves the former's data
+	 */
 	FERRY_PUT,
 	/* nothing: what another rank puts into the receive buffer is there, so that the call may end */
 	FERRY_WAIT_PUT,

@@ -79,7 +79,7 @@ int ferry_descriptor_above(int descriptor)
 ferryResult_t ferry_descriptors_fill(void)
 {
 	for (int standard = 0; standard <= 2; standard++)
-		/* The lowest number that is free is this one: those before it are open. */
+		/* open gives the lowest free number, which is this one: the ones before it are open. */
 		if (fcntl(standard, F_GETFD) < 0 && open("/dev/null", O_RDWR) != standard)
 			return ferry_fail(ferrySystemError,
 			                  "descriptor %d is closed, and /dev/null cannot take its place: %s", standard,

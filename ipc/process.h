@@ -22,7 +22,7 @@ uint64_t ferry_process_start(pid_t process);
 /** Whose numbers this process knows processes by (its pid name space); 0: that cannot be seen. */
 uint64_t ferry_process_names(void);
 
-/** False once it has ended; where that cannot be told it is taken to live. start: as ferry_process_start told. */
+/** False once the process has ended; true where that is unknown. start: from ferry_process_start. */
 bool ferry_process_lives(pid_t process, uint64_t start);
 
 /**
@@ -35,8 +35,8 @@ int ferry_process_open(pid_t process);
 bool ferry_process_has_ended(int descriptor);
 
 /**
- * Opens those of descriptors 0 to 2 that are closed on /dev/null, to read and to write; children inherit them. Before
- * any other descriptor is opened, and before any thread. Errors: ferrySystemError with the number.
+ * Opens each of descriptors 0 to 2 that is closed on /dev/null, to read and to write; children inherit them. To be
+ * called before any other descriptor is opened, and before any thread starts. Errors: ferrySystemError with the number.
  */
 ferryResult_t ferry_descriptors_fill(void);
 

@@ -68,7 +68,7 @@ uint64_t ferry_departed(const struct ferry_job_arenas *job)
 	uint64_t departed = 0;
 	for (uint32_t domain = 0; domain < job->ndomains; domain++)
 		departed |= atomic_load_explicit(&job->arenas[domain].header->left, memory_order_acquire);
-	return departed & ferry_rankset_all(job->nranks); /* who reads it does not look beyond their lines */
+	return departed & ferry_rankset_all(job->nranks); /* callers do not read beyond the lines of these ranks */
 }
 
 static uint64_t finished(const struct ferry_job_arenas *job, uint32_t rank, uint32_t parity)

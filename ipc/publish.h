@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * The arenas of one job as one process sees them, and the two things that lanes and workers do with counters: ask how
- * far an instruction may go, and publish a slice so that everybody who waits for it wakes. And which ranks have left.
+ * far an instruction may go, and publish a slice and wake all threads that wait for it. And which ranks have left.
  */
 #ifndef FERRY_IPC_PUBLISH_H
 #define FERRY_IPC_PUBLISH_H
@@ -27,7 +27,7 @@ static inline struct ferry_ring *ferry_rank_ring(const struct ferry_job_arenas *
 }
 
 /**
- * Puts memory behind the counters of a valid plan, before this process looks at one. Errors: those of
+ * Allocates memory for the counters of a valid plan, before this process reads one. Errors: those of
  * ferry_arena_back_counters.
  */
 ferryResult_t ferry_job_arenas_back(const struct ferry_job_arenas *job, const struct ferry_plan *plan);
@@ -69,7 +69,10 @@ static inline uint32_t ferry_gates_open(const struct ferry_gate *gates, uint32_t
  */
 uint64_t ferry_job_progress(const struct ferry_job_arenas *job);
 
-/** Rings whoever of these ranks' lanes and routers sleeps. The caller has published before. */
+/**
+ * Rings the bells of these ranks' lanes and of these domains' routers, for those that sleep. The caller has published
+ * before.
+ */
 void ferry_wake(const struct ferry_job_arenas *job, uint64_t d2h_ranks, uint64_t h2d_ranks, uint32_t domains);
 
 /** Wakes every lane, caller and router of the job: something ended. */
@@ -86,33 +89,37 @@ static inline void ferry_publish(const struct ferry_job_arenas *job, const struc
 /* ---- ranks that have departed ---- */
 
 /*
- * A rank leaves in order, while others go on, when all its calls have ended; its router then takes it off its lanes,
- * and after that sets its bit in `left` of the arena's header. Lanes that wait for a rank (router/engine/stall.c) look
- * here, and callers of ferryCommSplit. Nothing is written here.
+ * A rank leaves in order, while other ranks go on, when all its calls have ended. Its router then takes it off its
+ * lanes, and after that sets its bit in `left` of the arena's header. Lanes that wait for a rank
+ * (router/engine/stall.c), and callers of ferryCommSplit, read the bits here. Nothing is written here.
  *
- * What the bit says. All that the rank has ever stored in the arenas comes before it: the rank, or its lanes in the
- * router, had stored it before the rank said that it leaves, and the router sets the bit with release after it has
- * heard that. So whoever has acquired the bit and then reads what the rank has published reads the last of it, and
+ * What the bit means: all that the rank has ever stored in the arenas comes before it. The rank, or its lanes in the
+ * router, stored that before the rank told the router that it leaves, and the router sets the bit with release
+ * afterwards. So a thread that has acquired the bit and then reads what the rank has published reads the last of it,
+ * and
  *
- * - a call n that the rank has not finished by then, finished[n mod FERRY_PARITIES] < n, it never made: it will not
- *   end;
- * - a message that the rank has not sent, or not taken, by then comes, or is taken, never;
+ * - the rank never made a call n that it has not finished by then, finished[n mod FERRY_PARITIES] < n: that call will
+ *   not end;
+ * - a message that the rank has not sent, or not taken, by then will never be sent, or taken;
  * - all other calls end by themselves. A rank ends its part of a collective once all ranks have submitted it
- *   (router/engine/order.c) and all its own slices have been published, and nobody needs more of it than these. A
- *   message that it has sent lies in the pair's window; one that it was sent it has taken.
+ *   (router/engine/order.c) and all its own slices have been published, and the other ranks need nothing more of it. A
+ *   message that it has sent lies in the pair's window; it has taken each message that was sent to it.
  *
- * The bits only ever appear, one store each, and nothing else has to be kept in step with them: a router or a rank that
- * dies before its bit is set is a router or a rank that died, which ends the job as always; one that dies after it is
- * not missed. docs/models/leaving.pml checks when the bit may be set, and the wait of ferry_departed_are_over.
+ * The bits only ever appear, one store each, and nothing else has to be kept in step with them. If a router or a rank
+ * dies before its bit is set, the job ends as for every death; if it dies afterwards, it is not missed.
+ * docs/models/leaving.pml checks when the bit may be set, and the wait of ferry_departed_are_over.
  */
 
-/** Bit r: rank r has left. Acquires: what is read after it is the last that rank r has published. */
+/**
+ * Returns the ranks that have left; bit r: rank r. Acquires: what the caller then reads is the last that rank r has
+ * published.
+ */
 uint64_t ferry_departed(const struct ferry_job_arenas *job);
 
 /**
- * Whether all collectives that these ranks, one at least, took part in are over on the others. Until then the job must
- * not be ended for what they did not make: those calls would end with it, in the middle. It becomes true without
- * anybody's doing, as every rank is in those calls.
+ * Returns whether all collectives that all of these ranks (at least one) took part in are over on the other ranks.
+ * Until then the job must not be ended because of calls that the departed ranks did not make: the collectives under way
+ * would end with it. It becomes true by itself, as every rank is in those calls.
  */
 bool ferry_departed_are_over(const struct ferry_job_arenas *job, uint64_t departed);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A set of ranks in one word: bit r is rank r. Who must be woken, who has not come, whose contributions a chunk holds.
- * Plain values: whoever shares one says at that field who writes it.
+ * A set of ranks in one word: bit r is rank r. For example the ranks to wake, the ranks that have not come, the ranks
+ * whose contributions a chunk holds. Plain values: where one is shared, its field's comment names the writer.
  */
 #ifndef FERRY_IPC_RANKSET_H
 #define FERRY_IPC_RANKSET_H

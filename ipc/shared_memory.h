@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * New shared memory that has no name, as a descriptor. Arenas are made of it, by routers.
+ * New shared memory that has no name, as a descriptor. Routers make arenas of it.
  *
- * Of a memfd a page costs memory once it is touched. It is sealed: nobody makes it shorter, or longer. POSIX shared
- * memory lies in /dev/shm, which may have little room, and who holds the descriptor can cut it short; it is for where
- * memfd is missing, or FERRY_SHM says so.
+ * A page of a memfd costs memory once it is touched. The memfd is sealed: no process can make it shorter, or longer.
+ * POSIX shared memory lies in /dev/shm, which may have little room, and every holder of the descriptor can cut it
+ * short. It is used where memfd is missing, or where FERRY_SHM says so.
  */
 #ifndef FERRY_IPC_SHARED_MEMORY_H
 #define FERRY_IPC_SHARED_MEMORY_H

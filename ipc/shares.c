@@ -266,13 +266,13 @@ static uint32_t places_of(uint64_t name)
 	return (uint32_t)(name >> 56) / WAYS * WAYS;
 }
 
-/* Where it is; else where it is to come: a place that is free, or of what is not wanted, or any of them. */
+/* Where the name stands; else the place to write it: a free one, or one that is not wanted, or any of them. */
 static _Atomic uint64_t *place_of(struct ferry_share_readiness *ready, uint64_t name, uint64_t *word)
 {
 	_Atomic uint64_t *places = &ready->kinds[places_of(name)], *room = NULL;
 	bool free = false;
 	for (uint32_t way = 0; way < WAYS; way++) {
-		/* who comes to a full set takes another's place each */
+		/* where the set is full, names replace different places */
 		uint32_t at = (uint32_t)(name >> 48 & 0xff) + way;
 		uint64_t there = load(&places[at % WAYS]);
 		if ((there & ~SAID) == name) {
@@ -293,7 +293,7 @@ void ferry_share_format(struct ferry_share_table *table, uint32_t rank, uint64_t
 	uint64_t word, name = name_of(kind);
 	_Atomic uint64_t *place = place_of(&table->ranks[rank].ready, name, &word);
 	uint64_t value = on ? word | what : word & ~(uint64_t)what;
-	if (load(place) != value && (on || word != name)) /* seldom; and of what is not known nothing is taken back */
+	if (load(place) != value && (on || word != name)) /* seldom; an unknown kind is not taken back */
 		store(place, value);
 }
 
@@ -318,7 +318,7 @@ void ferry_share_times_write(struct ferry_share_table *table, uint32_t rank, uin
 {
 	struct ferry_share_times_words *words = &table->ranks[rank].times[n % FERRY_SHARE_TIMES];
 	store(&words->call, 0);
-	/* who sees one of the new times sees that the number is gone */
+	/* a reader that loads one of the new times finds that the number is gone */
 	for (int c = 0; c < FERRY_NUM_FABRICS; c++)
 		atomic_store_explicit(&words->us[c], two_floats(us[c], 0), memory_order_release);
 	atomic_store_explicit(&words->call, n + 1, memory_order_release);

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The shares of a call: what part of every block each fabric carries, in 1024ths. They are agreed on as one word of 22
- * bits (ipc/agreement.h): the host's and the peers', NCCL has the rest. Plain values, and the text of FERRY_SHARES.
+ * The shares of a call: what part of every block each fabric carries, in 1024ths. Ranks agree on them as one word of 22
+ * bits (ipc/agreement.h): the host's and the peers' share; NCCL has the rest. Plain values, and the text of
+ * FERRY_SHARES.
  *
- * The table of shares lies in the arena of domain 0: what each call is divided into, and why, for the ranks that seal
- * it and for ferry-stat; what was learned, for the next job; and what parts took, from each rank to rank 0. Its words
- * are whole by themselves, relaxed: a reader may find a line half renewed, and does no harm with it. What is read is
- * checked. Rank 0 writes lines, courses, the signature and which kinds of calls are NCCL's; each rank its own times,
- * from which bytes on it numbers calls, and whether it is ready; the router what was kept, before it hands the arena
- * out. `lines` are of calls that are divided, `wholes` of those that one fabric has whole: their paces have no start,
- * and are known of all fabrics that have been seen.
+ * The table of shares lies in the arena of domain 0. It holds how each call is divided, and why, for the ranks that
+ * seal it and for ferry-stat; what was learned, for the next job; and how long parts took, from each rank for rank 0.
+ * Each of its words is stored and loaded whole, relaxed: a reader may find a line half renewed, which does no harm, and
+ * checks what it has read. Writers: rank 0 writes lines, courses, the signature and which kinds of calls are NCCL's;
+ * each rank its own times, the bytes from which on it numbers calls, and whether it is ready; the router what was kept,
+ * before it hands the arena out. `lines` are of calls that are divided, `wholes` of calls that one fabric carries
+ * alone: their paces have no start, and cover every fabric that has been seen.
  */
 #ifndef FERRY_IPC_SHARES_H
 #define FERRY_IPC_SHARES_H
@@ -57,8 +58,8 @@ void ferry_shares_range(const struct ferry_shares *shares, enum ferry_fabric fab
 ferryResult_t ferry_shares_read(const char *text, double shares[FERRY_NUM_FABRICS], uint32_t *named);
 
 /**
- * The shares that FERRY_SHARES pins for NCCL programs. Where one is named, host or peer, the rest is NCCL's; else they
- * sum to 1. Errors: those of ferry_shares_read, and where they do not.
+ * Reads the shares that FERRY_SHARES pins for NCCL programs. Where `host` or `peer` is named, the rest is NCCL's; else
+ * they sum to 1. Errors: those of ferry_shares_read, and where they do not sum to 1.
  */
 ferryResult_t ferry_shares_pin(const char *text, struct ferry_shares *pins);
 
@@ -113,9 +114,10 @@ struct ferry_share_times_words {
 };
 
 /*
- * Before Ferry carries a call its buffers are shown to the routers, which takes a rank time; so no rank proposes Ferry
- * before all have done that. A word for each kind of call that the rank has wanted or shown lately, under its own name,
- * so that nothing is said of other calls with it; at one of a few places, in the room of what is not wanted first.
+ * Before Ferry carries a call, its buffers are exported to the routers, which takes a rank time; so no rank proposes
+ * Ferry before all ranks have done that. Each word stands for one kind of call that the rank has wanted or exported
+ * lately, and holds the kind's own name, so that it says nothing of other kinds. A kind may stand in one of a few
+ * places; it replaces a kind that is not wanted first.
  */
 struct ferry_share_readiness {
 	_Atomic uint64_t kinds[FERRY_SHARE_KINDS]; /* from the top: a name, 62 bits; shown; wanted. 0: none */
@@ -160,7 +162,7 @@ bool ferry_share_course_read(const struct ferry_share_course_words *words, struc
 void ferry_share_times_write(struct ferry_share_table *table, uint32_t rank, uint64_t n,
                              const double us[FERRY_NUM_FABRICS]);
 
-/** False where the rank has not told of call n, or no more. */
+/** Returns false where the rank has not written times of call n, or has overwritten them. */
 bool ferry_share_times_read(const struct ferry_share_table *table, uint32_t rank, uint64_t n,
                             double us[FERRY_NUM_FABRICS]);
 

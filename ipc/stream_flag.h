@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Words: how a stream of a GPU and whoever moves its data speak. The stream writes 1 when it reaches a call and waits
- * for 0, which is stored when the call is over. Calls of one stream share a word, as the stream itself puts them in
- * order; a captured call has one of its own, which each replay writes and waits for again. A rank's process has one
- * block of them for all its communicators, makes it known to its GPUs once, and hands it to its routers.
+ * Stream flags: how a stream of a GPU and the process that moves its data synchronize. The stream writes 1 when it
+ * reaches a call and waits for 0, which is stored when the call is over. Calls of one stream share a flag, as the
+ * stream itself puts them in order. A captured call has a flag of its own, which each replay writes and waits for
+ * again. A rank's process has one block of flags for all its communicators, registers it with its GPUs once, and hands
+ * it to its routers.
  *
- * A call of a stream carries its turn on the word: how many calls were made on it before. It has started once `done`
- * has come to its turn and the word is 1. Its end stores a mark with its turn in the word, for which no stream waits,
- * then done + 1, then word = 0: who sees the new `done` no longer sees the old 1, and a router that takes another's
- * place tells from the two what that one had come to, whichever of the three it had stored last: the 1 of the next call
- * comes behind the 0. docs/models/words.pml and takeover.pml check all of this.
+ * A call of a stream carries its turn on the flag: how many calls were made on it before. The call has started once
+ * `done` has come to its turn and the flag is 1. Its end stores three things: a mark with its turn in the flag, for
+ * which no stream waits; then done + 1; then flag = 0. A thread that sees the new `done` no longer sees the old 1. A
+ * router that takes another's place tells from the two how far the old one had come, whichever of the three it stored
+ * last: the 1 of the next call comes after the 0. docs/models/words.pml and takeover.pml check all of this.
  *
- * Each replay of a captured call is a turn of its word, as if it had been made then.
+ * Each replay of a captured call is a turn of its flag, as if the call had been made then.
  */
 #ifndef FERRY_IPC_STREAM_FLAG_H
 #define FERRY_IPC_STREAM_FLAG_H
@@ -25,17 +26,21 @@
 
 /* A cache line. */
 struct ferry_stream_flag {
-	/* GPU: 1; who moves the data of the call that is at it: ferry_stream_flag_mark, then 0; release */
+	/* GPU: 1; the process that moves the call's data: ferry_stream_flag_mark, then 0; release */
 	_Alignas(64) _Atomic uint32_t flag;
-	_Atomic uint32_t done;      /* calls of its stream that are over; who moves the data, release, between those */
-	/* captured: 1 by the rank's process once no graph names it; 2 by who moves the data: it may be used again */
+	/* calls of its stream that are over; the process that moves the data, release, between the mark and 0 */
+	_Atomic uint32_t done;
+	/*
+	 * captured: 1 by the rank's process once no graph names it; 2 by the process that moves the data: it may be
+	 * used again
+	 */
 	_Atomic uint32_t forgotten;
 	uint32_t reserved;
 	_Atomic uint64_t scalar;    /* premulsum with a factor in device memory: GPU, before word = 1 */
 	/*
-	 * Messages that are numbered as streams come to them, by direction: bit r: all with rank r that the call has
-	 * are over. That direction's lane of who moves the data, release, before another call's with that rank begin;
-	 * 0 between the mark and `done`.
+	 * For messages that are numbered as streams come to them, by direction. Bit r: all messages of the call with
+	 * rank r are over. Stored by the lane of that direction, release, before the messages of another call with that
+	 * rank begin; 0 between the mark and `done`.
 	 */
 	_Atomic uint64_t passed[2];
 };
@@ -55,7 +60,10 @@ static inline uint32_t ferry_stream_flag_mark(uint32_t turn)
 	return turn << 2 | 2;
 }
 
-/** The call of that turn has all its data: before anybody is told that it is over. */
+/**
+ * Stores the mark: the call of that turn has all its data. Called before any stream or rank learns that the call is
+ * over.
+ */
 static inline void ferry_stream_flag_end(struct ferry_stream_flag *flag, uint32_t turn)
 {
 	atomic_store_explicit(&flag->flag, ferry_stream_flag_mark(turn), memory_order_release);

@@ -54,7 +54,7 @@ struct ferry_submission {
 	uint32_t shape, root;
 	struct ferry_buffer_name send, receive; /* generation 0: none */
 	uint32_t nparts;
-	uint32_t stamp; /* 0, or where and as what it is told how long the call took: FERRY_STAMPS * tag + index */
+	uint32_t stamp; /* 0, or where its duration is recorded and under which index: FERRY_STAMPS * tag + index */
 	/*
 	 * A sum over all else in the record, by ferry_ring_write. Other ranks of the job may write into the ring, and a
 	 * turn, a number or a flag that is another than the rank's would have its stream wait for ever.

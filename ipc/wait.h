@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Waiting: how a thread with nothing to do looks for a while, then sleeps in shared memory.
+ * Waiting: how a thread with nothing to do polls for a while, then sleeps in shared memory.
  *
- * A doorbell is an eventcount that costs its ringer a fence and a load while nobody sleeps. The waiter announces
- * itself, checks its condition once more, then sleeps; the ringer publishes, then looks for sleepers. Each side's store
- * comes before its load with a full fence between, so at least one of them sees the other: no wake-up is lost
- * (docs/models/eventcount.pml). Writers: anybody who shares the memory. A process that dies asleep leaves `sleepers`
- * too high, which costs later ringers a system call each and nothing else.
+ * A doorbell is an eventcount that costs its ringer a fence and a load while no thread sleeps. The waiter announces
+ * itself, checks its condition once more, then sleeps; the ringer publishes, then checks for sleepers. Each side's
+ * store comes before its load with a full fence between, so at least one of them sees the other: no wake-up is lost
+ * (docs/models/eventcount.pml). Writers: any process that shares the memory. A process that dies asleep leaves
+ * `sleepers` too high, which costs later ringers a system call each and nothing else.
  *
- * Spinning is quicker than being woken, but it takes a CPU; where threads outnumber CPUs, perhaps from the thread that
- * is waited for, and for a time slice of some milliseconds. The kernel counts how long each thread ran, and how long it
- * was ready and waited for a CPU. When one of a group's threads has waited for more than a third of that, none of the
- * group spins for a while; each time that this proves too short, twice as long.
+ * Spinning is quicker than being woken, but it takes a CPU. Where threads outnumber CPUs, it may take the CPU from the
+ * very thread that it waits for, for a time slice of some milliseconds. The kernel counts how long each thread ran, and
+ * how long it was ready and waited for a CPU. When one thread of a group has waited for a CPU for more than a third of
+ * the time that it ran, no thread of the group spins for a while; each time that this proves too short, for twice as
+ * long.
  */
 #ifndef FERRY_IPC_WAIT_H
 #define FERRY_IPC_WAIT_H
@@ -23,7 +24,7 @@
 #include <stdint.h>
 
 struct ferry_doorbell {
-	_Atomic uint32_t rings;    /* futex word; anybody who rings adds one */
+	_Atomic uint32_t rings;    /* futex word; every ringer adds one */
 	_Atomic uint32_t sleepers; /* threads between prepare and the end of their wait */
 	char pad[120];             /* a pair of cache lines: prefetchers fetch pairs */
 };
@@ -78,7 +79,7 @@ static inline void ferry_bells_cancel(const struct ferry_seen_bell *bells, uint3
 
 /**
  * Sleeps until one of the bells has rung since it was seen; as ferry_doorbell_wait. Where the kernel cannot wait for so
- * many (before Linux 5.16: for two, later for 129) it wakes up to look every millisecond.
+ * many (before Linux 5.16: for two, later for 129) the thread wakes up and checks them every millisecond.
  */
 void ferry_bells_wait(const struct ferry_seen_bell *bells, uint32_t count, int64_t timeout_us);
 
@@ -122,7 +123,7 @@ static inline void ferry_relax(void)
 
 /** Of a group of threads: the lanes of a communicator, or the workers of a router. Zeroed, but for limit_ns. */
 struct ferry_spin {
-	uint64_t limit_ns;           /* to look at most; constant; 0: not at all */
+	uint64_t limit_ns;           /* to spin at most; constant; 0: not at all */
 	/* nobody spins before; by a thread that finds CPUs short, by compare and exchange from a past time */
 	_Atomic uint64_t rest_until;
 	/* the last rest's length; by the thread that has set rest_until. One that reads the old one rests less */
@@ -131,7 +132,7 @@ struct ferry_spin {
 
 /**
  * One thread's, and written by that thread alone. In its loop:
- *     look; ferry_idle_looked; found something: ferry_idle_found; else, while ferry_idle_looks_on, look again; sleep.
+ *     poll; ferry_idle_looked; found something: ferry_idle_found; else, while ferry_idle_looks_on, poll again; sleep.
  */
 struct ferry_idle {
 	struct ferry_spin *spin;
@@ -142,7 +143,10 @@ struct ferry_idle {
 	uint64_t judged_at, ran_ns, waited_ns; /* and of the thread's life until then; judged_at 0: not yet */
 };
 
-/** How long to look now, in nanoseconds: limit_ns, or 0 while CPUs are short. `now`: ferry_now_ns, here and below. */
+/**
+ * Returns how long to spin now, in nanoseconds: limit_ns, or 0 while CPUs are short. `now`: ferry_now_ns, here and
+ * below.
+ */
 static inline uint64_t ferry_spin_ns(const struct ferry_spin *spin, uint64_t now)
 {
 	return now < atomic_load_explicit(&spin->rest_until, memory_order_relaxed) ? 0 : spin->limit_ns;
@@ -164,7 +168,7 @@ void ferry_idle_judge(struct ferry_idle *idle, uint64_t ran_ns, uint64_t waited_
 /** Asks the kernel, and judges. */
 void ferry_idle_ask(struct ferry_idle *idle, uint64_t now);
 
-/** After each look, in vain or not. */
+/** To be called after each poll, whether it found something or not. */
 static inline void ferry_idle_looked(struct ferry_idle *idle, uint64_t now)
 {
 	if (now - idle->asked_at > FERRY_SPIN_ASK_NS && idle->file >= 0)
@@ -176,7 +180,7 @@ static inline void ferry_idle_found(struct ferry_idle *idle)
 	idle->since = 0;
 }
 
-/** The thread has found nothing: whether it is to look again, rather than to sleep. */
+/** The thread has found nothing. Returns whether it should poll again rather than sleep. */
 static inline bool ferry_idle_looks_on(struct ferry_idle *idle, uint64_t now)
 {
 	if (!idle->since)
