@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Memory that the application frees: whoever may stand before cudaFree and its kin has the routers let go of it, so
- * that it comes back at once; elsewhere a router forgets it a second or more after its last call. Any thread, for all
- * communicators of the process.
+ * Memory that the application frees. Where the library stands before cudaFree and its kin, the routers unmap the memory
+ * at once, so that it returns to the device. Elsewhere a router unmaps it a second or more after its last call. Called
+ * by any thread, for all communicators of the process.
  *
- * In two steps, around the freeing. What no call under way names is forgotten before, as CUDA wants it: an allocation
- * is unmapped in other processes first. What one names waits for that call; who frees waits for it, too, in cudaFree,
- * which waits for the device, and holds nothing of Ferry's meanwhile. Then it is forgotten behind.
+ * There are two steps, one before the memory is freed and one after. Before: the routers unmap what no call under way
+ * names, because CUDA wants an allocation to be unmapped in other processes first. What a call under way still names
+ * must wait for that call. The freeing thread waits for it in cudaFree anyway, which waits for the device; it holds no
+ * lock of Ferry's there. After: the routers unmap the rest.
  *
- * A communicator's lock is waited for at most a second, and a router as long as in any call: who finds either busy for
- * longer leaves the memory to idleness. Nobody who has that lock waits for a thread that frees memory.
+ * The thread waits for a communicator's lock for a second at most, and for a router as long as any call does. When
+ * either is busy for longer, the routers unmap the memory once it has been idle. A thread that holds a communicator's
+ * lock never waits for a thread that frees memory.
  */
 #ifndef FERRY_RANK_LIB_API_FREED_H
 #define FERRY_RANK_LIB_API_FREED_H
@@ -18,15 +20,14 @@
 #include <stddef.h>
 
 /**
- * Before these bytes are freed, of an allocation any of its bytes: returns when the routers have unmapped what no call
- * under way names, at once where they have none of it. True: some of it is left.
+ * To be called before the allocation that contains these bytes is freed. Returns when the routers have unmapped what no
+ * call under way names; returns at once when they have mapped none of it. Returns true if some of it is still mapped.
  */
 bool ferry_freed_before(const void *memory, size_t bytes);
 
 /**
- * Behind that, where some was left, and the memory is gone and the device has come to the end of all its calls. What is
- * there still, as it could not be freed, stays as it was. A graph that has a call with it must not be replayed any
- * more.
+ * To be called after the memory was freed, if ferry_freed_before returned true, and the device has finished its calls.
+ * Memory that could not be freed stays mapped. A graph that holds a call with the freed memory must not be replayed.
  */
 void ferry_freed_behind(const void *memory, size_t bytes);
 

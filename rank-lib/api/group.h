@@ -8,10 +8,10 @@
 
 #include "rank-lib/call/request.h"
 
-/** What a group of this thread's refuses with at its end, if one is open and nothing was refused before. Returns it. */
+/** Makes an open group of this thread return `result` at its end, unless it already has an error. Returns `result`. */
 ferryResult_t ferry_group_refuse(ferryResult_t result);
 
-/** Keeps the request, checked, if a group is open; *result: what the function of the API returns then. */
+/** Checks and keeps the request if a group is open. *result: what the function of the API then returns. */
 bool ferry_group_keep(const struct ferry_request *request, ferryResult_t *result);
 
 /** Calls of a group that are in their streams but for their ends (open_call.h). */
@@ -20,23 +20,23 @@ struct ferry_open_group {
 	uint32_t ncalls;
 };
 
-/** The thread's next call that a group keeps has this stamp, if the group is ended open (open_call.h). */
+/** If the group is ended open, the thread's next call in it gets this stamp (open_call.h). */
 void ferry_group_stamp(uint32_t stamp);
 
 /**
- * The thread's next call that a group keeps leaves so much of every block alone; its count and buffers are those of the
- * whole. All ranks say the same.
+ * Makes the thread's next call in a group leave this part of every block alone; the call's count and buffers remain
+ * those of the whole block. All ranks must pass the same.
  */
 void ferry_group_leave_out(const struct ferry_left_out *left_out);
 
 /**
- * Ends the group as ferryGroupEnd does, but leaves all its calls open: what the caller puts into their streams until
- * ferry_group_finish runs beside them. Whatever it returns, ferry_group_finish is to be called then, by the same
- * thread. ferryInvalidUsage where the group is none, or lies within another.
+ * Ends the group as ferryGroupEnd does, but leaves all its calls open: work that the caller puts into their streams
+ * before ferry_group_finish runs beside them. Whatever this returns, the same thread must then call ferry_group_finish.
+ * Error: ferryInvalidUsage when no group is open, or when it lies within another group.
  */
 ferryResult_t ferry_group_end_open(struct ferry_open_group *open);
 
-/** Calls of the streams come behind the group's again. The first error, of all calls. */
+/** Completes the calls, so that later work in the streams follows them. Returns the first error of all calls. */
 ferryResult_t ferry_group_finish(struct ferry_open_group *open);
 
 #endif

@@ -42,16 +42,16 @@ ferryResult_t ferry_user_programs_load(struct ferry_user_programs *programs, con
                                        const char *paths);
 
 /**
- * The program that FERRY_PROGRAM_PATH gives for a call, or NULL. `tells`: where it has some for the collective and none
- * fits, warns of each once in the process, with the reason.
+ * Returns the program that FERRY_PROGRAM_PATH gives for a call, or NULL. `tells`: if there are programs for the
+ * collective and none fits, logs a warning for each, once per process, with the reason.
  */
 const struct ferry_program *ferry_user_programs_replacement(struct ferry_user_programs *programs,
                                                             const struct ferry_topology *topology,
                                                             const struct ferry_user_call *call, bool tells);
 
 /**
- * The replacement cannot be compiled, as ferry_last_message() says: for calls like this one it is none from now on.
- * Every rank comes to that alike. False: no memory to remember it.
+ * Marks a replacement as refused, as it cannot be compiled (see ferry_last_message()): calls like this one no longer
+ * use it. Every rank comes to the same result. Returns false without memory to remember it.
  */
 bool ferry_user_programs_refuse(struct ferry_user_programs *programs, const struct ferry_program *program,
                                 const struct ferry_user_call *call);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * How a rank comes to its arenas, and leaves them: attach to each domain's router, wait for the other ranks. By the
- * thread that makes or ends the communicator.
+ * How a rank maps its arenas and leaves them: it attaches to each domain's router and waits for the other ranks. Called
+ * by the thread that makes or ends the communicator.
  */
 #ifndef FERRY_RANK_LIB_ATTACH_ATTACH_H
 #define FERRY_RANK_LIB_ATTACH_ATTACH_H
@@ -13,22 +13,24 @@
 struct ferry_wishes {
 	uint64_t staging; /* bytes per domain; 0: what they choose */
 	bool insists;     /* that much staging or none */
-	bool mapped;      /* that its own domain's moves its data: with the GPU's UUID and its block of words */
+	bool mapped;      /* the router of the rank's domain is to move its data; it gets the GPU's UUID and the
+	                     stream flags */
 	uint8_t gpu[FERRY_GPU_BYTES];
 	int flags;
 };
 
 /**
- * Routers found or started, all domains attached, everybody present; or an error and nothing left open. why_not: why
- * the rank's own router will not move its data, where that was wished; else "".
+ * Finds or starts the routers, attaches to all domains and waits until every rank is present. On an error nothing is
+ * left open. why_not: if mapping was wished and the router of the rank's domain will not move its data, the reason;
+ * else "".
  */
 ferryResult_t ferry_rank_attach(struct ferry_rank *rank, const struct ferry_routers *routers,
                                 const struct ferry_wishes *wishes, char why_not[FERRY_MESSAGE_BYTES]);
 
 /**
- * Tells the routers that the rank makes no more calls, its own first, and waits for their answers, for
- * FERRY_ATTACH_TIMEOUT in all. Of one that has ended no other is waited for: the rank then says itself, in the arena,
- * that it has left.
+ * Tells the routers, that of the rank's domain first, that the rank makes no more calls. Waits for their answers, for
+ * FERRY_ATTACH_TIMEOUT in all. If a router has ended, the rank does not wait for another one: it stores in the arena
+ * itself that it has left.
  */
 void ferry_rank_announce_departure(struct ferry_rank *rank);
 

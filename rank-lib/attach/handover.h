@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What a rank gives to the router that takes the place of one that has ended: itself, with the arenas of its job, then
- * what its journal has for that router: plans, exports and submissions that are not over. By the thread that attaches,
- * which has no journal yet, and by the router monitor from then on (rank-lib/failover/takeover.h). It asks no driver.
+ * What a rank gives to the router that succeeds one that has ended: itself, with the arenas of its job, then what its
+ * journal holds for that router: plans, exports and submissions that are not over. Called by the thread that attaches,
+ * which has no journal yet, and later by the router monitor (rank-lib/failover/takeover.h). It calls no driver.
  */
 #ifndef FERRY_RANK_LIB_ATTACH_HANDOVER_H
 #define FERRY_RANK_LIB_ATTACH_HANDOVER_H
@@ -10,15 +10,17 @@
 #include "rank-lib/failover/journal.h"
 #include "rank-lib/failover/rank.h"
 
-/* What a rank whose router moves its data adds. By the router monitor. */
+/* What a rank adds if a router moves its data. Called by the router monitor. */
 struct ferry_handover_ops {
-	/** Which GPU the rank is on, FERRY_GPU_BYTES, and its block of words. */
+	/** Returns the rank's GPU, FERRY_GPU_BYTES, and the descriptor of its stream flags. */
 	const uint8_t *(*gpu)(void *context, int *flags);
 	/** Whether a stream waits for a call. */
 	bool (*waits)(void *context);
-	/** Another router serves that domain. */
+	/** Another router serves that domain now. */
 	void (*renewed)(void *context, uint32_t domain);
-	/** No other does: nobody moves the rank's data any more. The rank has failed, or is to. */
+	/**
+	 * No other router serves it, so nothing moves the rank's data any more. The rank has failed, or is about to.
+	 */
 	void (*lost)(void *context, uint32_t domain);
 };
 
@@ -32,8 +34,8 @@ struct ferry_handover {
 	int connection;                 /* to the router; the caller's */
 	uint64_t lost_ns;               /* since when the rank has had no router (ferry_now_ns) */
 	const _Atomic uint32_t *given_up; /* as in ferry_attach_exchange */
-	uint32_t plans_given, exports_given; /* out: of each, so far, */
-	uint64_t submissions_given;          /* and bytes of these; to be told of */
+	uint32_t plans_given, exports_given; /* out: how many were given so far */
+	uint64_t submissions_given;          /* and bytes of these; for messages */
 	int process;                    /* out: the router's pidfd, the caller's; -1: it had not answered */
 };
 

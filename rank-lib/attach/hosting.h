@@ -15,16 +15,16 @@
 ferryResult_t ferry_hosting_join(const char *prefix);
 
 /**
- * One less. The last one ends those that this process hosts: once the other ranks have detached, also from
- * communicators that they make out of theirs meanwhile, or at once with `abort`.
+ * This process leaves a communicator. The last one to leave ends the routers that this process hosts: once the other
+ * ranks have detached, also from communicators made out of theirs meanwhile, or at once with `abort`.
  */
 void ferry_hosting_leave(const char *directory, const char *prefix, bool abort);
 
-/** Hosts the router of that domain, which listens on `path`. ferryInvalidUsage: somebody else does. */
+/** Hosts the router of that domain, which listens on `path`. Error: ferryInvalidUsage if another process hosts it. */
 ferryResult_t ferry_hosting_start(const struct ferry_layout *layout, uint32_t domain, const char *directory,
                                   const char *prefix, const char *path);
 
-/** Around a fork: nobody else has the lock. What a router hosted here has open stays open in a child. */
+/** Around a fork: no other thread holds the lock. A child keeps the descriptors of a router hosted here. */
 void ferry_hosting_before_fork(void);
 void ferry_hosting_after_fork(void);
 

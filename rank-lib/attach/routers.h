@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** Which routers a communicator uses, and how to come to one: find it, host it or start it. */
+/** Which routers a communicator uses, and how a rank reaches one: it finds it, hosts it or starts it. */
 #ifndef FERRY_RANK_LIB_ATTACH_ROUTERS_H
 #define FERRY_RANK_LIB_ATTACH_ROUTERS_H
 
@@ -18,10 +18,11 @@ enum ferry_router_mode {
 struct ferry_routers {
 	enum ferry_router_mode mode;
 	char directory[64], prefix[48]; /* of their sockets */
-	/* where one dies, another takes its place: FERRY_TAKEOVER, and they are processes of their own */
+	/* if a router dies, another takes its place: FERRY_TAKEOVER is on, and routers are processes of their own */
 	bool takeover;
-	/* they were there, for the communicator that this one comes out of: one that is hosted and answers no more has
-	 * gone with its host */
+	/*
+	 * the parent communicator was attached to them: a hosted router that no longer answers has ended with its host
+	 */
 	bool met;
 };
 
@@ -32,16 +33,16 @@ struct ferry_routers {
 ferryResult_t ferry_routers_choose(struct ferry_routers *routers, const char *mode, const uint8_t *key);
 
 /**
- * Connects to that domain's router, starting it if need be. Errors: what starting it says; ferryRemoteError for a
- * hosted one that was met and is gone; those of ferry_endpoint_connect.
+ * Connects to that domain's router, starting it if needed. Errors: those of starting it; ferryRemoteError if a hosted
+ * router that served the parent communicator has ended; those of ferry_endpoint_connect.
  */
 ferryResult_t ferry_routers_connect(const struct ferry_routers *routers, const struct ferry_layout *layout,
                                     uint32_t domain, int *connection);
 
 /**
- * For who looks again and again whether that domain has a router, which nobody hosts: connects, or, where none answers
- * and ranks start them (`starts`), starts one. ferryInProgress: there is none yet. Errors: ferryRefused; what starting
- * says, or ferrySystemError, after which another may start one.
+ * For a caller that polls until that domain, which no rank hosts, has a router. Connects, or if none answers and ranks
+ * start routers (`starts`), starts one. Returns ferryInProgress while there is none. Errors: ferryRefused; those of
+ * starting a router, or ferrySystemError, after which another rank may start one.
  */
 ferryResult_t ferry_routers_look(const struct ferry_routers *routers, uint32_t domain, bool starts, int *connection);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Captured calls that graphs may still have, of a rank whose router moves its data, and what they need meanwhile: their
- * words, plans, exported buffers, windows and submissions. Under the communicator's lock.
+ * Captured calls that graphs may still hold, of a rank whose router moves its data, and what they need: their stream
+ * flags, plans, exported buffers, bounce buffers and submissions. Under the communicator's lock.
  */
 #ifndef FERRY_RANK_LIB_CALL_CAPTURES_H
 #define FERRY_RANK_LIB_CALL_CAPTURES_H
@@ -15,29 +15,29 @@
 struct ferry_capture;
 
 struct ferry_captures {
-	/* constant, from who makes the communicator; exports: once they are open */
+	/* constant, set by the maker of the communicator; exports: once they are open */
 	struct ferry_stream_flag_table *flags;
 	struct ferry_plan_cache *plans;
 	struct ferry_exports *exports;
-	struct ferry_journal *journal; /* has their submissions */
+	struct ferry_journal *journal; /* holds their submissions */
 	struct ferry_bounce_buffers *windows;
 	struct ferry_capture *all;
 	uint32_t forgets_seen;
 };
 
 /**
- * Keeps what a captured call needs until no graph has it any more, and gives it a word. entry: with a reference, which
- * goes over; NULL: messages. names: pinned already; those of generation 0 are none. Errors: those of
- * ferry_stream_flag_for_capture, ferrySystemError.
+ * Gives a captured call a stream flag and keeps what it needs until no graph holds it any more. entry: with a
+ * reference, which this takes over; NULL: messages. names: already pinned; those of generation 0 are unused. Errors:
+ * those of ferry_stream_flag_for_capture, ferrySystemError.
  */
 ferryResult_t ferry_captures_keep(struct ferry_captures *captures, struct ferry_plan_entry *entry,
                                   const struct ferry_buffer_name *names, uint32_t nnames, uint32_t *flag,
                                   struct ferry_stream_call *in_stream);
 
-/** Lets go of what only graphs that are gone have needed. */
+/** Releases what only graphs that are gone have needed. */
 void ferry_captures_sweep(struct ferry_captures *captures);
 
-/** Lets go of all: no graph will be replayed any more. */
+/** Releases everything: no graph will be replayed any more. */
 void ferry_captures_free(struct ferry_captures *captures);
 
 #endif

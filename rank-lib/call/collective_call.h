@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A collective with its plan and its place in the order of calls: what launch.c hands to who makes the call. By the
- * application's thread that makes it.
+ * A collective with its plan and its place in the order of calls: what launch.c hands to mapped.c or direct.c. Used by
+ * the application's thread that makes the call.
  */
 #ifndef FERRY_RANK_LIB_CALL_COLLECTIVE_CALL_H
 #define FERRY_RANK_LIB_CALL_COLLECTIVE_CALL_H
@@ -14,7 +14,7 @@
 
 struct ferry_collective_call {
 	const struct ferry_request *request;
-	/* with a reference, which whoever makes the call takes over, and gives back if that fails */
+	/* with a reference, which the callee takes over, and gives back if it fails */
 	struct ferry_plan_entry *entry;
 	uint32_t shape; /* as in the descriptor */
 	struct ferry_number number;
@@ -22,7 +22,7 @@ struct ferry_collective_call {
 	struct ferry_stream_state stream;
 	/* mapped: of the send and the receive buffer; generation 0: none is needed */
 	struct ferry_buffer_name names[2];
-	/* mapped: what is named in place of a buffer that cannot be; NULL: the buffer itself */
+	/* mapped: bounce buffers named instead of buffers that no router can map; NULL: the buffer itself */
 	char *windows[2];
 };
 

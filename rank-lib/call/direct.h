@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A rank on a host device, which has lanes of its own: the member that they see, and calls with tickets. Everything but
- * the opening and closing happens under the communicator's lock.
+ * A rank on a host device, which has lanes in its process: the member that the lanes see, and calls with tickets.
+ * Everything but opening and closing happens under the communicator's lock.
  */
 #ifndef FERRY_RANK_LIB_CALL_DIRECT_H
 #define FERRY_RANK_LIB_CALL_DIRECT_H
@@ -13,7 +13,7 @@
 #include "router/engine/lanes.h"
 
 struct ferry_direct {
-	/* constant, from who makes the communicator */
+	/* constant, set by the maker of the communicator */
 	struct ferry_rank *rank;
 	struct ferry_device *device;
 	struct ferry_plan_cache *plans;
@@ -23,14 +23,14 @@ struct ferry_direct {
 	struct ferry_lanes lanes;
 	struct ferry_member member;         /* its lane ranks on them */
 	struct ferry_put_gate put_gates[2]; /* by direction, each lane's */
-	/* calls not finished: whoever makes one adds, the lane that ends it takes away; futex word */
+	/* calls not finished: the calling thread adds, the lane that ends a call subtracts; futex word */
 	_Atomic uint32_t inflight;
 };
 
 /** The arenas are mapped: starts the lanes. On an error ferry_direct_close is to be called all the same. */
 ferryResult_t ferry_direct_open(struct ferry_direct *direct);
 
-/** The lanes end. Calls that are left (the communicator has failed) are let go of. */
+/** Ends the lanes and releases the calls that are left, as when the communicator has failed. */
 void ferry_direct_close(struct ferry_direct *direct);
 
 /** Returns when no call is under way. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * The fabrics of a communicator: the host (staging and routers) and the peers' memory (pushes from device to device),
- * which of them its ranks have, and what each carries of a call. All ranks come to the same answers, from what is the
- * same for all: the environment, the limits' file, and what ranks and routers have written into the arenas.
+ * which of them the ranks have, and what each carries of a call. All ranks compute the same, from what is the same for
+ * all: the environment, the limits file, and what ranks and routers have written into the arenas.
  */
 #ifndef FERRY_RANK_LIB_CALL_FABRICS_H
 #define FERRY_RANK_LIB_CALL_FABRICS_H
@@ -17,15 +17,15 @@
 #define FERRY_OWN_FABRICS FERRY_FABRIC_NCCL
 
 struct ferry_fabrics {
-	/* constant, from who makes the communicator; costs: of GPUs, without rates where they are not read */
+	/* constant, set by the maker of the communicator; costs: of GPUs, without rates if they were not read */
 	struct ferry_rank *rank;
 	const struct ferry_costs *costs;
 	bool named, wanted[FERRY_OWN_FABRICS]; /* FERRY_FABRICS; named: it is set */
 	double host_share;                     /* FERRY_SHARES; below 0: not set */
-	bool said; /* that the host carries what FERRY_FABRICS does not name it for */
+	bool said; /* that the host carries calls for which FERRY_FABRICS does not name it was logged */
 	/* once settled */
 	bool settled, peers; /* peers: Ferry's own programs push, where there are links */
-	const char *lack;    /* why nobody can push; NULL: there are links */
+	const char *lack;    /* why no rank can push; NULL: there are links */
 	bool speeds; /* those of `links` are GB/s; else 1 where there is a link */
 	struct ferry_links links;
 };
@@ -36,12 +36,12 @@ struct ferry_fabrics {
  */
 ferryResult_t ferry_fabrics_read(struct ferry_fabrics *fabrics);
 
-/** Tells the other ranks who moves this one's data. */
+/** Publishes to the other ranks which router or process moves this rank's data. */
 void ferry_fabrics_log(const struct ferry_fabrics *fabrics, enum ferry_copy_quiesce_kind copy_quiesce);
 
 /**
- * Waits until all ranks have told. Errors: the job has failed; it fails where the time is over (ferry_now_ns) or the
- * rank's maker gives up.
+ * Waits until all ranks have published it. Errors: the job has failed; it fails, too, when `until` has passed
+ * (ferry_now_ns) or the rank's maker gives up.
  */
 ferryResult_t ferry_fabrics_await(struct ferry_fabrics *fabrics, uint64_t until);
 
@@ -52,28 +52,28 @@ ferryResult_t ferry_fabrics_await(struct ferry_fabrics *fabrics, uint64_t until)
 void ferry_fabrics_print(const struct ferry_fabrics *fabrics, uint64_t host, uint64_t count, FILE *out);
 
 /**
- * What the fabrics carry of each block of `count` elements: *host, and the rest the peers, whose program would be of
- * this collective. Waits, the first time, until all ranks have told. Under the communicator's lock. Errors: the job has
- * failed meanwhile.
+ * Computes how each block of `count` elements is divided: *host elements for the host, the rest for the peers, with a
+ * program of this collective. The first call waits until all ranks have published what moves their data. Under the
+ * communicator's lock. Error: the job has failed meanwhile.
  */
 ferryResult_t ferry_fabrics_divide(struct ferry_fabrics *fabrics, enum ferry_collective collective, uint64_t count,
                                    size_t element, uint64_t *host);
 
 /**
- * Whether this program's PUTs have links, and FERRY_FABRICS does not leave peers out. ferryProgramError, with the line,
- * if not; waits and errors as above.
+ * Checks that this program's PUTs have links, and that FERRY_FABRICS does not leave peers out. Error: ferryProgramError
+ * with the line if not. Waits, and has errors, as above.
  */
 ferryResult_t ferry_fabrics_check(struct ferry_fabrics *fabrics, const struct ferry_program *program);
 
-/* Messages up to this length go through the host's windows all the same: their senders need not wait for anybody. */
+/* Messages up to this length go through the host's windows in any case: then their senders wait for no receiver. */
 #define FERRY_EAGER_BYTES (64u << 10)
 
-/** Whether longer messages are pushed, where there are links. The same on all ranks, waits and errors as above. */
+/** Whether longer messages are pushed where there are links. The same on all ranks. Waits, and has errors, as above. */
 ferryResult_t ferry_fabrics_push(struct ferry_fabrics *fabrics, bool *puts);
 
 /**
- * Whether a message of so many bytes is pushed; else the host carries it. The same on both ranks. Settled by the
- * function above; fabrics: NULL where it says that none is.
+ * Whether a message of so many bytes is pushed; else the host carries it. The same on both ranks. ferry_fabrics_push
+ * must have settled it; fabrics: NULL if that function says that none is pushed.
  */
 bool ferry_fabrics_pushes(const struct ferry_fabrics *fabrics, uint32_t sender, uint32_t receiver, uint64_t bytes);
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Who keeps a communicator's memory: its handle, threads that are in a function of the API with it, what a group keeps
- * for it, and calls that a stream may still have when the handle is gone. Any thread.
+ * The references that keep a communicator's memory: its handle, threads that are in a function of the API with it,
+ * requests that a group keeps for it, and calls that a stream may still hold when the handle is gone. Used by any
+ * thread.
  */
 #ifndef FERRY_RANK_LIB_CALL_HOLDERS_H
 #define FERRY_RANK_LIB_CALL_HOLDERS_H
@@ -11,14 +12,14 @@
 #include <stdint.h>
 
 struct ferry_holders {
-	/* whoever holds adds, whoever lets go takes away */
+	/* a holder adds one, and subtracts it when it releases */
 	_Atomic uint32_t count;
-	void (*free)(struct ferry_holders *holders); /* by the last one */
+	void (*free)(struct ferry_holders *holders); /* called by the last holder */
 };
 
 void ferry_holders_add(struct ferry_holders *holders);
 
-/** For who cannot know that somebody holds: false, and nothing happens, if nobody does. */
+/** For a caller that does not know whether there is a holder: returns false, and does nothing, if there is none. */
 bool ferry_holders_join(struct ferry_holders *holders);
 
 void ferry_holders_drop(struct ferry_holders *holders);

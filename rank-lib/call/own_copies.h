@@ -13,7 +13,7 @@
 ferryResult_t ferry_own_copies(const struct ferry_steps *steps, const struct ferry_call_buffers *buffers,
                                struct ferry_stream_call *call);
 
-/** Frees all copies of the call: those, and what was copied to and from windows. */
+/** Frees all copies of the call: the own blocks', and those to and from bounce buffers. */
 void ferry_own_copies_free(const struct ferry_stream_call *call);
 
 #endif

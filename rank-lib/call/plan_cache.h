@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The plans that a communicator keeps: found by what was asked, in a table that grows, for as long as calls refer to
- * them and a while longer. Idle ones beyond FERRY_IDLE_PLANS are offered to whoever owns the cache, the least recently
- * used first; he forgets them when nobody else needs them any more.
+ * The plans that a communicator keeps, found by their key in a table that grows. A plan stays while calls refer to it
+ * and a while longer. The cache offers idle plans beyond FERRY_IDLE_PLANS to its owner, the least recently used first;
+ * the owner removes one when no router needs it any more.
  *
- * Everything happens under the communicator's lock, but for giving a reference back, which any thread may do at any
+ * Everything happens under the communicator's lock, except giving a reference back, which any thread may do at any
  * time. The cache neither makes plans nor frees them, and never waits.
  */
 #ifndef FERRY_RANK_LIB_CALL_PLAN_CACHE_H
@@ -43,40 +43,43 @@ struct ferry_plan_entry {
 struct ferry_plan_cache {
 	struct ferry_plan_entry **by_key, **by_hash; /* nbuckets each, a power of two */
 	uint32_t nbuckets, nentries;
-	struct ferry_plan_entry *oldest, *newest;    /* by last use; who refers to one when it is looked at uses it */
-	_Atomic uint32_t busy; /* entries with references, or more: who lets the last one go counts it out after that */
+	struct ferry_plan_entry *oldest, *newest;    /* by last use; a reference found when the entry is looked at
+	                                                counts as a use */
+	_Atomic uint32_t busy; /* entries with references, or more: the thread that drops the last reference
+	                          subtracts after that */
 };
 
-/** The plan of this key, or NULL; for as long as the lock is held. It does not count as used. */
+/** Returns the plan of this key, or NULL; valid while the caller holds the lock. Does not count as a use. */
 const struct ferry_plan_entry *ferry_plan_cache_look(const struct ferry_plan_cache *cache,
                                                      const struct ferry_plan_key *key);
 
-/** The plan of this key with one more reference, or NULL. */
+/** Returns the plan of this key with one more reference, or NULL. */
 struct ferry_plan_entry *ferry_plan_cache_take(struct ferry_plan_cache *cache, const struct ferry_plan_key *key);
 
-/** Puts in a plan whose key is not there, with one reference. Error: ferrySystemError; it is not in then. */
+/** Adds a plan whose key is not there, with one reference. Error: ferrySystemError; it is not added then. */
 ferryResult_t ferry_plan_cache_add(struct ferry_plan_cache *cache, struct ferry_plan_entry *entry);
 
-/** The caller does not touch the entry any more. Any thread. */
+/** Gives a reference back; the caller must not touch the entry any more. Any thread. */
 void ferry_plan_cache_give_back(struct ferry_plan_cache *cache, struct ferry_plan_entry *entry);
 
 /**
- * The idle plan that was not used for longest, if there are too many idle ones, or as many plans as routers take; else
- * NULL.
+ * Returns the idle plan that was unused for longest, if there are too many idle ones or as many plans as routers take;
+ * else NULL.
  */
 struct ferry_plan_entry *ferry_plan_cache_surplus(struct ferry_plan_cache *cache);
 
-/** Takes an entry without references out. */
+/** Removes an entry without references. */
 void ferry_plan_cache_remove(struct ferry_plan_cache *cache, struct ferry_plan_entry *entry);
 
-/** Whether a plan of that hash is in. Two keys can have one plan: a user's program may say what another one says. */
+/** Whether the cache has a plan of that hash. Two keys can share a plan: two user programs may be equal. */
 bool ferry_plan_cache_has(const struct ferry_plan_cache *cache, uint64_t hash);
 
-/** The plan of that hash, or NULL; for as long as the lock is held. */
+/** Returns the plan of that hash, or NULL; valid while the caller holds the lock. */
 const struct ferry_plan *ferry_plan_cache_of_hash(const struct ferry_plan_cache *cache, uint64_t hash);
 
 /**
- * Takes an entry out, whatever refers to it, or returns NULL: then the cache is empty and owns nothing. For the end.
+ * Removes and returns an entry, even with references, or returns NULL: then the cache is empty and owns nothing. For
+ * the end.
  */
 struct ferry_plan_entry *ferry_plan_cache_empty(struct ferry_plan_cache *cache);
 

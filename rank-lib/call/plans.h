@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The plans of a communicator: found by what was asked, else synthesized or replaced, compiled, and given to the
- * routers that need them. The cache (plan_cache.h) keeps them; idle ones are taken back here. Under the communicator's
- * lock.
+ * The plans of a communicator: found by their key, else synthesized or replaced, compiled, and given to the routers
+ * that need them. The cache (plan_cache.h) keeps them; idle ones are taken back from routers here. Under the
+ * communicator's lock.
  */
 #ifndef FERRY_RANK_LIB_CALL_PLANS_H
 #define FERRY_RANK_LIB_CALL_PLANS_H
@@ -17,7 +17,7 @@
 
 struct ferry_plans {
 	struct ferry_plan_cache cache;
-	/* constant, from who makes the communicator */
+	/* constant, set by the maker of the communicator */
 	struct ferry_rank *rank;
 	struct ferry_journal *journal; /* has the plans of the cache, and one that is being given to routers */
 	const struct ferry_topology *topology;
@@ -30,16 +30,17 @@ struct ferry_plans {
 };
 
 /**
- * The plan for this key, with a reference for the caller to give back: kept, or compiled and given to the routers (by
- * rank 0, and by a rank to the router that moves its data) now. Waits for no call. An error behind the compiling fails
- * the rank.
+ * Returns the plan for this key, with a reference for the caller to give back. If it is not kept, compiles it and gives
+ * it to the routers: rank 0 to those with work in it, every rank to the router that moves its data. Waits for no call.
+ * An error after the compiling fails the rank.
  */
 ferryResult_t ferry_plans_find(struct ferry_plans *plans, const struct ferry_plan_key *key,
                                struct ferry_plan_entry **entry);
 
 /**
- * The same ahead of calls, which find it then: made, where it is not kept, and given to the routers, which have it when
- * this returns. It is kept as if a call had been. Errors: as above, but none fails the rank, for which nobody waits.
+ * Makes the plan before calls need it: if it is not kept, compiles it and gives it to the routers, which have it when
+ * this returns. It then stays as if a call had used it. Errors: as above, but none fails the rank, as no rank waits for
+ * it.
  */
 ferryResult_t ferry_plans_prepare(struct ferry_plans *plans, const struct ferry_plan_key *key);
 

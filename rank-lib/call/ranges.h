@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Ranges: at which addresses of this process memory lies that routers may have mapped, and whose exports it is in. Who
- * is about to free memory asks here whether that concerns Ferry at all, in well under a microsecond. Written by
- * exports.c, under each communicator's lock, asked by freed.c; one lock of its own, under which nobody waits.
+ * Ranges: at which addresses of this process there is memory that routers may have mapped, and the communicators that
+ * exported it. A thread that is about to free memory asks here whether Ferry has it, in well under a microsecond.
+ * Written by exports.c under each communicator's lock, read by freed.c; it has one lock of its own, under which no
+ * thread waits.
  */
 #ifndef FERRY_RANK_LIB_CALL_RANGES_H
 #define FERRY_RANK_LIB_CALL_RANGES_H
 
 #include "rank-lib/call/holders.h"
 
-/** A communicator has exported this, under one more index. Without memory for it nobody will find it here. */
+/** Adds a range that a communicator has exported under one more index. Without memory for it, it is not found here. */
 void ferry_ranges_add(uint64_t start, uint64_t end, struct ferry_holders *holders);
 
 /** Once for each ferry_ranges_add, and before the holders are freed. */
@@ -21,7 +22,7 @@ void ferry_ranges_remove(uint64_t start, uint64_t end, struct ferry_holders *hol
  */
 uint32_t ferry_ranges_find(uint64_t start, uint64_t end, struct ferry_holders **found, uint32_t most);
 
-/** Around a fork: nobody else has the lock; a child has exported nothing. */
+/** Around a fork: no other thread holds the lock; a child has exported nothing. */
 void ferry_ranges_before_fork(void);
 void ferry_ranges_after_fork(bool in_child);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The words of this process (ipc/stream_flag.h): one block for all communicators, made known to the GPUs once and kept
- * until the process ends, as a stream may still be about to look at one after the last communicator has gone. A
- * communicator takes one for each stream that it is called on, and one for each captured call.
+ * The stream flags of this process (ipc/stream_flag.h): one block for all communicators, registered with the GPUs once
+ * and kept until the process ends, as a stream may still read a flag after the last communicator has gone. A
+ * communicator takes one flag for each stream that it is called on, and one for each captured call.
  */
 #ifndef FERRY_RANK_LIB_CALL_STREAM_FLAGS_H
 #define FERRY_RANK_LIB_CALL_STREAM_FLAGS_H
@@ -11,14 +11,14 @@
 
 #include <pthread.h>
 
-/* A communicator's. Under `lock`, but for words->forgotten. */
+/* A communicator's use of a flag. Under `lock`, but for the flag's `forgotten`. */
 struct ferry_stream_flag_use {
 	uint64_t stream; /* its id; captured: 0 */
 	uint32_t index;
 	uint32_t made;   /* calls on it so far; captured: 0 */
 	bool captured;
-	bool held;       /* captured: somebody still tells others of it: not to be used again yet */
-	bool lost;       /* of a communicator that has gone: not to be used again */
+	bool held;       /* captured: a router may still have it, so it must not be reused yet */
+	bool lost;       /* of a communicator that has gone: must not be reused */
 };
 
 struct ferry_stream_flag_table {
@@ -28,7 +28,7 @@ struct ferry_stream_flag_table {
 };
 
 /**
- * Makes the block, once, and has the device register it. *descriptor: of its shared memory, to be handed to routers.
+ * Makes the block once and registers it with the device. *descriptor: of its shared memory, for routers; it stays open.
  * Errors: ferrySystemError, the device's.
  */
 ferryResult_t ferry_stream_flags_open(struct ferry_device *device, int *descriptor);
@@ -37,25 +37,24 @@ struct ferry_stream_flag *ferry_stream_flag_at(uint32_t index);
 
 void ferry_stream_flag_table_init(struct ferry_stream_flag_table *table);
 
-/** The stream's word and the turn of the call that is made on it now. Errors: ferrySystemError. */
+/** Returns the stream's flag and the generation of the call that is made on it now. Errors: ferrySystemError. */
 ferryResult_t ferry_stream_flag_for_stream(struct ferry_stream_flag_table *table, uint64_t stream, uint32_t *index,
                                            uint32_t *turn);
 
-/** A word for a captured call. ferryInvalidUsage, with the number, where all are taken. */
+/** Returns a flag for a captured call. Error: ferryInvalidUsage, with the number, if all are taken. */
 ferryResult_t ferry_stream_flag_for_capture(struct ferry_stream_flag_table *table, uint32_t *index);
 
-/** The captured call's word, which is the table's, is not to be used again until it is held no longer. */
+/** The captured call's flag, which is the table's, must not be reused while `held`. */
 void ferry_stream_flag_hold(struct ferry_stream_flag_table *table, uint32_t index, bool held);
 
 /**
- * No router has the captured call, nor will any have it: if no graph has it either, says so in the place of one. True:
- * it is forgotten.
+ * No router has the captured call, or will get it. If no graph holds it either, marks the flag as a router would.
+ * Returns true if no graph holds it.
  */
 bool ferry_stream_flag_answer(uint32_t index);
 
 /**
- * No graph has the captured call any more: from any thread. Who moves the data lets go of it, and the word may be used
- * again.
+ * No graph holds the captured call any more: from any thread. The router then releases it, and the flag may be reused.
  */
 void ferry_stream_flag_forget(uint32_t index);
 
@@ -63,27 +62,27 @@ void ferry_stream_flag_forget(uint32_t index);
 bool ferry_stream_flag_table_waits(struct ferry_stream_flag_table *table);
 
 /**
- * Nobody moves data for these streams any more: those that are at a call go on. Returns whether there are any that
- * could still come to one. Only once no copy for them is under way.
+ * Nothing moves data for these streams any more: releases those that wait at a call. Returns whether any stream could
+ * still come to one. Only once no copy for them is under way.
  */
 bool ferry_stream_flag_table_release(struct ferry_stream_flag_table *table);
 
 /**
- * No more calls come: words that no stream is about to wait for are given back, the others are left to the router
- * monitor. Only once nobody moves data for them.
+ * No more calls come: returns flags that no stream is about to wait for, and leaves the others to the router monitor.
+ * Only once nothing moves data for them.
  */
 void ferry_stream_flag_table_abandon(struct ferry_stream_flag_table *table);
 
 /**
- * Before it is abandoned: the router that moved the data may still write to its words. They are looked after as others,
- * and never used again.
+ * To be called before ferry_stream_flag_table_abandon if the router that moved the data may still write to the flags.
+ * They are looked after as others, and never reused.
  */
 void ferry_stream_flag_table_lose(struct ferry_stream_flag_table *table);
 
-/** The communicator goes, and has abandoned its words with that. */
+/** The communicator ends, having abandoned its flags. */
 void ferry_stream_flag_table_end(struct ferry_stream_flag_table *table);
 
-/** Around a fork: nobody else has the lock; a child begins with a block of its own. */
+/** Around a fork: no other thread holds the lock; a child begins with a block of its own. */
 void ferry_stream_flags_before_fork(void);
 void ferry_stream_flags_after_fork(bool in_child);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What a rank has submitted to the router that moves its data, and how far that is. Written under the communicator's
- * lock; the router writes the ring's own counters.
+ * What a rank has submitted to the router that moves its data, and how much of it is over. Written under the
+ * communicator's lock; the router writes the other fields of the ring (ipc/submission.h).
  */
 #ifndef FERRY_RANK_LIB_CALL_SUBMISSIONS_H
 #define FERRY_RANK_LIB_CALL_SUBMISSIONS_H
@@ -17,8 +17,8 @@ struct ferry_submissions {
 };
 
 /**
- * Puts a record into the ring, as soon as it has room: the router takes submissions whether their streams have come to
- * them or not, so that is soon. behind: `more` bytes that follow the head. Error: the rank's, where it fails meanwhile.
+ * Writes a record to the ring as soon as that has room. The router takes submissions before their streams come to them,
+ * so that is soon. behind: `more` bytes that follow the head. Error: the rank's, if it fails meanwhile.
  */
 ferryResult_t ferry_submissions_write(struct ferry_submissions *submissions, struct ferry_rank *rank,
                                       const struct ferry_numbering *numbers, struct ferry_submission *head,
