@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Statements to text: the inverse of parse.c, in the same grammar. */
 #include "ipc/error.h"
 #include "rank-lib/program/versions.h"
 

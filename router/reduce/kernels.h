@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernels, once for every target: included by reduce_<target>.c, which defines
+ * The reduction kernels, once for every target. Included by a file per target (avx2.c, ...), which defines
  *   FERRY_KERNEL   the name of the table to define
  *   VECTOR_BYTES   16, 32 or 64
  *   half_to_float, float_to_half   vectors of float <-> vectors of half's bits, to nearest even
