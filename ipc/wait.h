@@ -10,9 +10,8 @@
  *
  * Spinning is quicker than being woken, but it takes a CPU. Where threads outnumber CPUs, it may take the CPU from the
  * very thread that it waits for, for a time slice of some milliseconds. The kernel counts how long each thread ran, and
- * how long it was ready and waited for a CPU. When one thread of a group has waited for a CPU for more than a third of
- * the time that it ran, no thread of the group spins for a while; each time that this proves too short, for twice as
- * long.
+ * how long it was ready and waited for a CPU. When one thread of a group has waited for more than a third of that
+ * time, no thread of the group spins for a while; each time that this proves too short, for twice as long.
  */
 #ifndef FERRY_IPC_WAIT_H
 #define FERRY_IPC_WAIT_H

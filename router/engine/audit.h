@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Audit: numbers in the arena that nobody who keeps to the rules can have written there. A rank may write anywhere in
- * its job's arena. A counter that holds something else than its writer has stored, a counter of a call that cannot have
- * begun, or of more slices than there are: each of them may have others wait for ever, so it ends the job, with the
- * numbers. A lane audits its lane ranks while they do not get on, a router's workers the calls that they run. Each
- * compares with memory of its own, and reads every word that others write once.
+ * Audit: finds numbers in the arena that no process following the protocol can have written there. A rank may write
+ * anywhere in its job's arena. Three kinds are found: a counter that holds something else than its writer has stored, a
+ * counter of a call that cannot have begun, and a counter of more slices than there are. Each of them may make other
+ * ranks wait for ever, so it ends the job, with the numbers. A lane audits its lane ranks while they make no progress;
+ * a router's workers audit the calls that they run. Each compares with memory of its own, and reads every word that
+ * others write once.
  *
- * A number that is too low by others' doing cannot be told from one that is late: its own writer finds it. One that is
- * too high within bounds, or data, gives wrong results to that job.
+ * A number that another process has lowered cannot be told from one that is late: its own writer finds it. A number
+ * that is too high within bounds, or wrong data, gives wrong results to that job.
  */
 #ifndef FERRY_ROUTER_ENGINE_AUDIT_H
 #define FERRY_ROUTER_ENGINE_AUDIT_H
@@ -15,7 +16,7 @@
 #include "router/daemon/job.h"
 #include "router/engine/member.h"
 
-#define FERRY_AUDIT_JOB_NS 900000000u /* so seldom: an job thread looks once a second */
+#define FERRY_AUDIT_JOB_NS 900000000u /* so seldom: a job thread checks once a second */
 
 /**
  * A lane rank, with calls or without, by its lane's thread: fails the member's job at what it finds. Without calls:

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * A call under way, as lanes see it: one rank's part of a collective, or a group of sends and receives. Its half for
- * each lane is that lane's alone; the rest is the D2H lane's, but for what is said at the fields. Whoever makes a call
- * (rank-lib: a rank with lanes of its own; router/engine/call_decoder.c: a rank whose router moves the data) fills it
- * in, hands it to the lanes, and is told by `ops` when they let go of it.
+ * each lane is that lane's alone; the rest is the D2H lane's, but for what is said at the fields. The caller that makes
+ * a call (rank-lib: a rank with lanes of its own; router/engine/call_decoder.c: for a rank whose router moves the data)
+ * fills it in, hands it to the lanes, and learns through `ops` when they release it.
  */
 #ifndef FERRY_ROUTER_ENGINE_CALL_H
 #define FERRY_ROUTER_ENGINE_CALL_H
@@ -19,7 +19,7 @@ struct ferry_transfer {
 	char *user;                    /* the device's side */
 	char *destination;             /* COPY; PUT: once it is known where the peer has its buffer */
 	int64_t process;               /* PUT, and what is pushed: as in struct ferry_put_target */
-	void *hold;                    /* the same; of PUTs to one rank the first has it. NULL: let go of */
+	void *hold;                    /* the same; of PUTs to one rank the first has it. NULL: released */
 	uint64_t length;               /* bytes */
 	uint32_t nslices;
 	uint32_t issued, finished;     /* slices */
@@ -43,7 +43,7 @@ struct ferry_transfer {
 struct ferry_half {
 	_Alignas(128) struct ferry_call *next;         /* in the inbox, then in the list, of its lane rank */
 	struct ferry_transfer *transfers;              /* of the parity that the call runs in */
-	uint32_t ntransfers, left, turn;               /* left: not finished; turn: which one is looked at first */
+	uint32_t ntransfers, left, turn;               /* left: not finished; turn: the one to try first */
 	uint32_t all;                                  /* transfers that a run has to finish; constant */
 	uint64_t ended;                                /* captured: number of the last run whose half has ended */
 	struct ferry_transfer *prepared[FERRY_PARITIES]; /* NULL for a parity that it will not run in */
@@ -52,14 +52,14 @@ struct ferry_half {
 enum ferry_call_stage {
 	FERRY_CALL_MADE,     /* its stream has not reached it */
 	FERRY_CALL_REACHED,  /* the stream waits; the call has no number yet, or its parity is not free */
-	FERRY_CALL_SUBMITTED /* the other ranks and the routers have been told; slices move */
+	FERRY_CALL_SUBMITTED /* the other ranks and the routers know of it; slices move */
 };
 
-/* What a call needs of whoever made it. By the lanes' threads. */
+/* What the lanes need of the call's maker. Called by the lanes' threads. */
 struct ferry_call_ops {
 	/** Whether its stream is at it. */
 	bool (*started)(const struct ferry_call *call);
-	/** It has all its data, and nobody has been told so. NULL: nothing is to be done. */
+	/** It has all its data; its stream and its rank do not know that yet. NULL: nothing is to be done. */
 	void (*ending)(struct ferry_call *call);
 	/**
 	 * It is over: the stream goes on. result: why it failed, with the member's message; a stream that is not at it
@@ -69,15 +69,15 @@ struct ferry_call_ops {
 	/** A call that has failed may be finished before its stream is at it. */
 	bool finish_early;
 	/**
-	 * Of messages that are numbered as streams come to them: what a router that takes the place of this one knows
-	 * the run by, as in struct ferry_pair_turn; and that all with that peer are over, before others with it begin.
-	 * Both NULL: nobody takes its place.
+	 * For messages that are numbered as streams come to them. run: the name by which a router that takes this one's
+	 * place knows the run, as in struct ferry_pair_turn. passed: all messages with that peer are over, before
+	 * others with it begin. Both NULL: no router takes this one's place.
 	 */
 	uint64_t (*run)(const struct ferry_call *call);
 	void (*passed)(const struct ferry_call *call, enum ferry_direction direction, uint32_t peer);
 	/** Captured: no graph is left that could reach it again. */
 	bool (*forgotten)(const struct ferry_call *call);
-	/** The lanes have let go of it. */
+	/** The lanes use it no longer. */
 	void (*release)(struct ferry_call *call);
 };
 
@@ -98,16 +98,20 @@ struct ferry_call {
 	const struct ferry_call_ops *ops;
 	struct ferry_member *member;
 	struct ferry_buffer_name
-	        put_target; /* its receive buffer, as others that put there are told (ipc/descriptor.h) */
-	/* host devices: what the D2H lane copies before it tells others, so that they may put where it was; or NULL */
+	        /* its receive buffer, as the descriptor names it to ranks that put there (ipc/descriptor.h) */
+	        put_target;
+	/*
+	 * host devices: what the D2H lane copies before it tells the other ranks, so that they may put where it was; or
+	 * NULL
+	 */
 	char *aside;
 	const char *aside_from;
 	uint64_t aside_bytes;
-	uint64_t landed;            /* D2H lane: number of the last run whose PUTs have found where they land */
+	uint64_t landed;            /* D2H lane: number of the last run whose PUTs have found their targets */
 	struct ferry_steps *steps;  /* NULL: point to point */
 	bool captured;
 	uint64_t name;              /* 0: its number was known when it was made */
-	/* its number; 0: not begun (again). D2H lane, release; who ends a captured run puts it back to 0 */
+	/* its number; 0: not begun (again). D2H lane, release; the lane that ends a captured run stores 0 */
 	_Atomic uint64_t seq;
 	/* number of the call that must be over everywhere before this one begins; 0: none; set with its own number */
 	uint64_t after;
@@ -117,13 +121,13 @@ struct ferry_call {
 	uint64_t scalar;            /* premulsum: this rank's factor */
 	const void *device_scalar;  /* where it is read when the stream reaches the call; NULL: it is in `scalar` */
 	enum ferry_call_stage stage;
-	/* a router before this one may have told the others of the run that it is in; D2H lane, until it has begun */
+	/* a router before this one may have announced the run that it is in; D2H lane, until it has begun */
 	bool recovery;
 	bool timed;                 /* constant */
 	uint64_t reached_ns;        /* 0, or when a timed call was reached; D2H lane, before any slice */
-	/* that have not finished their half: set by who begins the call, each lane takes itself away */
+	/* that have not finished their half: set as the call begins, each lane subtracts itself */
 	_Atomic uint32_t lanes;
-	/* lanes that have it in their lists; set by ferry_lanes_submit, each lane takes itself away */
+	/* lanes that have it in their lists; set by ferry_lanes_submit, each lane subtracts itself */
 	_Atomic uint32_t holders;
 	struct ferry_half halves[2];
 };
@@ -153,14 +157,14 @@ static inline bool ferry_call_is_in_run(const struct ferry_call *call, enum ferr
 	return seq && seq != call->halves[direction].ended;
 }
 
-/** A lane lets go of it. */
+/** A lane is done with it; the last lane releases it. */
 static inline void ferry_call_drop(struct ferry_call *call)
 {
 	if (atomic_fetch_sub_explicit(&call->holders, 1, memory_order_acq_rel) == 1)
 		call->ops->release(call);
 }
 
-/** What a rank asks for, in the addresses of the process that moves its data. */
+/** The buffers that a rank names, in the addresses of the process that moves its data. */
 struct ferry_call_buffers {
 	char *send, *receive;
 	char *aside; /* what PUTs read in place of the send buffer; NULL: that itself */
@@ -177,8 +181,8 @@ void ferry_call_unprepare(struct ferry_call *call);
 void ferry_call_fill(struct ferry_call *call, const struct ferry_call_buffers *buffers);
 
 /**
- * Whether others put into bytes of the send buffer that this rank still has to push, as in an AllToAll in place: then
- * it is to push from a copy, made before the call tells the others that it is ready.
+ * Whether other ranks put into bytes of the send buffer that this rank still has to push, as in an AllToAll in place.
+ * If so it has to push from a copy, which is made before the call tells the other ranks that it is ready.
  */
 bool ferry_call_puts_cross(const struct ferry_steps *steps, const struct ferry_call_buffers *buffers);
 
@@ -190,15 +194,16 @@ void ferry_call_fill_transfer(const struct ferry_plan *plan, const struct ferry_
 bool ferry_call_stream_copies(const struct ferry_call_buffers *buffers, const struct ferry_step *step);
 
 /**
- * Readies the call for its run in this parity: by who makes it, or the D2H lane while the H2D lane is in no run of it.
+ * Readies the call for its run in this parity. Called by the call's maker, or by the D2H lane while the H2D lane is in
+ * no run of it.
  */
 void ferry_call_arm(struct ferry_call *call, uint32_t parity);
 
 /**
  * Armed for its number: the halves go on behind what their counters say, as a router that has ended may have begun
- * them. What had been copied and not published is copied again: nobody has read it, and what was to be written over its
- * source waits for the counter. So does the stream of a rank that was pushed to (WAIT_PUT): its buffer is the call's
- * still.
+ * them. Slices that had been copied and not published are copied again: no reader has read them, and their source is
+ * not written over before the counter says that they were read. The stream of a rank that was pushed to waits too
+ * (WAIT_PUT): its buffer is still the call's.
  */
 void ferry_call_resume(struct ferry_call *call);
 

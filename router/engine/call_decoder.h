@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What a rank submits to the router that moves its data, and how that becomes calls on the lanes of its GPU. It trusts
- * nothing that the rank writes: what is wrong ends that job, alone.
+ * The call decoder: turns the submissions of a rank to the router that moves its data into calls on the lanes of its
+ * GPU. It trusts nothing that the rank writes: a wrong record ends that job, alone.
  */
 #ifndef FERRY_ROUTER_ENGINE_CALL_DECODER_H
 #define FERRY_ROUTER_ENGINE_CALL_DECODER_H

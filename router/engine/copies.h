@@ -54,7 +54,7 @@ bool ferry_copies_push(struct ferry_copies *copies, struct ferry_lane_rank *lane
                        struct ferry_transfer *transfer, const struct ferry_put_target *to, const void *source,
                        uint64_t bytes, uint32_t slices);
 
-/** How many copies have finished by now: an upper bound of the numbers that ferry_copies_take looks for. */
+/** How many copies have finished by now: an upper bound of the numbers that ferry_copies_take accepts. */
 uint64_t ferry_copies_finished(struct ferry_copies *copies);
 
 /** Takes the oldest one off if it is among those finished. */

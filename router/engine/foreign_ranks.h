@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Foreign ranks: ranks of other domains into whose memory this router puts for ranks of its own. A foreign rank exports
- * what it receives into to this router, too, which maps it for those of its GPUs that reach it (router/gpu/imports.h).
- * Made when the job is ready, ended when the rank leaves or the job is over.
+ * Foreign ranks: ranks of other domains into whose memory this router puts for ranks of its own. A foreign rank also
+ * exports its receive buffers to this router, which maps them for those of its GPUs that reach them
+ * (router/gpu/imports.h). A foreign rank is made when the job is ready, and ended when the rank leaves or the job is
+ * over.
  */
 #ifndef FERRY_ROUTER_ENGINE_FOREIGN_RANKS_H
 #define FERRY_ROUTER_ENGINE_FOREIGN_RANKS_H
@@ -18,7 +19,10 @@ struct ferry_foreign_rank {
 	bool answer;
 };
 
-/** All ranks have attached, and it is known whom this router's GPUs reach. Attendant's thread. ferrySystemError. */
+/**
+ * All ranks have attached, and the reach of this router's GPUs is known: opens the foreign ranks. Job thread. Error:
+ * ferrySystemError.
+ */
 ferryResult_t ferry_foreign_ranks_open(struct ferry_job *job);
 
 /** Whether the rank is one, and has not left, nor gone. Connection thread. */

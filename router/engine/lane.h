@@ -19,13 +19,13 @@
 struct ferry_lane {
 	struct ferry_lanes *lanes;
 	enum ferry_direction direction;
-	struct ferry_doorbell *bell; /* constant: where it is rung for what is no lane rank's */
+	struct ferry_doorbell *bell; /* constant: rung for events that belong to no lane rank */
 	pthread_t thread;
 	struct ferry_copies copies;
 	struct ferry_pushes pushes;     /* D2H */
-	/* its thread; the other lane looks, to tell of one that does not come out of the driver */
+	/* its thread; the other lane reads it, to report a lane that does not come out of the driver */
 	_Atomic uint32_t driving;       /* as in its queues */
-	_Atomic bool busy;              /* its thread: it has calls at work; the other lane looks */
+	_Atomic bool busy;              /* its thread: it has calls at work; the other lane reads it */
 	/* its thread alone, from here on */
 	struct ferry_lane_rank **lane_ranks; /* as of `generation` */
 	struct ferry_seen_bell *bells;  /* that it is about to sleep at, or to turn from */
@@ -41,19 +41,19 @@ struct ferry_lane {
 /** Both lanes of one device in one process (router/engine/lanes.h), as each of them sees it. */
 struct ferry_lanes {
 	struct ferry_copier *copier;     /* constant, as are the next three */
-	struct ferry_spin spin;         /* how long they look */
+	struct ferry_spin spin;         /* how long they spin */
 	struct ferry_priority *priority; /* of their threads; NULL: as they are */
-	struct ferry_stream_poller *stream_poller; /* NULL: they look themselves, however long they have slept */
-	/* constant: a lane that is so long in the driver is told of by the other; 0: never */
+	struct ferry_stream_poller *stream_poller; /* NULL: they poll themselves, however long they have slept */
+	/* constant: a lane that is in the driver for so long is reported by the other lane; 0: never */
 	uint64_t stall_ns;
 	struct ferry_doorbell own_bells[2];
 	struct ferry_lane lane[2];
 	pthread_mutex_t lock;   /* of all below, and of `leaves` and `left` in lane ranks */
 	pthread_cond_t changed; /* a lane rank has been left */
 	struct ferry_member *members;
-	_Atomic uint64_t generation;    /* of the list, written under the lock; the lanes also look without */
+	_Atomic uint64_t generation;    /* of the list, written under the lock; the lanes also read it without */
 	_Atomic bool stopping;          /* the same */
-	uint32_t running;               /* threads; who opens and closes */
+	uint32_t running;               /* threads; the thread that opens and closes the lanes */
 };
 
 /**
@@ -65,7 +65,7 @@ bool ferry_lane_round(struct ferry_lane *lane);
 bool ferry_lane_make_room(struct ferry_lane *lane, uint32_t nseats);
 void ferry_lane_free_room(struct ferry_lane *lane);
 
-/** Drops all calls of a lane rank that no lane looks after: one of its lane's thread, or one that has been left. */
+/** Drops all calls of a lane rank that no lane uses: called by its lane's thread, or for one that has been left. */
 void ferry_lane_drop_calls(struct ferry_lane_rank *lane_rank);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The two lanes of a device in one process, and who has joined them. A rank has its own, a router those of each GPU
- * (router/gpu/gpu_lanes.h). Any thread, one at a time per member.
+ * The two lanes of a device in one process, and the members that have joined them. A rank has its own lanes, a router
+ * has the lanes of each of its GPUs (router/gpu/gpu_lanes.h). Any thread, one at a time per member.
  */
 #ifndef FERRY_ROUTER_ENGINE_LANES_H
 #define FERRY_ROUTER_ENGINE_LANES_H
@@ -11,7 +11,7 @@
 struct ferry_lanes_options {
 	struct ferry_copier *copier;
 	uint64_t stall_ns;
-	uint64_t spin_ns;                /* how long they look for what is about to come */
+	uint64_t spin_ns;                /* how long they spin for a slice or call that is about to come */
 	struct ferry_priority *priority; /* of the threads; NULL: as they are */
 	struct ferry_stream_poller *stream_poller; /* NULL: there is none */
 	struct ferry_doorbell *bells[2]; /* of the only member that will ever join; NULL: several may */
@@ -23,18 +23,21 @@ ferryResult_t ferry_lanes_open(struct ferry_lanes *lanes, const struct ferry_lan
 /** All members have left. */
 void ferry_lanes_close(struct ferry_lanes *lanes);
 
-/** The member's lane ranks, as they begin; who knows better changes them before it joins. As ferry_lanes_join. */
+/**
+ * Initializes the member's lane ranks; a caller that resumes messages changes them before it joins. As
+ * ferry_lanes_join.
+ */
 void ferry_lanes_lane_rank(struct ferry_member *member);
 
 /**
- * From now on the lanes run the member's calls. It has been seated. The caller has filled in ops, shared and rank, and
- * zeroed the rest.
+ * From now on the lanes run the member's calls. ferry_lanes_lane_rank has been called. The caller has filled in ops,
+ * shared and rank, and zeroed the rest.
  */
 void ferry_lanes_join(struct ferry_lanes *lanes, struct ferry_member *member);
 
 /**
- * Returns when the lanes have let go of the member: at once where its calls are over, else (the job has failed) when
- * the copies under way are. Calls that are left are released, their streams not told.
+ * Returns when the lanes have released the member: at once where its calls are over; else, as the job has failed, when
+ * the copies under way have finished. The remaining calls are released without releasing their streams.
  */
 void ferry_lanes_leave(struct ferry_member *member);
 

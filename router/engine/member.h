@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * One rank of one job, as who moves its data sees it: a rank that has lanes of its own (rank-lib), or the router of its
- * domain. A member has a lane rank on each lane of its device: what that lane keeps for it from call to call.
+ * A member: one rank of one job, as the process that moves its data sees it. That process is the rank itself, where it
+ * has lanes of its own (rank-lib), or the router of its domain. A member has a lane rank on each lane of its device:
+ * what that lane keeps for it from call to call.
  *
- * Whoever hosts the lanes makes a member, joins it to them (ferry_lanes_join), and implements `ops`. A lane rank is its
- * lane's thread's alone, but for what is said at the fields.
+ * The process that hosts the lanes makes a member, joins it to them (ferry_lanes_join), and implements `ops`. A lane
+ * rank is its lane's thread's alone, but for what is said at the fields.
  */
 #ifndef FERRY_ROUTER_ENGINE_MEMBER_H
 #define FERRY_ROUTER_ENGINE_MEMBER_H
@@ -14,58 +15,59 @@
 
 #include <pthread.h>
 
-/* What lanes need of whoever hosts them. By the lanes' threads. */
+/* What lanes need of the process that hosts them. Called by the lanes' threads. */
 struct ferry_member_ops {
 	/** Ends the job for all its ranks, with this code and message, unless it has ended before. */
 	void (*fail)(struct ferry_member *member, ferryResult_t code, const char *message);
 	/**
-	 * D2H lane, of a call whose plan has PUTs, once in each run and for each rank that they go to: where that
-	 * rank's buffer is for this one's pushes, so that `bytes` bytes are there until released, whatever becomes of
-	 * the other rank. Of a message that is pushed the same. Errors are the job's.
+	 * D2H lane, for a call whose plan has PUTs: once in each run and for each rank that they go to. Finds where
+	 * that rank's buffer is for this rank's pushes, and keeps `bytes` bytes of it mapped until `released`, whatever
+	 * becomes of the other rank. Called for a message that is pushed, too. Errors fail the job.
 	 */
 	ferryResult_t (*land)(struct ferry_member *member, uint32_t peer, const struct ferry_buffer_name *name,
 	                      uint64_t bytes, struct ferry_put_target *put_target);
-	/** D2H lane: of what land has put into landing->hold, if that is not NULL, once no push to it is under way. */
+	/** D2H lane: releases put_target->hold, if `land` has set it, once no push to it is under way. */
 	void (*released)(struct ferry_member *member, void *hold);
 	/**
 	 * D2H lane, around each copy into another rank's memory, which the copier has made when it returns. enter:
-	 * false: nothing is to be put there any more. NULL: what land holds is enough.
+	 * false: nothing may be put there any more. NULL: what `land` holds is enough.
 	 */
 	bool (*enter)(struct ferry_member *member, uint32_t peer);
 	void (*leave)(struct ferry_member *member, uint32_t peer);
 	/**
-	 * That lane, the job has failed: true once nobody else puts into this rank's memory, nor will, so that its
-	 * calls may end. Whoever still does rings both lanes. NULL: nobody does.
+	 * The lane of that direction, after the job has failed: true once no other rank puts into this rank's memory,
+	 * nor will, so that its calls may end. A rank that still puts there rings both lanes when it has finished.
+	 * NULL: no rank does.
 	 */
 	bool (*shut)(struct ferry_member *member, enum ferry_direction direction);
-	/** Looks whether the job has ended. */
+	/** Whether the job has failed. */
 	bool (*failed)(struct ferry_member *member);
-	/** It has: why. *message stays as long as the member. */
+	/** The reason. *message stays as long as the member. */
 	ferryResult_t (*error)(struct ferry_member *member, const char **message);
 	/** Now and then, while calls are under way: whether all routers live; fails the job if not. */
 	void (*check)(struct ferry_member *member);
 	/** For how long its calls may wait. NULL: for ever. */
 	struct ferry_timeout (*timeout)(struct ferry_member *member);
 	/**
-	 * The router of that domain has been waited for for that long, as `why` says: ends it, so that another takes
-	 * its place; false where nobody would. NULL: nobody would.
+	 * The lane has waited for the router of that domain for so long, as `why` says: ends that router, so that
+	 * another takes its place. Returns false where no other would. NULL: no other would.
 	 */
 	bool (*replace)(struct ferry_member *member, uint32_t domain, const char *why);
 	/** Calls of other communicators of the rank's process, on its device, that were made and are not over. */
 	uint32_t (*beside)(struct ferry_member *member);
 	/**
 	 * D2H lane, in each round: hands calls that the rank has submitted to the lanes; true if there were any. NULL:
-	 * nobody submits so.
+	 * the rank does not submit through a ring.
 	 */
 	bool (*take)(struct ferry_member *member);
 	/**
-	 * D2H lane, now and then: false if the ring that it takes calls from does not say what was written there by
-	 * whoever takes them; text: what. NULL: as for `take`.
+	 * D2H lane, now and then: false if the ring that it takes calls from does not hold what the lanes have written
+	 * there; text: the difference. NULL: as for `take`.
 	 */
 	bool (*ring_is_sane)(const struct ferry_member *member, char *text, size_t bytes);
 	/**
-	 * A captured call is reached by its stream; a call, or a run of a captured one, is over, and its stream has
-	 * been told.
+	 * begun: a stream has reached a captured call. ended: a call, or a run of a captured one, is over, and its
+	 * stream goes on.
 	 */
 	void (*begun)(struct ferry_member *member);
 	void (*ended)(struct ferry_member *member, const struct ferry_call *call);
@@ -78,11 +80,12 @@ struct ferry_lane_rank {
 	/* from others */
 	pthread_mutex_t inbox_lock;
 	struct ferry_call *inbox, **inbox_end; /* under inbox_lock */
-	_Atomic uint32_t inbox_filled;         /* written under inbox_lock; the lane also looks without */
-	_Atomic uint32_t announced;            /* calls that are about to come; who makes them, one thread at a time */
+	_Atomic uint32_t inbox_filled;         /* written under inbox_lock; the lane also reads it without */
+	/* calls that are about to come; the rank's callers, one thread at a time */
+	_Atomic uint32_t announced;
 	/* the lane's thread alone */
 	struct ferry_call *calls, **calls_end;
-	uint32_t out_of_line;                  /* of those: messages, and calls whose numbers rank 0 gives */
+	uint32_t out_of_line;                  /* messages in that list, and calls whose numbers rank 0 gives */
 	uint32_t seen_announced;
 	bool called;                           /* it has had a call */
 	uint32_t under_way;                    /* copies of its calls */
@@ -93,24 +96,28 @@ struct ferry_lane_rank {
 	uint64_t idle_since;                   /* nanoseconds; 0: its last round found work */
 	/* nanoseconds: when it last waited for its stream, or (H2D) for a rank that had not come */
 	uint64_t awaited_until;
-	const struct ferry_call *watched;      /* the first call begun when it was last looked at: to compare with */
+	const struct ferry_call *watched;      /* the first call begun when it was last checked: to compare with */
 	uint64_t watched_number;
-	bool reported;                         /* that it has not got on since then */
-	bool awaiting;                         /* and that others are told for whom (router/engine/traffic.h) */
-	uint64_t checked;                      /* when the routers were last looked at */
+	bool reported;                         /* that it has made no progress since then */
+	/* the rank's line names the ranks that it waits for (router/engine/traffic.h) */
+	bool awaiting;
+	uint64_t checked;                      /* when the routers were last checked */
 	/* under the lock of the lanes */
 	bool leaves, left;                     /* left: the lane's thread will not touch it again */
 };
 
 /* Which call has which number, and which message. The D2H lane's alone, but for `fixed`, `ending` and `ended`. */
 struct ferry_order {
-	/* numbers up to this one are in the order of making; UINT64_MAX: all. Who makes calls, release */
+	/* numbers up to this one are in the order of making; UINT64_MAX: all. The thread that makes calls, release */
 	_Atomic uint64_t fixed;
 	bool fixed_alone;        /* the last of them must be alone; before `fixed` is stored */
 	bool named_alone;        /* the last call begun under a number of rank 0's must be alone */
 	uint64_t last_seq[FERRY_PARITIES];                      /* number of the last call begun in each parity */
 	uint64_t router_seq[FERRY_PARITIES][FERRY_MAX_DOMAINS]; /* last call with work for that router */
-	/* last call finished in each parity, before the rank's line says so and after that; who ends it, release */
+	/*
+	 * last call finished in each parity, before the rank's line says so and after that; the lane that ends it,
+	 * release
+	 */
 	_Atomic uint64_t ending[FERRY_PARITIES], ended[FERRY_PARITIES];
 	uint64_t messages[2][FERRY_MAX_RANKS]; /* the last number given here, by direction and peer */
 	uint64_t runs;                         /* of named groups of messages */
@@ -122,7 +129,8 @@ struct ferry_member {
 	uint32_t rank;
 	bool awaits_quiet;                     /* constant: router/engine/put_targets.h */
 	const _Atomic uint32_t *weight;        /* of its job's turns on lanes that several share; NULL: 1 */
-	bool stopped;                          /* the rank's line says so; D2H lane, and who takes it off the lanes */
+	/* the rank's line says so; D2H lane, and the thread that takes it off the lanes */
+	bool stopped;
 	/* H2D lane: since when it waits for that, or UINT64_MAX: it has waited long enough */
 	uint64_t unquiet_since;
 	struct ferry_lanes *lanes;             /* written by ferry_lanes_join and _leave */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A rank whose data this router moves, and its calls that are under way. What it submits becomes such calls
- * (submitted.h) by its D2H lane's thread; any lane ends them.
+ * A rank whose data this router moves, and its calls that are under way. The thread of its D2H lane makes such calls of
+ * what it submits (router/engine/call_decoder.h); any lane ends them.
  */
 #ifndef FERRY_ROUTER_ENGINE_REMOTE_RANK_H
 #define FERRY_ROUTER_ENGINE_REMOTE_RANK_H
@@ -22,20 +22,22 @@ struct ferry_remote_rank {
 	int client;                    /* to be closed; -1: none */
 	bool answer, in_order;
 	struct ferry_stream_flag *flags; /* of the rank's process; FERRY_STREAM_FLAGS */
-	uint64_t process;              /* constant: its number; that of no other process with words here */
+	uint64_t process;              /* constant: its number; no other process with stream flags here has it */
 	pthread_mutex_t over_lock;     /* of `over` in its ring, and of these two */
 	struct ferry_mapped_call *first, *last; /* calls under way, captured ones apart, in the order of submissions */
 	uint64_t listed;               /* number of the last submission whose call is in the list, or over */
 	_Atomic uint32_t calls;        /* under way: the D2H lane adds, the lanes take away */
-	/* calls over, captured ones apart, before the ring says so and after that; who ends one, by fetch-add */
+	/*
+	 * calls over, captured ones apart, before the ring says so and after that; the lane that ends one, by fetch-add
+	 */
 	_Atomic uint64_t counting, counted;
 	/* D2H lane */
 	uint64_t taken;                /* of the ring */
 	uint64_t number;               /* of the last submission taken */
 	struct ferry_call_decoder_message *messages; /* of a call whose records have not all come */
 	uint32_t nmessages;
-	bool refused;                  /* something that it has submitted: the rest is taken in vain */
-	bool broken;                   /* what the rank submits is not to be believed any more */
+	bool refused;                  /* one of its submissions: the rest is taken and ignored */
+	bool broken;                   /* the rank's submissions are not trusted any more */
 	struct ferry_recovery *recovery; /* taken again, before what is in the ring; NULL: nothing (any more) */
 	bool resumes;                  /* the record that is taken is of a call that may be under way */
 	/*
@@ -54,9 +56,12 @@ struct ferry_mapped_call {
 	struct ferry_stream_flag *flag;
 	uint64_t number;             /* of its last submission */
 	struct ferry_mapped_call *before, *after; /* in the remote rank's list */
-	/* turn: captured: of the run that it is in, or comes to next; who ends one, before its number is 0 again */
+	/*
+	 * turn: captured: of the run that it is in, or comes to next; the lane that ends one, before its number is 0
+	 * again
+	 */
 	uint32_t turn, stamp, nimports;
-	bool lost; /* captured: nothing of it is known but its word; constant */
+	bool lost; /* captured: only its stream flag is known; constant */
 	struct ferry_import *imports[]; /* held: its own buffers */
 };
 
@@ -74,13 +79,16 @@ struct ferry_mapped_call *ferry_mapped_call_new(struct ferry_remote_rank *remote
                                                 const struct ferry_submission *head, uint32_t imports, uint32_t ups,
                                                 uint32_t downs, uint32_t parities);
 
-/** Lets go of all that it holds. A lane does that with those that it has been given. */
+/** Releases all that it holds. A lane calls it for the calls that it was given. */
 void ferry_mapped_call_free(struct ferry_mapped_call *mapped);
 
-/** One call more is over, not a captured one: tells the rank. Any lane. */
+/** One more call that is not captured is over: counts it in the rank's ring. Any lane. */
 void ferry_remote_rank_count_ended(struct ferry_remote_rank *remote_rank);
 
-/** What the ring says that this router has taken and ended is what it has; else text: what it says. D2H lane. */
+/**
+ * Whether the ring says the same of what this router has taken and ended as the router itself; text: the difference.
+ * D2H lane.
+ */
 bool ferry_remote_rank_ring_is_sane(const struct ferry_remote_rank *remote_rank, char *text, size_t bytes);
 
 /** All calls of the submissions up to this one are in the list, or over. */

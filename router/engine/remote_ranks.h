@@ -10,16 +10,17 @@
 #include "router/gpu/gpu_lanes.h"
 
 /**
- * All ranks have attached: finds whose memory the ranks reach that this router moves: within the GPU, or as the GPUs'
- * driver says. The ranks choose their programs by it, and where they export what others put into. Of ranks that left
- * before this router came it stays as it was. The job thread's thread.
+ * All ranks have attached: finds whose memory each rank that this router moves reaches: within the GPU, or as the GPUs'
+ * driver says. The ranks choose their programs by it, and the routers to which they export the buffers that others put
+ * into. For ranks that left before this router came it stays as it was. Job thread.
  */
 void ferry_remote_ranks_find_reach(struct ferry_job *job);
 
 /**
- * All ranks have attached and the other domains' arenas are mapped: registers the arenas, and has those ranks join the
- * lanes of their GPUs that the mapper has found. The job thread's thread. Errors: ferryRefused for words that are not
- * sealed shared memory of the right size, ferrySystemError, the driver's. The job fails then, and is closed as always.
+ * All ranks have attached and the other domains' arenas are mapped: registers the arenas, and joins the ranks that this
+ * router moves to the lanes of their GPUs, which the mapper has found. Job thread. Errors: ferryRefused for stream
+ * flags that are not sealed shared memory of the right size, ferrySystemError, the driver's. The job fails then, and is
+ * closed as always.
  */
 ferryResult_t ferry_remote_ranks_open(struct ferry_job *job);
 

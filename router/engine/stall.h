@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Stall: a call of which nothing moves: since when, who the blocker is, and whether that one can still come. A lane
- * looks now and then while its lane ranks have calls. It says who the blocker is after FERRY_TIMEOUT, and ends the job,
- * or replaces the router, where that is wanted; and it ends the job at once where the blocker has left the
- * communicator, as the call would wait for ever. By the lane's thread, where nothing else is said. What
+ * Stall: a call that makes no progress: since when, which rank or router is the blocker, and whether that one can still
+ * come. A lane checks now and then while its lane ranks have calls. It names the blocker after FERRY_TIMEOUT, and ends
+ * the job, or replaces the router, where FERRY_ON_TIMEOUT says so. It ends the job at once where the blocker has left
+ * the communicator, as the call would wait for ever. By the lane's thread, where nothing else is said. What
  * rank-lib/failover/watchdog.h says of the rank's own router is found here, too.
  */
 #ifndef FERRY_ROUTER_ENGINE_STALL_H
@@ -14,13 +14,13 @@
 #define FERRY_STALL_LOOK_US 50000 /* so often, at most; a lane with unfinished calls sleeps no longer than this */
 
 struct ferry_stall_watch {
-	uint64_t checked;       /* nanoseconds: when the lane last looked */
+	uint64_t checked;       /* nanoseconds: when the lane last checked */
 	uint32_t other_driving; /* the other lane's `driving` at other_since, and until now */
 	uint64_t other_since;
 	bool reported;          /* that the other lane hangs */
 };
 
-/** Whether it is time to look again. */
+/** Whether it is time to check again. */
 static inline bool ferry_stall_due(struct ferry_stall_watch *watch, uint64_t now)
 {
 	if (now - watch->checked < FERRY_STALL_LOOK_US * 1000ull)
@@ -46,15 +46,15 @@ bool ferry_stall_end_departed(struct ferry_lane_rank *lane_rank);
 struct ferry_stalled {
 	const struct ferry_instr *instr; /* of the plan */
 	uint32_t slice, nslices;         /* the one that is missing, from 0 */
-	bool router;                     /* the one of domain `who` is to run it; else rank `who` */
+	bool router;                     /* the router of domain `who` is to run it; else rank `who` is */
 	uint32_t who;
 };
 
 /**
- * Of call `seq` of the plan, which all ranks have submitted and in which nothing has moved for long: of all
- * instructions whose gates are open the one that is least far, as whoever is well runs such a one at once. False: all
- * that is told in counters is done. Of alltoallv, whose lengths come with the call, only what has begun is seen. Any
- * thread; nothing is written.
+ * Finds the instruction that blocks call `seq` of the plan, which all ranks have submitted and which has made no
+ * progress for long. Of all instructions whose gates are open it is the one that is least far, as a rank or router that
+ * works runs such an instruction at once. Returns false if all that counters record is done. Of alltoallv, whose
+ * lengths come with the call, it considers only instructions that have begun. Any thread; nothing is written.
  */
 bool ferry_stall_find(const struct ferry_job_arenas *shared, const struct ferry_plan *plan, uint64_t seq,
                       struct ferry_stalled *stalled);

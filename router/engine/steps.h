@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The D2Hs, H2Ds, PUTs, LANDs and COPYs of one rank in a plan, with every pointer into the arenas found: what lanes
- * run. Made once per plan and rank by who hosts the rank's lanes, its rank or its router; constant from then on.
+ * The D2Hs, H2Ds, PUTs, WAIT_PUTs and COPYs of one rank in a plan, with every pointer into the arenas found: what lanes
+ * run. Made once per plan and rank by the process that hosts the rank's lanes, the rank or its router; constant from
+ * then on.
  */
 #ifndef FERRY_ROUTER_ENGINE_STEPS_H
 #define FERRY_ROUTER_ENGINE_STEPS_H
@@ -24,13 +25,15 @@ struct ferry_step {
 struct ferry_steps {
 	const struct ferry_plan *plan; /* the caller's; outlives them */
 	uint32_t domains;              /* bit d: router d has work in the plan */
-	uint32_t nsteps[2];            /* by enum ferry_direction; PUTs go up, COPYs and LANDs down */
-	uint32_t nputs;                /* of those that go up */
+	/* by enum ferry_direction; PUTs are the D2H lane's, COPYs and WAIT_PUTs the H2D lane's */
+	uint32_t nsteps[2];
+	uint32_t nputs;                /* PUTs among the D2H lane's */
 	uint64_t puts_to;              /* bit r: rank r is one that it puts to */
 	struct ferry_step *steps[2][FERRY_PARITIES];
 	/* bytes from the start of the send and the receive buffer that they touch; variable plans: 0 */
 	uint64_t reach[2];
-	_Atomic uint64_t last_seq;     /* number of the last call of them that began; whoever gives the number */
+	/* number of the last call of them that began; the thread that gives the number */
+	_Atomic uint64_t last_seq;
 	void *memory;
 };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What a lane rank's lane tells of itself in the rank's line of the arena, for ferry-stat (router/status.h reads it):
- * calls, bytes, and whom it waits for. By the lane's thread, the one writer of that line's part: a load and a store in
- * a cache line of its own, per copy and per call.
+ * What a lane writes about itself into its rank's line of the arena, for ferry-stat (router/daemon/counter_pages.h
+ * reads it): calls, bytes, and the ranks that it waits for. The lane's thread is the one writer of that part of the
+ * line: a load and a store in a cache line of its own, per copy and per call.
  */
 #ifndef FERRY_ROUTER_ENGINE_TRAFFIC_H
 #define FERRY_ROUTER_ENGINE_TRAFFIC_H
@@ -41,9 +41,9 @@ static inline void ferry_traffic_awaits(struct ferry_lane_rank *lane_rank, uint6
 }
 
 /**
- * Before each copy: false: none may begin, as the job has failed. Who is about to leave, with the job failed, looks at
- * `moves` (rank-lib/failover/copy_quiesce.h): each side stores, then looks, with a full fence between, so that one sees
- * the other's.
+ * To be called before each copy. Returns false if none may begin, as the job has failed. A rank that is about to leave
+ * a failed job reads `moves` (rank-lib/failover/copy_quiesce.h): each side stores, then loads, with a full fence
+ * between, so that one of them sees the other's store.
  */
 static inline bool ferry_traffic_may_move(struct ferry_lane_rank *lane_rank)
 {

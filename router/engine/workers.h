@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The threads that run slices. Each job has an job thread thread that sleeps on the job's own doorbell (a tenant can
- * only ring its own); whoever wakes becomes a worker for all jobs, as long as fewer than `limit` are at work. Helpers
- * are further workers without a job, woken when there is more ready than one can do, the first of them first. Workers
+ * The threads that run slices. Each job has a job thread that sleeps on the job's own doorbell (a tenant can only ring
+ * its own). A job thread that wakes becomes a worker for all jobs, as long as fewer than `limit` are at work. Helpers
+ * are further workers without a job, woken when more is ready than one worker can do, the first helper first. Workers
  * go round the jobs, a few slices at a time.
  *
  * `lock` guards the list of jobs, which the connection thread alone changes and so may read without, their `users`, and
- * `active`. No slice runs under it. `asleep` has a bit per helper, set by the helper after it has prepared to sleep,
- * cleared by whoever takes it upon himself to wake it.
+ * `active`. No slice runs under it. `asleep` has a bit per helper: the helper sets it after it has prepared to sleep,
+ * and the thread that is going to wake it clears it.
  */
 #ifndef FERRY_ROUTER_ENGINE_WORKERS_H
 #define FERRY_ROUTER_ENGINE_WORKERS_H
@@ -21,7 +21,7 @@ struct ferry_workers {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;    /* a permit or a job became free */
 	struct ferry_job *jobs;    /* singly linked */
-	/* of the list; written under lock: workers that see another one leave their jobs and look */
+	/* of the list; written under lock: a worker that sees a new one leaves its jobs and reads the list again */
 	_Atomic uint64_t generation;
 	/*
 	 * at work now: `limit`, and job threads that pass because their job is dead; written under lock, read anywhere
@@ -29,7 +29,7 @@ struct ferry_workers {
 	_Atomic uint32_t active;
 	_Atomic uint32_t held_out;  /* wait for a place among them; written under lock, read anywhere */
 	uint32_t limit;            /* how many may be */
-	struct ferry_spin spin;    /* how long who has nothing looks for more */
+	struct ferry_spin spin;    /* how long a worker without work spins */
 	bool pin;                  /* these two are constant */
 	struct ferry_priority *priority;
 	bool stopping;
@@ -54,10 +54,10 @@ void ferry_workers_stop(struct ferry_workers *workers);
 
 void ferry_workers_add_job(struct ferry_workers *workers, struct ferry_job *job);
 
-/** No worker comes into the job from here on; those that are inside may still be. */
+/** No worker enters the job from here on; workers that are inside may still be. */
 void ferry_workers_unlist_job(struct ferry_workers *workers, struct ferry_job *job);
 
-/** Takes it out of the list if it is there. Returns once no worker is inside the job and none will be again. */
+/** Takes the job out of the list if it is there. Returns once no worker is inside the job and none will be again. */
 void ferry_workers_remove_job(struct ferry_workers *workers, struct ferry_job *job);
 
 /** Counts the caller as inside the job until it leaves: its plans stay. */
@@ -69,12 +69,12 @@ void ferry_workers_free_retired(struct ferry_workers *workers, struct ferry_job 
 
 /**
  * Works until nothing is ready in any job, or this one is dead, then returns. For job threads: helpers do so by
- * themselves. While the job lasts its job thread works for the others too, but who ends it does not wait for those.
- * idle: the calling thread's.
+ * themselves. A job thread also works for other jobs while its own lasts, but the end of its job does not wait for
+ * those. idle: the calling thread's.
  */
 void ferry_workers_attend(struct ferry_workers *workers, const struct ferry_job *job, struct ferry_idle *idle);
 
-/** Makes job threads that wait for a place among the workers look whether their job is dead. */
+/** Makes job threads that wait for a place among the workers check whether their job is dead. */
 void ferry_workers_release(struct ferry_workers *workers);
 
 #endif

@@ -10,20 +10,21 @@
 
 #include "ipc/publish.h"
 
-/* bytes: what one core writes and others look at again and again; caches fetch lines in pairs */
+/* bytes: keeps apart what one core writes and others poll; caches fetch lines in pairs */
 #define FERRY_APART 128
 
 /*
- * A share of the parts of each slice. Where a plan names its workers each has one, so that they do not meet at one
- * cache line for every part that they claim; who has nothing to do for a while takes from the others' (`steal` below).
- * Of long parts, who has a newer slice than another's queue takes from that one first: a slice is published when all of
- * it is done, and a core that another thread shares, or whose clock is low, may take twice as long.
+ * A share of the parts of each slice. Where a plan names its workers each has a queue, so that they do not meet at one
+ * cache line for every part that they claim. A worker that has had nothing to do for a while takes parts from the other
+ * queues (`steal` below). Where parts are long, a worker whose own queue is at a newer slice than another queue takes
+ * from that one first: a slice is published when all of it is done, and a core that another thread shares, or whose
+ * clock is low, may take twice as long.
  */
 struct ferry_queue {
 	_Alignas(FERRY_APART) _Atomic uint64_t next; /* call tag << 32 | parts claimed; workers, by compare-and-swap */
 	/*
-	 * call tag << 32 | slices known to be runnable: what the gates said; workers, release/acquire. One may store
-	 * less than another has: they look again.
+	 * call tag << 32 | slices known to be runnable: what the gates said; workers, release/acquire. A worker may
+	 * store less than another has stored: they read the gates again.
 	 */
 	_Atomic uint64_t ready;
 };
@@ -44,12 +45,12 @@ struct ferry_work {
 	struct ferry_slot *slots;    /* of the window */
 	uint32_t nqueues;
 	uint32_t share;              /* parts of a slice in each queue: queue q has those from q * share on */
-	bool oldest_first;           /* parts are long enough to look at all queues before each */
-	/* lock of the next two and of the counter: whoever holds it is the one writer */
+	bool oldest_first;           /* parts are long enough to check all queues before each */
+	/* lock of the next two and of the counter: the worker that holds it is the one writer */
 	_Alignas(FERRY_APART) _Atomic uint32_t publishing;
-	/* slices, once the counter says so, which nobody believes: others can write to it */
+	/* slices, once the counter says so; the counter itself is not trusted, as others can write to it */
 	_Atomic uint32_t logged;
-	/* the same before the counter says so. Apart: who waits for a free slot looks at it again and again */
+	/* the same before the counter says so. On a line of its own: workers that wait for a free slot poll it */
 	_Alignas(FERRY_APART) _Atomic uint32_t published;
 };
 
@@ -65,18 +66,18 @@ struct ferry_works {
 };
 
 /**
- * Finds those of `domain`, for a router of so many workers. The plan outlives them. Error: ferrySystemError, and
- * nothing to free.
+ * Finds the REDUCEs and H2Hs of `domain`, for a router of so many workers. The plan outlives them. Error:
+ * ferrySystemError, and nothing to free.
  */
 ferryResult_t ferry_works_find(struct ferry_works *works, const struct ferry_plan *plan,
                                const struct ferry_job_arenas *shared, uint32_t domain, uint32_t workers);
 void ferry_works_free(struct ferry_works *works);
 
 /**
- * Readies those of this parity for call `seq`, as long as no worker is in them: how many parts there are to do.
- * resumes: behind what the counters say, as a router that has ended may have begun the call. What that one had not
- * published is done again, with the same bits: its sources lie where they lay, as their slots wait for this counter,
- * and the slot that it goes to is in no other window, so no reader has looked at what is half done there (ipc/plan.c
+ * Readies those of this parity for call `seq`, while no worker is in them. Returns how many parts there are to do.
+ * resumes: they start behind what the counters say, as a router that has ended may have begun the call. What that
+ * router had not published is done again, with the same bits: its sources are unchanged, as their slots wait for this
+ * counter, and the slot that it writes is in no other window, so no reader has read what is half done there (ipc/plan.c
  * checks both).
  */
 uint64_t ferry_works_arm(struct ferry_works *works, const struct ferry_plan *plan, uint32_t parity, uint64_t seq,
