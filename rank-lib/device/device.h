@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What a communicator needs of a device, behind one struct of functions: streams that a call takes its place in, and
+ * What a communicator needs of a device, behind one struct of functions: streams in which a call takes its place, and
  * on host devices copy engines for each direction (router/copy/copy.h). Backends: host (ordinary memory) and cuda.
  *
- * Who calls: any thread of the application. Tickets (host) and words (GPUs) are how a stream and the lanes speak: the
- * stream says "reached", the lanes say "done".
+ * Called by any thread of the application. A stream and the lanes communicate by tickets (host) or stream flags (GPUs):
+ * the stream stores that it has reached the call, the lanes store that the call is done.
  */
 #ifndef FERRY_DEVICE_DEVICE_H
 #define FERRY_DEVICE_DEVICE_H
@@ -26,15 +26,15 @@ struct ferry_local_copy {
 	size_t bytes;
 };
 
-/** A call in a stream of a device with words (ipc/stream_flag.h): what the stream does itself. */
+/** A call in a stream of a device with stream flags (ipc/stream_flag.h): what the stream does itself. */
 struct ferry_stream_call {
 	struct ferry_stream_flag *flag;  /* written 1 when the stream reaches the call, then waited for to be 0 */
 	struct ferry_local_copy *copies; /* made between the two */
 	uint32_t ncopies;
 	struct ferry_local_copy *before, *after; /* made before the stream comes to the call, and behind it */
 	uint32_t nbefore, nafter;
-	bool open;                       /* what comes from the wait on is left to finish_word */
-	const void *scalar;              /* NULL or a value in device memory, copied to word->scalar before */
+	bool open;                       /* what follows the wait, and the wait, are left to finish_flag */
+	const void *scalar;              /* NULL or a value in device memory, copied to flag->scalar before */
 	size_t scalar_bytes;
 	/* captured: called once no graph has the call any more, from any thread; not if putting it in failed */
 	void (*forget)(void *argument);
@@ -55,33 +55,35 @@ struct ferry_stream_state {
 struct ferry_device_ops {
 	const char *kind;
 	/**
-	 * Around several calls of these functions by one thread, which then spare themselves what each would do alone.
-	 * NULL, both: there is nothing to spare.
+	 * To be called around several calls of these functions by one thread, which then do their common work only
+	 * once. NULL, both: there is no such work.
 	 */
 	ferryResult_t (*enter)(struct ferry_device *device, struct ferry_device_visit *visit);
 	void (*leave)(struct ferry_device_visit *visit);
 	/**
-	 * One of the two. Host: puts the ticket into the stream (NULL: the default one): started when reached, later
-	 * work waits for finished.
+	 * A device has this or enqueue_flag. Host: puts the ticket into the stream (NULL: the default one): started
+	 * when the stream reaches it; later work waits until it is finished.
 	 */
 	ferryResult_t (*enqueue_ticket)(struct ferry_device *device, ferryStream_t stream, struct ferry_ticket *ticket);
 	/**
-	 * CUDA: puts the call into the stream, or into the graph that it captures. Copies within the device are the
-	 * stream's own work then. On an error it may be in the stream already.
+	 * CUDA: puts the call into the stream, or into the graph that it captures. The stream itself makes copies
+	 * within the device. On an error the call may be in the stream already.
 	 */
 	ferryResult_t (*enqueue_flag)(struct ferry_device *device, ferryStream_t stream,
 	                              const struct ferry_stream_call *call);
 	/** CUDA: the rest of a call that was put into the stream open: the wait, and the copies behind it. */
 	ferryResult_t (*finish_flag)(struct ferry_device *device, ferryStream_t stream,
 	                             const struct ferry_stream_call *call);
-	/** Makes the process's words known to the device's streams. NULL with tickets. */
+	/**
+	 * Registers the process's stream flags with the device, so that its streams can use them. NULL with tickets.
+	 */
 	ferryResult_t (*register_flags)(struct ferry_device *device, struct ferry_stream_flag *flags, size_t bytes);
 	/** ferrySuccess if `stream` belongs to this kind of device and may be used. */
 	ferryResult_t (*check_stream)(struct ferry_device *device, ferryStream_t stream,
 	                              struct ferry_stream_state *state);
 	/** ferrySuccess if the bytes are memory that calls on this device may name; `what` is for the message. */
 	ferryResult_t (*check_buffer)(struct ferry_device *device, const void *buffer, size_t bytes, const char *what);
-	/** What its memory is made of, for who exports it to a router; NULL: it stays in its process. */
+	/** finds its memory's pieces, to be exported to a router; NULL: the memory stays in its process */
 	const struct ferry_pieces_ops *pieces;
 	/** The NUMA node that the device hangs on, -1 if unknown. */
 	int (*node)(struct ferry_device *device);
@@ -92,7 +94,7 @@ struct ferry_device {
 	const struct ferry_device_ops *ops;
 	struct ferry_copier *copier; /* host: for lanes of this process */
 	int ordinal;
-	/* host: calls of all communicators on it; whoever makes one adds, the lane that ends it takes away */
+	/* host: calls of all communicators on it; the calling thread adds, the lane that ends a call subtracts */
 	_Atomic uint32_t inflight;
 };
 

@@ -11,22 +11,22 @@
 
 #define FERRY_HOST_DEVICES 256
 
-/** Puts the ticket into the stream, which holds it until it has passed it. */
+/** Puts the ticket into the stream, which keeps a reference until it has passed it. */
 ferryResult_t ferry_host_enqueue(ferryStream_t stream, struct ferry_ticket *ticket);
 
 /** ferrySuccess for a stream of this process. */
 ferryResult_t ferry_host_check_stream(ferryStream_t stream);
 
 /**
- * ferryStreamSynchronize of a stream that has been checked, under the name of the function that does so. Errors: of the
- * calls waited for; ferryInvalidUsage inside a host function of that stream.
+ * ferryStreamSynchronize of a stream that has been checked. `function` is the API's name for the message. Errors: those
+ * of the calls waited for; ferryInvalidUsage inside a host function of that stream.
  */
 ferryResult_t ferry_host_synchronize(ferryStream_t stream, const char *function);
 
-/** The thread that has used it ends: what is left in it moves without. */
+/** The thread that used the stream ends: from now on the stream runs what is left in it without that thread. */
 void ferry_host_leave_stream(ferryStream_t stream);
 
-/** Whether it is idle, and may be another thread's, which hears of no errors from before. */
+/** Returns true if the stream is idle, so that another thread may take it; that thread gets no errors from before. */
 bool ferry_host_take_stream(ferryStream_t stream);
 
 /** In a child, after a fork: the streams and events that it has are its parent's. */

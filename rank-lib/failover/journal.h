@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * The journal of a communicator: what the successor of a router needs from this rank, in one list, in the order in
- * which routers were told: plans, exported buffers, and copies of the submissions, as a router takes those out of the
- * ring before it acts on them. The ring itself cannot be the journal, as other ranks of the job may write over it.
+ * which routers got it: plans, exported buffers, and copies of the submissions, as a router takes those out of the ring
+ * before it acts on them. The ring itself cannot be the journal, as other ranks of the job may write over it.
  *
  * One rule says when an entry goes: each has the number of the last submission that needs it (`until`), and goes when
  * the ring says that all submissions up to that number are over (ferry_ring.over).
@@ -13,12 +13,13 @@
  *
  * Submissions go with the next one that is written, the rest with ferry_journal_sweep, four times a second: descriptors
  * of physical memory would keep memory that its owner has freed. An export without descriptors stays until its index
- * names other memory. A rank whose lanes are its own has no ring, and plans alone.
+ * names other memory. A rank whose lanes are in its own process has no ring, and plans alone.
  *
  * Locks: entries are added and removed under both the communicator's lock and the journal's, so either is enough to
  * read them. `until` is atomic: application threads, under the communicator's lock, raise it for each call; the router
  * monitor, under the journal's, reads it while it replays. The journal's lock is taken last. The router monitor waits
- * for a router with the journal's lock and never for the communicator's, because who has that may wait for a router.
+ * for a router with the journal's lock and never for the communicator's, because a thread with that lock may wait for a
+ * router.
  */
 #ifndef FERRY_RANK_LIB_FAILOVER_JOURNAL_H
 #define FERRY_RANK_LIB_FAILOVER_JOURNAL_H
@@ -58,7 +59,7 @@ struct ferry_journal {
 	/* constant while a router moves the rank's data */
 	struct ferry_ring *ring;             /* NULL: none does */
 	uint32_t own, others;                /* bit d: domain d's router: the rank's own; what puts into its memory */
-	bool (*is_forgotten)(uint32_t flag); /* no graph has the captured call of that word */
+	bool (*is_forgotten)(uint32_t flag); /* whether no graph holds the captured call of that stream flag */
 	/* under both locks */
 	struct ferry_journal_link list;      /* before the first entry and behind the last */
 	struct ferry_journal_link *passed;   /* up to here there is no submission but those of captured calls */
@@ -88,19 +89,19 @@ void ferry_journal_remove_plan(struct ferry_journal *journal, struct ferry_journ
 
 /**
  * Adds an export that the rank's router has mapped; a put target goes to other domains' routers, too. The journal
- * closes the descriptors, of its pieces: at once where the journal has that generation already, which may become a put
- * target, or where there is no memory. until: the last submission that names it, or FERRY_JOURNAL_FOR_GOOD.
+ * closes the descriptors of its pieces: at once if it has that generation already, which may become a put target, or if
+ * there is no memory. until: the last submission that names it, or FERRY_JOURNAL_FOR_GOOD.
  */
 void ferry_journal_add_export(struct ferry_journal *journal, const struct ferry_exported *exported,
                               const int *descriptors, uint64_t until);
 
-/** Whether the journal has what the index names now. With the communicator's lock. */
+/** Whether the journal has what the index names now. The caller holds the communicator's lock. */
 static inline bool ferry_journal_has_export(const struct ferry_journal *journal, uint32_t index)
 {
 	return journal->exports[index];
 }
 
-/** What the index names now is needed until then; nothing happens where the journal has not got it. */
+/** Notes that submissions up to `until` need what the index names now; does nothing if the journal has not got it. */
 static inline void ferry_journal_use_export(struct ferry_journal *journal, uint32_t index, uint64_t until)
 {
 	struct ferry_journal_entry *entry = journal->exports[index];
@@ -118,28 +119,29 @@ void ferry_journal_retire_export(struct ferry_journal *journal, uint32_t index, 
 ferryResult_t ferry_journal_write(struct ferry_journal *journal, struct ferry_submission *head, const void *behind,
                                   size_t more, bool *written);
 
-/** No graph has the captured call of that word: no router is given it any more. */
+/** No graph holds the captured call of that stream flag any more, so no router gets the call again. */
 void ferry_journal_forget(struct ferry_journal *journal, uint32_t flag);
 
-/** Removes all that nobody needs any more. With the communicator's lock. */
+/** Removes all entries that no successor needs any more. The caller holds the communicator's lock. */
 void ferry_journal_sweep(struct ferry_journal *journal);
 
 /**
- * Whether the ring says how much is in it: where another rank of the job has written less, the router never sees the
- * last calls. ferryInternalError, with the values; ferrySuccess while somebody has the journal's lock.
+ * Whether the ring's own counter agrees with what was written: if another rank of the job has stored less, the router
+ * never sees the last calls. Returns ferryInternalError, with the values, if not; ferrySuccess while another thread has
+ * the journal's lock.
  */
 ferryResult_t ferry_journal_check(struct ferry_journal *journal);
 
-/* What the router that has ended had taken out of the ring. */
+/* What the ended router had taken out of the ring. */
 struct ferry_journal_taken {
 	uint64_t number; /* of the last submission */
 	uint64_t calls;  /* in all up to there, captured ones apart */
 };
 
-/* To whom a journal is replayed. A result that is not ferrySuccess ends the replay. */
+/* What a journal is replayed to. A result that is not ferrySuccess ends the replay. */
 struct ferry_journal_reader {
 	ferryResult_t (*plan)(void *context, const struct ferry_plan *plan);
-	/* pinned: captured calls or the application name it, which may have freed it unnoticed */
+	/* pinned: captured calls or the application name it; the application may have freed it unnoticed */
 	ferryResult_t (*exported)(void *context, const struct ferry_exported *exported, const int *descriptors,
 	                          bool pinned);
 	/* a few records in a row, FERRY_RESUBMIT_MOST bytes at most */
@@ -147,11 +149,11 @@ struct ferry_journal_reader {
 };
 
 /**
- * Reads all that the router of that domain needs to the reader: plans, then exports, older generations of an index
- * first, then the submissions that were taken out of the ring and are not over. taken: filled in for the rank's own
- * router, else 0. That router has cleared what it has mapped (ferry_export_cell.mapped) before. From here on whoever
- * destroys a graph is answered that its calls are let go of. Asks no driver. The result is the reader's;
- * ferrySystemError: no memory.
+ * Gives the reader all that the router of that domain needs: plans, then exports, older generations of an index first,
+ * then the submissions that were taken out of the ring and are not over. taken: filled in for the router of the rank's
+ * domain, else 0. That router must have cleared what it had mapped (ferry_export_cell.mapped) before. When a graph is
+ * destroyed from here on, its calls count as released. Calls no driver. Returns the reader's result, or
+ * ferrySystemError without memory.
  */
 ferryResult_t ferry_journal_replay(struct ferry_journal *journal, uint32_t domain,
                                    const struct ferry_journal_reader *reader, void *context,

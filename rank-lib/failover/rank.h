@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * What a rank is in its job: its number, the arenas it shares with the others, its connections to the routers, and why
- * the job has ended, if it has. Whatever works for a rank takes this. Lanes and the router monitor use it beside the
- * application's threads: all but what a comment names is constant once the rank has attached.
+ * the job has ended, if it has. Every part that works for a rank takes this. Lanes and the router monitor use it beside
+ * the application's threads: fields without a comment are constant once the rank has attached.
  */
 #ifndef FERRY_RANK_LIB_FAILOVER_RANK_H
 #define FERRY_RANK_LIB_FAILOVER_RANK_H
@@ -15,9 +15,9 @@
 
 #include <pthread.h>
 
-#define FERRY_RANK_LOSS (FERRY_LOSS_BYTES + 32) /* bytes of what a rank says of one */
+#define FERRY_RANK_LOSS (FERRY_LOSS_BYTES + 32) /* bytes of a text about one loss */
 
-/* Who makes a communicator, and may want it no longer before it is made. */
+/* What makes a communicator, and may give that up before it is made. */
 struct ferry_maker {
 	bool (*gives_up)(const struct ferry_maker *maker); /* asked now and then by the thread that waits */
 };
@@ -30,7 +30,7 @@ struct ferry_rank {
 	struct ferry_timeout timeout; /* for how long calls may wait */
 	/* to each domain's router; attach/ closes them, also in a child that the rank forks */
 	struct ferry_link links[FERRY_MAX_DOMAINS];
-	/* while it attaches; NULL: nobody wants it no longer */
+	/* while it attaches; NULL: it is never given up */
 	const struct ferry_maker *maker;
 	/* this is a child that the rank forked; set there, before fork returns */
 	bool forked;
@@ -48,7 +48,10 @@ void ferry_rank_init(struct ferry_rank *rank, int self, int nranks, const uint8_
 /** Unmaps the arenas. */
 void ferry_rank_end(struct ferry_rank *rank);
 
-/** The arenas are mapped: tells who moves the rank's data for how long its calls may wait. */
+/**
+ * To be called once the arenas are mapped: publishes for how long the rank's calls may wait, for the router or lanes
+ * that move its data.
+ */
 void ferry_rank_publish_timeout(const struct ferry_rank *rank);
 
 /**
@@ -60,12 +63,12 @@ void ferry_rank_fail(struct ferry_rank *rank, ferryResult_t code, const char *me
 /** Looks whether a router or another rank has ended the job; true if it has ended. Any thread. */
 bool ferry_rank_failed(struct ferry_rank *rank);
 
-/** When the last router of that domain died with its context on a GPU; 0: none did. text: NULL, or as below. */
+/** Returns when the last router of that domain died with its context on a GPU; 0: none did. text: NULL, or as below. */
 uint64_t ferry_rank_last_loss(const struct ferry_rank *rank, uint32_t domain, char text[FERRY_RANK_LOSS]);
 
 /**
- * What the last router of that domain said that died with its context on a GPU, "; " before it; "" if none did. Behind
- * its end.
+ * Returns what the last router that died with its context on a GPU of that domain said, after "; ", as the end of a
+ * message; "" if none did.
  */
 const char *ferry_rank_report_loss(const struct ferry_rank *rank, uint32_t domain, char text[FERRY_RANK_LOSS]);
 
@@ -73,8 +76,8 @@ const char *ferry_rank_report_loss(const struct ferry_rank *rank, uint32_t domai
 ferryResult_t ferry_rank_report_failure(const struct ferry_rank *rank);
 
 /**
- * Whether the socket of a router has closed whose place nobody takes; fails the rank then. Costs a system call per such
- * domain. Any thread.
+ * Fails the rank if the socket of a router has closed whose place no other router takes. Costs a system call for each
+ * such domain. Any thread.
  */
 void ferry_rank_check_sockets(struct ferry_rank *rank);
 

@@ -51,8 +51,7 @@ typedef struct ferryEvent *ferryEvent_t;
 /** Bytes of a ferryUniqueId. */
 #define FERRY_UNIQUE_ID_BYTES 128
 /**
- * Names a new communicator: made by one rank, carried to the others by whatever they have (MPI_Bcast, a file, a
- * socket).
+ * Names a new communicator. One rank makes it and sends it to the others by any means (MPI_Bcast, a file, a socket).
  */
 typedef struct {
 	/** not to be looked into */
@@ -61,7 +60,8 @@ typedef struct {
 
 /**
  * How a communicator is made. Set it to FERRY_CONFIG_INITIALIZER, then change what you need. It may grow at its end:
- * programs built for an older release are understood, and for a newer one where they ask for nothing that is new.
+ * the library accepts it from programs built for an older release, and from ones built for a newer release if they ask
+ * for nothing new.
  */
 typedef struct {
 	/** of this struct in the release that the program was built for */
@@ -95,7 +95,8 @@ FERRY_API ferryResult_t ferryGetVersion(int *version);
 /** The fixed sentence for a result code. Never NULL. */
 FERRY_API const char *ferryGetErrorString(ferryResult_t result);
 /**
- * The message of the calling thread's last failure, with its values; or, given a communicator that failed, why it did.
+ * The message of the calling thread's last failure, with its values; for a communicator that has failed, the reason.
+ * The string belongs to the library.
  */
 FERRY_API const char *ferryGetLastError(ferryComm_t comm);
 
@@ -103,11 +104,13 @@ FERRY_API const char *ferryGetLastError(ferryComm_t comm);
 
 /** @defgroup ferry_communicators Communicators
  * @{ */
-/** A new name for a communicator, different from all others'. One rank asks for it and hands it to the others. */
+/** Makes a new name for a communicator, different from all others. One rank calls it and gives the id to the others. */
 FERRY_API ferryResult_t ferryGetUniqueId(ferryUniqueId *id);
-/** Collective over nranks callers. Blocks until all have come. Errors name what is missing. */
+/**
+ * Makes a communicator; collective over nranks callers. Blocks until all ranks have come. Errors name what is missing.
+ */
 FERRY_API ferryResult_t ferryCommInitRank(ferryComm_t *comm, int nranks, ferryUniqueId id, int rank);
-/** The same with a configuration, which may not be NULL. */
+/** ferryCommInitRank with a configuration, which may not be NULL. */
 FERRY_API ferryResult_t ferryCommInitRankConfig(ferryComm_t *comm, int nranks, ferryUniqueId id, int rank,
                                                 const ferryConfig_t *config);
 /**
@@ -115,46 +118,46 @@ FERRY_API ferryResult_t ferryCommInitRankConfig(ferryComm_t *comm, int nranks, f
  * be NULL.
  */
 FERRY_API ferryResult_t ferryCommInitEnv(ferryComm_t *comm, const ferryConfig_t *config);
-/** All ranks in this process, one per device; devices may be NULL (0 .. ndevices-1). */
+/** Makes communicators for all ranks in this process, one per device; devices may be NULL (0 .. ndevices-1). */
 FERRY_API ferryResult_t ferryCommInitAll(ferryComm_t *comms, int ndevices, const int *devices);
-/** The color of a rank that ferryCommSplit is to give no communicator. */
+/** As a color for ferryCommSplit: the rank gets no communicator. */
 #define FERRY_SPLIT_NOCOLOR (-1)
 /** Collective over comm. Ranks of one color form a communicator, ordered by key; FERRY_SPLIT_NOCOLOR gets NULL. */
 FERRY_API ferryResult_t ferryCommSplit(ferryComm_t comm, int color, int key, ferryComm_t *newcomm,
                                        const ferryConfig_t *config);
-/** ferryCommShrink: what is under way on comm goes on, and comm must not have failed. */
+/** ferryCommShrink: calls under way on comm go on, and comm must not have failed. */
 #define FERRY_SHRINK_DEFAULT 0
-/** ferryCommShrink: what is under way on comm ends with ferryRemoteError, on all ranks; comm may have failed before. */
+/** ferryCommShrink: calls under way on comm end with ferryRemoteError, on all ranks; comm may have failed before. */
 #define FERRY_SHRINK_ABORT 1
 /**
- * A communicator of comm's ranks without the excluded ones and without those that have died, aborted or left: these
- * Ferry knows, so after a failure nobody has to name them (excluded NULL, nexcluded 0). Collective over all others, who
- * exclude the same ranks; no launcher takes part, and routers that died with a rank are found or started anew. Ranks
- * keep their order. flags: FERRY_SHRINK_DEFAULT or FERRY_SHRINK_ABORT. Either all get the new communicator or none,
- * with ferryRemoteError: where another one dies meanwhile, or does not come within FERRY_ATTACH_TIMEOUT; then they may
- * call it again, on comm. A rank that stands still has not died, and is to be excluded. comm stays what it is, to be
- * destroyed or aborted by its owner afterwards. ferryInvalidUsage for ranks that exclude different ones, and after 32
- * times.
+ * Makes a communicator of comm's ranks without the excluded ones and without those that have died, aborted or left.
+ * Ferry knows these, so after a failure the caller need not name them (excluded NULL, nexcluded 0). Collective over all
+ * other ranks, which must exclude the same ranks. No launcher takes part; routers that died with a rank are found or
+ * started anew. Ranks keep their order. flags: FERRY_SHRINK_DEFAULT or FERRY_SHRINK_ABORT. Either all get the new
+ * communicator or none does, and the error is ferryRemoteError: when another rank dies meanwhile, or does not come
+ * within FERRY_ATTACH_TIMEOUT. Then the ranks may call it again on comm. A rank that hangs has not died, and must be
+ * excluded. comm is unchanged; the caller destroys or aborts it afterwards. Error: ferryInvalidUsage if ranks exclude
+ * different ranks, and after 32 times.
  */
 FERRY_API ferryResult_t ferryCommShrink(ferryComm_t comm, const int *excluded, int nexcluded, ferryComm_t *newcomm,
                                         const ferryConfig_t *config, int flags);
 /** Waits until every call made on comm has finished. */
 FERRY_API ferryResult_t ferryCommFinalize(ferryComm_t comm);
 /**
- * Finalizes and frees. Calls that this rank took part in complete on the others; one that it never made ends there, and
- * with it their communicator, with ferryRemoteError. A rank that hosts an embedded router stays in this call until the
- * other ranks have detached.
+ * Finalizes and frees comm. Calls that this rank took part in complete on the other ranks. A call that it never made
+ * ends there with ferryRemoteError, and so does their communicator. A rank that hosts an embedded router stays in this
+ * call until the other ranks have detached.
  */
 FERRY_API ferryResult_t ferryCommDestroy(ferryComm_t comm);
-/** Frees at once: calls under way here and on the other ranks end with ferryRemoteError. */
+/** Frees comm at once: calls under way here and on the other ranks end with ferryRemoteError. */
 FERRY_API ferryResult_t ferryCommAbort(ferryComm_t comm);
 /** ferrySuccess, or the error that ended the communicator. */
 FERRY_API ferryResult_t ferryCommGetAsyncError(ferryComm_t comm, ferryResult_t *error);
-/** How many ranks comm has. */
+/** Returns the number of ranks of comm in *count. */
 FERRY_API ferryResult_t ferryCommCount(ferryComm_t comm, int *count);
-/** The caller's rank in comm, from 0. */
+/** Returns the caller's rank in comm, from 0, in *rank. */
 FERRY_API ferryResult_t ferryCommUserRank(ferryComm_t comm, int *rank);
-/** The rank's domain, from 0, and how many domains the communicator spans. */
+/** Returns the rank's domain, from 0, and the number of domains that the communicator spans. */
 FERRY_API ferryResult_t ferryCommDomain(ferryComm_t comm, int *domain, int *ndomains);
 
 /** @} */
@@ -162,19 +165,20 @@ FERRY_API ferryResult_t ferryCommDomain(ferryComm_t comm, int *domain, int *ndom
 /** @defgroup ferry_buffers Buffers
  * @{ */
 /**
- * Tells the communicator's router of a buffer before a call names it, and has it keep the buffer until it is
- * deregistered. Nobody has to: the first call with a buffer does it, in 0.2 to 9 ms, and the router forgets what no
- * call has named for a second. Device memory that is freed while the router has it comes back when it has been
- * forgotten; of what is named at intervals of more than a second it has, for 20 s at most, as much as is a 32nd of the
- * memory that the GPU has left. On host devices, and for memory that cannot be exported, the arguments are checked and
- * nothing else happens. Not collective. Errors: ferryInvalidArgument for what is no buffer of the communicator's
- * device; the router's.
+ * Maps a buffer in the communicator's router before a call names it, and keeps the mapping until the buffer is
+ * deregistered. This is optional: the first call with a buffer maps it, in 0.2 to 9 ms, and the router unmaps what no
+ * call has named for a second. Device memory that is freed while the router has it mapped returns to the device when
+ * the router has unmapped it. Buffers that are named at intervals of more than a second stay mapped for 20 s at most,
+ * up to a 32nd of the memory that the GPU has left. On host devices, and for memory that cannot be exported, the
+ * function checks the arguments and does nothing else. Not collective. Errors: ferryInvalidArgument if it is no buffer
+ * of the communicator's device; the router's.
  */
 FERRY_API ferryResult_t ferryCommRegister(ferryComm_t comm, const void *buffer, size_t bytes, void **handle);
 /**
- * Ends a registration, before the buffer is freed; the router unmaps it once the calls that name it have ended, unless
- * another registration or a captured call has it still. ferryInvalidArgument for what ferryCommRegister has not given
- * on this communicator. What is not deregistered ends with the communicator.
+ * Ends a registration; to be called before the buffer is freed. The router unmaps the buffer once the calls that name
+ * it have ended, unless another registration or a captured call still has it. Error: ferryInvalidArgument if
+ * ferryCommRegister has not returned the handle on this communicator. Registrations that are left end with the
+ * communicator.
  */
 FERRY_API ferryResult_t ferryCommDeregister(ferryComm_t comm, void *handle);
 
@@ -187,7 +191,7 @@ typedef enum { ferryScalarDevice = 0, ferryScalarHostImmediate = 1 } ferryScalar
 /** sum of scalar * input; each rank may give its own scalar, an element of `type`. */
 FERRY_API ferryResult_t ferryRedOpCreatePreMulSum(ferryRedOp_t *op, void *scalar, ferryDataType_t type,
                                                   ferryScalarResidence_t residence, ferryComm_t comm);
-/** Frees a reduction that ferryRedOpCreatePreMulSum has given on comm. */
+/** Frees a reduction that ferryRedOpCreatePreMulSum has made on comm. */
 FERRY_API ferryResult_t ferryRedOpDestroy(ferryRedOp_t op, ferryComm_t comm);
 
 /** @} */
@@ -229,12 +233,12 @@ FERRY_API ferryResult_t ferryAllToAllv(const void *sendbuff, const size_t *sendc
                                        void *recvbuff, const size_t *recvcounts, const size_t *rdispls,
                                        ferryDataType_t type, ferryComm_t comm, ferryStream_t stream);
 /**
- * Point to point; sends and receives of one group progress together. Counts and types of the two ends must agree. A
- * send may be over before its receive begins: it then learns of a disagreement by ferryCommGetAsyncError.
+ * Sends to a peer; sends and receives of one group progress together. Counts and types of the two ends must agree. A
+ * send may be over before its receive begins: then ferryCommGetAsyncError reports a disagreement.
  */
 FERRY_API ferryResult_t ferrySend(const void *sendbuff, size_t count, ferryDataType_t type, int peer, ferryComm_t comm,
                                   ferryStream_t stream);
-/** The other end of ferrySend. */
+/** Receives what the peer sends by ferrySend. */
 FERRY_API ferryResult_t ferryRecv(void *recvbuff, size_t count, ferryDataType_t type, int peer, ferryComm_t comm,
                                   ferryStream_t stream);
 /**
@@ -250,50 +254,51 @@ FERRY_API ferryResult_t ferryRunProgram(const char *program, const void *sendbuf
  * error.
  */
 FERRY_API ferryResult_t ferryGroupStart(void);
-/** Launches what the group has kept, if this is the outermost end. */
+/** Launches what the group has kept, if this is the outermost end. Returns the first error of all calls. */
 FERRY_API ferryResult_t ferryGroupEnd(void);
 /** @} */
 
 /**
  * @defgroup ferry_streams Streams of host devices
  * @details Streams, events and copies in the manner of CUDA's, for buffers in host memory. On GPUs they are CUDA's own.
- * What is no stream of these is refused with ferryInvalidArgument, and so is NULL but by ferryStreamSynchronize.
+ * All functions return ferryInvalidArgument for a handle of another kind, and for a NULL stream, which only
+ * ferryStreamSynchronize accepts.
  * @{
  */
-/** A stream of host device `ordinal`. */
+/** Makes a stream of host device `ordinal`; freed by ferryStreamDestroy. */
 FERRY_API ferryResult_t ferryStreamCreate(ferryStream_t *stream, int ordinal);
 /** Waits for the stream's work, then frees it. */
 FERRY_API ferryResult_t ferryStreamDestroy(ferryStream_t stream);
 /**
  * Waits for what is in the stream now. NULL: for what the calling thread has put into default streams (of any host
- * device). Returns the first error of the calls waited for. ferryInvalidUsage inside a host
- * function of that stream, which would wait for itself; the same goes for ferryStreamDestroy, and for
- * ferryEventSynchronize of what comes behind it.
+ * device). Returns the first error of the calls waited for. Error: ferryInvalidUsage inside a host function of that
+ * stream, which would wait for itself. The same holds for ferryStreamDestroy, and for ferryEventSynchronize of an event
+ * behind the host function.
  */
 FERRY_API ferryResult_t ferryStreamSynchronize(ferryStream_t stream);
-/** ferrySuccess if all work is done, ferryInProgress if not. */
+/** Returns ferrySuccess if all work is done, ferryInProgress if not. */
 FERRY_API ferryResult_t ferryStreamQuery(ferryStream_t stream);
-/** What is put into the stream from now on waits until the event has been reached. */
+/** Makes work that is put into the stream from now on wait until the event has been reached. */
 FERRY_API ferryResult_t ferryStreamWaitEvent(ferryStream_t stream, ferryEvent_t event);
-/** Stream-ordered memcpy. */
+/** memcpy in the order of the stream. */
 FERRY_API ferryResult_t ferryMemcpyAsync(void *destination, const void *source, size_t bytes, ferryStream_t stream);
 /**
- * Calls function(argument) when the stream reaches it, in a thread of Ferry's or of who synchronizes.
- * ferryInvalidArgument if the function is NULL, or the stream: default streams take collectives, sends and receives
+ * Calls function(argument) when the stream reaches it, in a thread of Ferry's or in a thread that synchronizes. Error:
+ * ferryInvalidArgument if the function or the stream is NULL: default streams take collectives, sends and receives
  * alone.
  */
 FERRY_API ferryResult_t ferryLaunchHostFunc(ferryStream_t stream, void (*function)(void *), void *argument);
-/** A new event, not recorded yet. */
+/** Makes an event, not recorded yet; freed by ferryEventDestroy. */
 FERRY_API ferryResult_t ferryEventCreate(ferryEvent_t *event);
 /** Frees an event. */
 FERRY_API ferryResult_t ferryEventDestroy(ferryEvent_t event);
-/** The event is reached when what is in the stream now is done. Recorded again, it stands for the last time. */
+/** Records the event: it is reached when what is in the stream now is done. A later record replaces an earlier one. */
 FERRY_API ferryResult_t ferryEventRecord(ferryEvent_t event, ferryStream_t stream);
 /** Waits until the event has been reached. */
 FERRY_API ferryResult_t ferryEventSynchronize(ferryEvent_t event);
-/** ferrySuccess if the event has been reached, ferryInProgress if not. */
+/** Returns ferrySuccess if the event has been reached, ferryInProgress if not. */
 FERRY_API ferryResult_t ferryEventQuery(ferryEvent_t event);
-/** Microseconds between the times the two events were reached. */
+/** Returns the microseconds between the times the two events were reached. */
 FERRY_API ferryResult_t ferryEventElapsedTime(double *microseconds, ferryEvent_t start, ferryEvent_t end);
 /** @} */
 

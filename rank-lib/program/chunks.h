@@ -21,7 +21,10 @@ void ferry_collective_chunks(enum ferry_collective collective, uint32_t nranks, 
 void ferry_chunk_span(uint64_t count, size_t element, uint32_t nchunks, uint32_t chunk, uint64_t *offset,
                       uint64_t *length);
 
-/** What chunk i of rank r's receive buffer must hold: whose contributions of which send chunk. */
+/**
+ * Which contributions chunk i of rank r's receive buffer must hold: from which ranks, and of which of their send
+ * chunks.
+ */
 void ferry_collective_demand(const struct ferry_program *program, uint32_t rank, uint32_t chunk, uint64_t *ranks,
                              uint32_t *send_chunk);
 

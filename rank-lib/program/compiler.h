@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A plan in the making, which compile.c gives to instructions.c and to edges.c: what all parts of the call have
- * together, and what each has of its own, a program and which elements of every block it moves. One thread's.
+ * A plan in the making, which compile.c gives to instructions.c and to edges.c: what all parts of the call share, and
+ * what each part has, a program and the elements of every block that it moves. Used by one thread.
  */
 #ifndef FERRY_RANK_LIB_PROGRAM_COMPILER_H
 #define FERRY_RANK_LIB_PROGRAM_COMPILER_H
@@ -18,8 +18,9 @@ struct ferry_compiler {
 	const struct ferry_compile_options *options;
 	bool failed;         /* out of memory; looked at once at the end of each stage */
 	struct ferry_growing instrs, edges, sources;
-	struct ferry_growing origins; /* of instructions, for people */
-	uint32_t *last_edge; /* per instruction and kind of lag: one more than who got an edge to it last */
+	struct ferry_growing origins; /* of instructions, for messages */
+	uint32_t *last_edge; /* per instruction and kind of lag: one more than the instruction that got an edge to it
+	                        last */
 	struct ferry_plan head;
 	struct ferry_tuning tuning;
 };

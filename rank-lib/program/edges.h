@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** What a part's instructions wait for: compile.c calls it once all parts have theirs. */
+/** What a part's instructions wait for: compile.c calls it once all parts have their instructions. */
 #ifndef FERRY_RANK_LIB_PROGRAM_EDGES_H
 #define FERRY_RANK_LIB_PROGRAM_EDGES_H
 
 #include "rank-lib/program/compiler.h"
 
-/** Adds the edges of the part's instructions, and whom they wake. Without memory the compiler has failed. */
+/**
+ * Adds the edges of the part's instructions: what each waits for, and which lanes it wakes. Without memory the compiler
+ * has failed.
+ */
 void ferry_part_add_edges(struct ferry_part *part);
 
 #endif

@@ -28,8 +28,8 @@ struct ferry_statement {
 	uint16_t rank;
 	uint32_t line;
 	/*
-	 * D2H, H2D: the chunk of the rank's send (D2H) or receive (H2D) buffer; PUT: what it reads, a chunk of the
-	 * send buffer, or (forwards) of the receive buffer, in which it has come by an H2D or another's PUT
+	 * D2H, H2D: the chunk of the rank's send (D2H) or receive (H2D) buffer. PUT: the chunk that it reads, of the
+	 * send buffer or, if it forwards, of the receive buffer, into which an H2D or another PUT has brought it.
 	 */
 	uint16_t gpu;
 	bool forwards;                          /* PUT; in the text a dependency gpu[i]>=1 on what it reads */
@@ -115,16 +115,16 @@ ferryResult_t ferry_program_synthesize_peer(enum ferry_collective collective, co
 double ferry_program_peer_time(const struct ferry_program *program, const struct ferry_links *links);
 
 /**
- * The program of one rank whose output is its own input, as a sum over it alone is that nobody scales: no statement, as
- * the compiler copies what needs none.
+ * Writes the program of one rank whose output is its own input, as the unscaled sum over one rank is. It has no
+ * statement, as the compiler copies such output.
  */
 ferryResult_t ferry_program_copy(enum ferry_collective collective, const struct ferry_topology *topology, uint32_t root,
                                  struct ferry_program **program);
 
 /**
- * What a call leaves alone of every block of the user's buffers, for who else moves that: its last elements. Mirrored,
- * of every second rank's block its first ones, so that what is left out of two blocks lies in one piece; where blocks
- * are a rank's each (allgather, reducescatter, gather, scatter). Zeros: nothing.
+ * What a call leaves alone of every block of the user's buffers, because another library moves it: the block's last
+ * elements. Mirrored: of every second rank's block its first ones, so that the parts of two blocks are contiguous;
+ * where each block belongs to a rank (allgather, reducescatter, gather, scatter). Zeros: nothing.
  */
 struct ferry_left_out {
 	uint64_t count;

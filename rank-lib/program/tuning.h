@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The policy: how finely a plan's chunks are sliced, how many slots each version gets, and who works on it how far from
- * whom. One function from facts to a tuning, so that something that measures can stand in its place.
+ * The policy: how finely a plan's chunks are sliced, how many slots each version gets, how many workers share a call,
+ * and how far copy engines stay behind them. One function from facts to a tuning, so that a measuring tuner can replace
+ * it.
  */
 #ifndef FERRY_RANK_LIB_PROGRAM_TUNING_H
 #define FERRY_RANK_LIB_PROGRAM_TUNING_H
@@ -10,7 +11,7 @@
 
 /** What is known before anything is chosen. */
 struct ferry_tuning_facts {
-	const struct ferry_compile_options *options; /* the machine, and what its user has chosen: slice, window */
+	const struct ferry_compile_options *options; /* the machine, and what its user has set: slice, window */
 	const struct ferry_program *program; /* of the part of the call that has windows; of several the longest */
 	uint64_t longest;                    /* bytes of that program's longest chunk, */
 	uint64_t longest_of_all;             /* and of all parts' */

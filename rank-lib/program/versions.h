@@ -4,7 +4,7 @@
  * executes it symbolically, the compiler gives each value a window. Built from a parsed program, which must outlive it;
  * read-only then.
  *
- * Chunks of receive buffers have one version, as they are written once: whoever writes one stands for it.
+ * Chunks of receive buffers have one version, as they are written once: the statement that writes one stands for it.
  */
 #ifndef FERRY_RANK_LIB_PROGRAM_VERSIONS_H
 #define FERRY_RANK_LIB_PROGRAM_VERSIONS_H
@@ -20,7 +20,7 @@ struct ferry_value {
 	uint32_t writer;  /* statement */
 	uint32_t base;    /* the value that a REDUCE accumulates on; FERRY_NO_VALUE: none, it starts with its source */
 	uint32_t source;  /* the value read by its writer; FERRY_NO_VALUE for D2H */
-	uint64_t ranks;   /* contents: whose contributions ... */
+	uint64_t ranks;   /* contents: the ranks whose contributions it has ... */
 	uint32_t chunk;   /* ... of which chunk of their send buffers */
 	uint32_t first_reader, nreaders; /* statements that read it or accumulate on it */
 };
@@ -29,7 +29,8 @@ struct ferry_value {
 struct ferry_use {
 	uint32_t reads;              /* FERRY_NO_VALUE: D2H, PUT */
 	uint32_t writes;             /* FERRY_NO_VALUE: H2D, PUT */
-	uint32_t forwards;           /* PUT: who writes the receive chunk that it reads; else FERRY_NO_STATEMENT */
+	uint32_t forwards;           /* PUT: the statement that writes the receive chunk that it reads; else
+	                                FERRY_NO_STATEMENT */
 	uint32_t first_wait, nwaits; /* values it waits for without reading them */
 	uint64_t ranks;              /* contents of what it moves or makes, as a value's */
 	uint32_t chunk;

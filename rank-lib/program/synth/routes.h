@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * By which ways chunks get from the ranks that have them to all others: a tree over the ranks for each chunk, along
- * which it is pushed. Made by the synthesizer of programs of PUTs, which writes them out; freed by it.
+ * The routes by which chunks get from the ranks that have them to all others: for each chunk a tree over the ranks,
+ * along which it is pushed. Made and freed by the synthesizer of programs of PUTs, which writes them out.
  */
 #ifndef FERRY_RANK_LIB_PROGRAM_SYNTH_ROUTES_H
 #define FERRY_RANK_LIB_PROGRAM_SYNTH_ROUTES_H
@@ -16,15 +16,15 @@
 struct ferry_route {
 	uint8_t source;
 	uint16_t chunk;                  /* of the source's block */
-	uint8_t parent[FERRY_MAX_RANKS]; /* who pushes it to each rank */
-	uint8_t depth[FERRY_MAX_RANKS];  /* behind how many others */
+	uint8_t parent[FERRY_MAX_RANKS]; /* the rank that pushes it to each rank */
+	uint8_t depth[FERRY_MAX_RANKS];  /* its distance from the source, in pushes */
 };
 
 struct ferry_routes {
 	uint32_t nranks, nchunks, nroutes;
 	struct ferry_route *routes; /* chunk 0 of each source, then chunk 1, ... */
 	struct ferry_load load;
-	uint32_t from_host[FERRY_MAX_RANKS]; /* how many chunks come to each rank through the host */
+	uint32_t from_host[FERRY_MAX_RANKS]; /* chunks that come to each rank through the host */
 };
 
 /**
@@ -36,25 +36,26 @@ bool ferry_routes_begin(struct ferry_routes *routes, const struct ferry_links *l
 void ferry_routes_free(struct ferry_routes *routes);
 
 /**
- * From each source to all ranks. As long as no link and no port is then busy for longer than `limit`
- * (ferry_load_after), by as few others as possible; then by whichever way is busy for the shortest time. INFINITY:
- * directly wherever that can be. Whom nobody reaches has it from the host, and hands it on to those whom it reaches.
+ * Builds the routes from each source to all ranks. While no link and no port is busy for longer than `limit`
+ * (ferry_load_after), it takes the fewest hops; beyond that, the way that is busy for the shortest time. INFINITY:
+ * directly wherever possible. A rank that no other reaches gets the chunk from the host, and forwards it to the ranks
+ * that it reaches.
  */
 void ferry_routes_go(struct ferry_routes *routes, double limit);
 
 /**
- * Takes one route after the other back and lets it go anew, and keeps the best of the rounds, the first whose time is
- * `enough`. False: no memory.
+ * Takes one route after the other back and builds it anew; keeps the best of the rounds, the first one with a time of
+ * `enough`. Returns false without memory.
  */
 bool ferry_routes_improve(struct ferry_routes *routes, double limit, uint32_t rounds, double enough);
 
 /**
- * The time that they need, as ferry_load_time, and until pieces of chunks have come to whom they reach last: a link
- * waits for that as long as it has nothing else to do, the less the more sources there are.
+ * Returns the time that the routes need: ferry_load_time, and the time until pieces of chunks have come to the last
+ * ranks. A link waits for that as long as it has nothing else to do, the less the more sources there are.
  */
 double ferry_routes_time(const struct ferry_routes *routes);
 
-/** Round the rings, each chunk on one of them, as many as each has a part in the speed. */
+/** Routes each chunk around one of the rings, in proportion to their speeds. */
 void ferry_routes_go_round(struct ferry_routes *routes, const struct ferry_ring *rings, uint32_t nrings);
 
 #endif

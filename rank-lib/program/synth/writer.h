@@ -12,7 +12,7 @@ struct ferry_writer {
 	struct ferry_program *program;
 	uint32_t capacity;
 	bool failed;                  /* out of memory */
-	struct ferry_statement spare; /* where statements go then; nobody reads it */
+	struct ferry_statement spare; /* where statements go then; never read */
 	uint16_t next_chunk[FERRY_MAX_DOMAINS];
 };
 
