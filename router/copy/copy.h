@@ -13,16 +13,17 @@
 
 #include <stdbool.h>
 
-enum ferry_direction { FERRY_DIR_D2H /* D2H */, FERRY_DIR_H2D /* H2D, and copies on the device */ };
+enum ferry_direction { FERRY_DIR_D2H /* D2H, and pushes */, FERRY_DIR_H2D /* H2D, and copies on the device */ };
 
 struct ferry_copier;
 
 /** Where a PUT goes to. */
 struct ferry_put_target {
 	char *address;
-	int64_t process;   /* whose address that is, where it is not this process's; 0: this one's */
+	int64_t process;   /* the process of that address, if not this process; 0: this one */
 	uint32_t from, to; /* ranks: which link it takes, where links are modelled */
-	void *hold;        /* what keeps it there, to be let go of (router/engine/member.h); NULL: nothing */
+	/* keeps the memory mapped until it is released (router/engine/member.h); NULL: nothing to release */
+	void *hold;
 };
 
 /** One lane's copies, finished in the order in which they were started. Used by that lane's thread alone. */
@@ -35,10 +36,7 @@ struct ferry_copy_queue {
 
 struct ferry_copy_ops {
 	const char *kind;
-	/**
-	 * Nobody rings when this device gets on: lanes look at its copies, and at calls in its streams, again and
-	 * again.
-	 */
+	/** This device rings no bell when it makes progress: lanes poll its copies, and calls in its streams. */
 	bool polled;
 	/** Staging is read and written by DMA: it should not stay in a core's private cache. */
 	bool direct_memory_access;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** A GPU's copy engines, by the driver, in a context that whoever opens the copier keeps alive. */
+/** A GPU's copy engines, by the driver, in a context that the caller that opens the copier keeps alive. */
 #ifndef FERRY_ROUTER_COPY_CUDA_H
 #define FERRY_ROUTER_COPY_CUDA_H
 
@@ -13,7 +13,7 @@ struct ferry_cuda_copier {
 	struct ferry_copier base;
 	const struct ferry_cuda_driver *driver;
 	CUcontext context;
-	const struct ferry_cuda_owner *owner; /* from who opened it; NULL: nobody is told of losses */
+	const struct ferry_cuda_owner *owner; /* from the caller that opened it; NULL: losses are not reported */
 	int priority;      /* the greatest: copies go before the application's work */
 	uint32_t nstreams; /* per queue */
 };
@@ -25,8 +25,8 @@ ferryResult_t ferry_cuda_copier_open(struct ferry_cuda_copier *copier, const str
                                      CUcontext context);
 
 /**
- * As ferry_cuda_failed, of a call in the copier's context. Where that is gone for good, which the context is asked, its
- * owner is told first.
+ * As ferry_cuda_failed, for a call in the copier's context. If the context itself answers that it is gone for good,
+ * calls its owner's `lost` first.
  */
 ferryResult_t ferry_cuda_copier_failed(const struct ferry_cuda_copier *copier, CUresult result, const char *tried);
 

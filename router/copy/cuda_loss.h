@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Errors of CUDA's after which a context is of no use any more: all that follows in it fails with the same, whatever it
- * is, and the driver's documentation asks for a new process. All others are of one call, or one buffer.
+ * Errors of CUDA after which a context is unusable: every later call in it fails with the same error, and the driver's
+ * documentation asks for a new process. All other errors are of one call, or one buffer.
  */
 #ifndef FERRY_ROUTER_COPY_CUDA_LOSS_H
 #define FERRY_ROUTER_COPY_CUDA_LOSS_H
@@ -11,12 +11,15 @@
 #include <stdbool.h>
 
 /**
- * Whether the driver's result can be of a context that is gone. A call may also bring it about by what it is given (a
- * handle that is none, say): whether it is one the context is asked (ferry_cuda_copier_failed).
+ * Whether the driver's result can mean that a context is gone. A wrong argument may also cause it (an invalid handle,
+ * for example): ferry_cuda_copier_failed asks the context which of the two it is.
  */
 bool ferry_cuda_may_be_loss(CUresult result);
 
-/** Who owns a copier's context, and is told that it is gone. May return, and may be told again. Any thread. */
+/**
+ * The owner of a copier's context: `lost` is called when the context is gone. It may return, and may be called again.
+ * Any thread.
+ */
 struct ferry_cuda_owner {
 	void (*lost)(const struct ferry_cuda_owner *owner, const char *why);
 };

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The connections of a router: who connects is taken, read from, and noticed when it goes. Everything is the connection
- * thread's (router/daemon/router.c), but ferry_clients_wake, which anybody may call, signal handlers too.
+ * The connections of a router: accepts clients, reads their messages, and notices when they go. Everything is the
+ * connection thread's (router/daemon/router.c), but ferry_clients_wake, which any thread and any signal handler may
+ * call.
  */
 #ifndef FERRY_ROUTER_DAEMON_CLIENTS_H
 #define FERRY_ROUTER_DAEMON_CLIENTS_H
@@ -13,12 +14,12 @@
 struct ferry_clients {
 	struct ferry_jobs *jobs;
 	int listener, event; /* event: wakes the connection thread */
-	int spare;           /* a descriptor to let go of when there are no others; -1: gone */
+	int spare;           /* a descriptor to close when there are no others; -1: gone */
 	struct ferry_client **all;
 	size_t count, capacity;
 	struct pollfd *set; /* event, listener, clients */
 	uint64_t patience_ns; /* with a client in the middle of a message */
-	size_t polled;      /* how many clients are in it; those that there is no memory for wait */
+	size_t polled;      /* how many clients are in it; clients for which there is no memory wait */
 };
 
 /** Takes over a socket that listens, also where it fails. Errors: ferrySystemError. */
@@ -33,7 +34,7 @@ int ferry_clients_turn(struct ferry_clients *clients, int timeout_ms, bool *lost
 /** Makes a turn end. */
 void ferry_clients_wake(struct ferry_clients *clients);
 
-/** Closes the connections and the socket. The jobs are gone, or nobody looks at them from here on. */
+/** Closes the connections and the socket. The jobs are gone, or are not used from here on. */
 void ferry_clients_close(struct ferry_clients *clients);
 
 #endif

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The router's side of its counters (ipc/counters.h): a page for each user that has asked, renewed as long as a client
- * of that user's is there that has. By the connection thread; what it reads of others' is counters that nobody acts on.
+ * The router's side of its counters (ipc/counters.h): a page for each user that has asked, renewed while a client of
+ * that user reads it. By the connection thread; the counters that it reads from ranks' memory are shown, and decide
+ * nothing.
  *
- * A page stays until the router ends, as whoever has its descriptor keeps its memory anyway: so there are never more
- * than one per user, and never more than FERRY_COUNTER_PAGES.
+ * A page stays until the router ends, as a client that has its descriptor keeps its memory anyway. So there are never
+ * more than one per user, and never more than FERRY_COUNTER_PAGES.
  */
 #ifndef FERRY_ROUTER_DAEMON_COUNTER_PAGES_H
 #define FERRY_ROUTER_DAEMON_COUNTER_PAGES_H
@@ -16,7 +17,7 @@
 
 /* One user's. It sees its own jobs and its own tenant alone; owner 0 (struct ferry_standing) all. */
 struct ferry_user_page {
-	struct ferry_standing standing; /* as the last client that asked stood; no tenant while nobody reads */
+	struct ferry_standing standing; /* of the last client that asked; no tenant while there are no readers */
 	uint32_t readers;               /* clients */
 	int descriptor;
 	struct ferry_counters_page *page;
@@ -26,17 +27,17 @@ struct ferry_counter_pages {
 	struct ferry_user_page all[FERRY_COUNTER_PAGES];
 	uint32_t count, readers;  /* readers: clients of all users */
 	uint64_t written_ns;      /* the last time for all of them */
-	struct ferry_counters draft; /* what is about to be written */
+	struct ferry_counters draft; /* the values to write next */
 };
 
 /**
- * The page of that user, as things are now, for one reader more. The descriptor stays the router's. Errors:
- * ferryRefused for one user too many, ferrySystemError.
+ * Returns the page of that user, renewed, with one more reader. The descriptor stays the router's. Errors: ferryRefused
+ * for one user too many, ferrySystemError.
  */
 ferryResult_t ferry_counter_pages_open(struct ferry_jobs *jobs, const struct ferry_standing *standing,
                                        struct ferry_user_page **user);
 
-/** One reader less; user: NULL, or where it was opened. */
+/** One reader less; user: NULL, or from ferry_counter_pages_open. */
 void ferry_counter_pages_close(struct ferry_jobs *jobs, struct ferry_user_page *user);
 
 /** Renews all pages that have readers, if it is time; milliseconds until it is again, or -1 without readers. */

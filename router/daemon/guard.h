@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A rank holds a writable descriptor of its job's shared memory. Where that is POSIX shared memory, which has no seals,
- * it can cut it short; touching what is gone raises SIGBUS. With the guard installed, a page of an arena that has gone
- * is replaced by an empty private one: the job computes nonsense and ends, the router and its other jobs go on. For the
- * daemon: a library does not take its host's signals.
+ * The guard: survives a rank that cuts its job's shared memory short. A rank holds a writable descriptor of that
+ * memory. POSIX shared memory has no seals, so the rank can truncate it; touching a page that is gone raises SIGBUS.
+ * With the guard installed, a page of an arena that has gone is replaced by an empty private one: the job computes
+ * nonsense and ends, the router and its other jobs go on. For the daemon: a library does not take its host's signals.
  *
- * The table is written by the connection and job thread threads and read by the handler; a slot's base is released
- * last.
+ * The connection thread and the job threads write the table, the handler reads it; a slot's base is stored last, with
+ * release.
  */
 #ifndef FERRY_ROUTER_DAEMON_GUARD_H
 #define FERRY_ROUTER_DAEMON_GUARD_H

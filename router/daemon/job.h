@@ -3,9 +3,9 @@
  * A job inside a router: its arenas, the plans it was handed (router/daemon/job_plans.h), and the calls that it has
  * admitted, one per parity, whose parts workers run (router/engine/parts.h).
  *
- * Written by: the router's connection thread (attach, plans), the job's job thread thread (lanes), and workers (calls).
- * The comments at the fields say which and under what. Everything here is private to the router; what comes out of
- * shared memory is copied and checked first.
+ * Written by: the router's connection thread (attach, plans), the job's job thread (lanes), and workers (calls). The
+ * comments at the fields say which and under what lock. Everything here is private to the router; values from shared
+ * memory are copied and checked first.
  */
 #ifndef FERRY_ROUTER_DAEMON_JOB_H
 #define FERRY_ROUTER_DAEMON_JOB_H
@@ -28,7 +28,8 @@ struct ferry_run {
 	_Alignas(FERRY_APART) _Atomic uint64_t seq; /* 0: idle */
 	_Atomic(struct ferry_job_plan *) plan;  /* written under admit before seq */
 	_Atomic uint64_t last;                  /* last call seen in this parity; written under admit */
-	_Atomic uint64_t ended;                 /* last call that the arena says is over; who ends it, behind that */
+	/* last call that the arena says is over; the worker that ends it, after the arena */
+	_Atomic uint64_t ended;
 	uint64_t scalars[FERRY_MAX_RANKS];      /* premulsum factors of the call; written under admit before seq */
 	uint64_t began_ns;                      /* when it was admitted; the same */
 	/*
@@ -37,7 +38,7 @@ struct ferry_run {
 	bool resumes;
 	/* slice parts whose worker has not come out of publishing (docs/models/publish.pml) */
 	_Alignas(FERRY_APART) _Atomic uint64_t left;
-	/* that workers have spent on those that have; each adds before it lowers `left` */
+	/* that workers have spent on parts that have left publishing; each adds before it lowers `left` */
 	_Atomic uint64_t working_ns;
 };
 
@@ -61,54 +62,56 @@ struct ferry_job {
 	bool had_tenant;                        /* which is gone, and allowed so many plans; connection thread */
 	uint32_t plans_had;
 	_Atomic uint32_t weight;                /* of its turns among jobs with work; connection thread */
-	/* connection thread; what READY brings before the job thread is asked, so others may look once `ready` */
+	/*
+	 * connection thread; the other domains' arenas before the job thread is asked: other threads may read it once
+	 * `ready`
+	 */
 	struct ferry_job_arenas shared;
 	uint32_t domain;
 	int process;                            /* the router's own, for its ranks; -1: there is none. The router's */
 	struct ferry_adoption *adoption;        /* it comes from another router, and not all ranks have; or NULL */
 	struct ferry_takeover_reported takeover; /* connection thread, for ferry-stat */
 	uint64_t attached, detached;            /* bit masks of ranks; connection thread */
-	/* of those that are mapped; job thread thread, once the job is ready */
+	/* the ranks whose data this router moves; job thread, once the job is ready */
 	struct ferry_remote_rank *remote_ranks[FERRY_MAX_RANKS];
 	struct ferry_foreign_rank
-	        *foreign_ranks[FERRY_MAX_RANKS]; /* of those of other domains that are on GPUs; the same */
+	        *foreign_ranks[FERRY_MAX_RANKS]; /* ranks of other domains that are on GPUs; the same */
 	struct ferry_gpu_lanes *gpu_lanes;      /* the router's */
 	struct ferry_mapper *mapper;            /* the same */
 	struct ferry_gpu *registrar;            /* has the arenas' staging registered; NULL: none has; the same */
 	bool registered[FERRY_MAX_DOMAINS];
 	/*
 	 * Of ranks that have asked to be mapped, and of foreign ranks (router/gpu/imports.h); connection thread, before
-	 * the rank is welcomed, and once nobody works for the job any more.
+	 * the rank is welcomed, and once no thread works for the job any more.
 	 */
 	struct ferry_imports *imports[FERRY_MAX_RANKS];
-	int flags_descriptor[FERRY_MAX_RANKS];  /* the block of words of each of those; -1: none; the same */
+	int flags_descriptor[FERRY_MAX_RANKS];  /* the block of stream flags of each of them; -1: none; the same */
 	bool imported_arena;                    /* it comes from another router; constant */
-	struct ferry_staging brings;            /* of arenas that ranks have brought, counted; connection thread */
-	/* what a rank that is mapped had submitted to that one; NULL: nothing; the same, then its remote rank's */
+	struct ferry_staging brings;            /* of arenas that ranks have handed over, counted; connection thread */
+	/* what a mapped rank had submitted to that router; NULL: nothing; the same, then its remote rank's */
 	struct ferry_recovery *recovery[FERRY_MAX_RANKS];
-	/*
-	 * 1: all arenas are mapped, and what moves data is ready; job thread, or connection thread (adopted); release
-	 */
+	/* 1: all arenas are mapped, and data can be moved; job thread, or connection thread (adopted); release */
 	_Atomic uint32_t ready;
-	_Atomic uint32_t opened; /* 1: of one that is brought, all is ready to move data; job thread thread, release */
-	/* 1: failed or going away: workers leave it alone; never 0 again, whoever stores it */
+	_Atomic uint32_t opened; /* 1: of an imported arena, all is ready to move data; job thread, release */
+	/* 1: failed or going away: workers leave it alone; never 0 again; any thread of the router */
 	_Atomic uint32_t dead;
 	/* 1: lanes have seen that the arenas say so, and have ended calls; never 0 again; lanes */
 	_Atomic uint32_t announced_dead;
-	struct ferry_failure failure;           /* why, as it was told in the arena; under `failing` */
+	struct ferry_failure failure;           /* the reason, as the arena has it; under `failing` */
 	enum ferry_store store;                 /* for plans whose windows copy engines use */
 	enum ferry_store cached_store;          /* for all others */
 	struct ferry_job_plans plans;
 	struct ferry_run runs[FERRY_PARITIES];
-	uint64_t announced;                     /* the most that a rank has; job thread thread */
-	pthread_mutex_t failing;                /* whoever fails the job writes its arena's failure under this */
+	uint64_t announced;                     /* the highest of its ranks' `announced`; job thread */
+	/* held by the thread that fails the job while it writes its arena's failure */
+	pthread_mutex_t failing;
 	_Alignas(FERRY_APART) pthread_mutex_t admit; /* one worker at a time starts calls */
 	_Atomic uint64_t slices, bytes;         /* published for this job, for ferry-stat */
 	/* length of its calls here, and what workers have spent on their parts; the same */
 	_Atomic uint64_t calls_ns, working_ns;
 
 	uint32_t users;                         /* workers inside; under the router's lock */
-	bool closed;                            /* nobody may enter for the moment; under the router's lock */
+	bool closed;                            /* no worker may enter for the moment; under the router's lock */
 	struct ferry_job_thread *job_thread;    /* its own; connection thread */
 	struct ferry_job *next;
 	struct ferry_ending ending;             /* connection thread, then the reaper */
@@ -116,23 +119,26 @@ struct ferry_job {
 };
 
 /**
- * A job of that key with an arena of that shape, for a router of so many workers; the rest is zeroed, for the caller to
- * fill in. Errors: ferrySystemError, those of ferry_arena_create.
+ * Makes a job of that key with an arena of that shape, for a router of so many workers; all other fields are zero, for
+ * the caller to fill in. ferry_job_free frees it. Errors: ferrySystemError, those of ferry_arena_create.
  */
 ferryResult_t ferry_job_new(const uint8_t *key, const struct ferry_arena_shape *shape, uint32_t workers,
                             struct ferry_job **made);
 
 /**
- * The same with arenas that there are, all domains' of them, which become the job's; shared->rank_domain is known. No
- * call begins before the job is ready. Error: ferrySystemError, and the arenas stay the caller's.
+ * As ferry_job_new, with existing arenas of all domains, which become the job's; shared->rank_domain is known. No call
+ * begins before the job is ready. Error: ferrySystemError; the arenas then stay the caller's.
  */
 ferryResult_t ferry_job_new_of(const uint8_t *key, const struct ferry_job_arenas *shared, uint32_t domain,
                                uint32_t workers, struct ferry_job **made);
 
-/** Lanes have seen `failed` in the arena: it is 1 again. Who has not would wait for calls that they have ended. */
+/**
+ * Lanes have seen `failed` in the arena, and have ended calls: stores 1 there again. Lanes that have not seen it would
+ * wait for those calls.
+ */
 void ferry_job_report_again(struct ferry_job *job);
 
-/** Nobody is inside any more: frees the job with its plans and unmaps its arenas. */
+/** No worker is inside any more: frees the job with its plans and unmaps its arenas. */
 void ferry_job_free(struct ferry_job *job);
 
 /**
@@ -151,19 +157,19 @@ static inline struct ferry_job_plan *ferry_job_hold_plan(struct ferry_job *job, 
 /** Starts every call whose descriptors have all come. A disagreement between ranks fails the job, naming them. */
 void ferry_job_admit(struct ferry_job *job);
 
-/** Whether there seems to be one: a hint. */
+/** Whether there seems to be such a call: a hint. */
 bool ferry_job_may_admit(struct ferry_job *job);
 
 /** The last worker has come out of the call that the parity runs: the parity is free. */
 void ferry_job_end_call(struct ferry_job *job, uint32_t parity, uint64_t seq, struct ferry_job_plan *plan);
 
-/** True once for each call that a rank has announced: it is about to come. By the job thread thread, inside the job. */
+/** Returns true once for each call that a rank has announced: it is about to come. Job thread, inside the job. */
 bool ferry_job_expects(struct ferry_job *job);
 
 /**
- * A rank has attached, as far as this router goes: counts it in the arena's header, so that the others may go on, and
- * replies to it with the arena. flags: FERRY_ATTACH_MAPPED, or 0 and, where it has asked for that, why not. Connection
- * thread, or the mapper's.
+ * A rank has attached, as far as this router goes: counts it in the arena's header, so that the other ranks may go on,
+ * and replies to it with the arena. flags: FERRY_ATTACH_MAPPED, or 0; where the rank has asked for that and does not
+ * get it, `why` is the reason. Connection thread, or the mapper's.
  */
 void ferry_job_welcome(struct ferry_job *job, uint32_t rank, int client, uint32_t flags, const char *why);
 
@@ -171,28 +177,32 @@ void ferry_job_welcome(struct ferry_job *job, uint32_t rank, int client, uint32_
 void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *message);
 
 /**
- * It has failed, and somebody may have wiped out in the arena that it has: says it again, and wakes the ranks, if it is
- * not there. Attendant thread.
+ * The job has failed, and a rank may have overwritten that in the arena: if it is not there any more, writes it again
+ * and wakes the ranks. Job thread.
  */
 void ferry_job_repeat(struct ferry_job *job);
 
 /**
- * A rank of this domain has left in order, and nothing is moved for it any more: tells the others (ipc/publish.h),
- * once. Connection thread, or the reaper.
+ * A rank of this domain has left in order, and its data is not moved any more: sets its bit in the arena
+ * (ipc/publish.h), once. Connection thread, or the reaper.
  */
 void ferry_job_mark_departed(struct ferry_job *job, uint32_t rank);
 
-/** A rank's connection has closed and it has not left: who would go on without it may (rank-lib/api/shrinking.h). */
+/**
+ * A rank's connection has closed and it has not left: the other ranks may go on without it (rank-lib/api/shrinking.h).
+ */
 void ferry_job_report_gone(struct ferry_job *job, uint32_t rank);
 
 /**
- * As ferry_job_fail, where what has happened may follow from something else, which is then told: if a rank has said why
- * it failed, that; if ranks had not attached, which, behind the message. Connection thread, or once it has ended.
+ * As ferry_job_fail, for an event that may follow from an earlier one, which is then the message: if a rank has given a
+ * reason for failing, that reason; if ranks had not attached, the message names them. Connection thread, or once it has
+ * ended.
  */
 void ferry_job_lose(struct ferry_job *job, const char *message);
 
 /**
- * The job is dead: the code and the reason, or ferryRemoteError, for a rank that cannot hear it from the arena yet.
+ * The job is dead: returns the code, with the reason, or ferryRemoteError, for a rank that cannot read it from the
+ * arena yet.
  */
 ferryResult_t ferry_job_failure(struct ferry_job *job);
 

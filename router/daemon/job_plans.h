@@ -2,10 +2,10 @@
 /**
  * The plans that a job was handed, in one of its routers: checked, made ready to run, kept by hash, dropped and freed.
  *
- * The connection thread alone puts them in and takes them out: it holds the lock while it changes the array or a link
- * in it, and looks without. Who begins a call holds the lock while he looks its plan up, once per call; the plan is
- * his until he releases it. One that was taken out is freed when nobody uses it and no worker is inside the job: whose
- * call has ended under him may still look at its works.
+ * The connection thread alone adds and removes plans: it holds the lock while it changes the array or a link in it, and
+ * reads them without. A thread that begins a call holds the lock while it finds the call's plan, once per call; it may
+ * use the plan until it releases it. A plan that was removed is freed when no call uses it and no worker is inside the
+ * job: a worker may still read the works of a call that has just ended.
  */
 #ifndef FERRY_ROUTER_DAEMON_JOB_PLANS_H
 #define FERRY_ROUTER_DAEMON_JOB_PLANS_H
@@ -19,11 +19,11 @@ struct ferry_job_plan {
 	struct ferry_plan *plan;                /* a private copy, validated */
 	struct ferry_works works;               /* of this domain */
 	/*
-	 * Of ranks whose data this router moves, and that hold it; connection thread, before the rank is told that it
-	 * is kept.
+	 * Of ranks whose data this router moves, and that hold the plan; connection thread, before it replies to the
+	 * rank.
 	 */
 	struct ferry_steps *steps[FERRY_MAX_RANKS];
-	/* calls of it under way: who finds it adds one, under the table's lock, and takes it away in release */
+	/* calls of it under way: finding it adds one, under the table's lock, and releasing it subtracts one */
 	_Atomic uint32_t users;
 	uint64_t holders;                       /* bit r: rank r has given it and not dropped it; connection thread */
 	struct ferry_job_plan *next;            /* in its bucket: under the table's lock; or among the retired */
@@ -61,7 +61,7 @@ ferryResult_t ferry_job_plans_add(struct ferry_job_plans *plans, uint32_t rank, 
  */
 ferryResult_t ferry_job_plans_drop(struct ferry_job_plans *plans, uint32_t rank, uint64_t hash, bool unheld_too);
 
-/** The plan of that hash for a call, until that releases it; NULL: there is none. Any thread. */
+/** Returns the plan of that hash, for a call, until the call releases it; NULL: there is none. Any thread. */
 struct ferry_job_plan *ferry_job_plans_find(struct ferry_job_plans *plans, uint64_t hash);
 
 /** The same for a call of a rank whose data this router moves. *steps: the rank's. NULL: the rank does not hold it. */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The jobs of a router: who finds, makes and ends them, with what staging, and the workers that serve them. The list
- * itself is the workers', who go round it.
+ * The jobs of a router: finds, makes and ends them, chooses their staging, and has the workers that serve them. The
+ * list itself belongs to the workers, which go round it.
  *
- * All is the connection thread's (router/daemon/router.c), but `draining`, which anybody raises; what comes before
- * `quota` is written once, before that thread starts.
+ * All is the connection thread's (router/daemon/router.c), but `draining`, which any thread raises. What comes before
+ * `quota` is written once, before the connection thread starts.
  */
 #ifndef FERRY_ROUTER_DAEMON_JOBS_H
 #define FERRY_ROUTER_DAEMON_JOBS_H
@@ -36,12 +36,12 @@ struct ferry_jobs {
 	bool lock_staging;
 	struct ferry_quota quota;
 	const char *config;                   /* the tenants' file; NULL: none. Constant */
-	struct ferry_tenants *tenants;        /* what it says; NULL: nobody but this user and root */
-	/* what it says now, until the connection thread takes it; whoever has read it, exchange */
+	struct ferry_tenants *tenants;        /* as it was read; NULL: only this user and root */
+	/* the file as it was read again, until the connection thread takes it; the thread that has read it, exchange */
 	_Atomic(struct ferry_tenants *) changed_tenants;
-	_Atomic uint32_t config_bad; /* 1: what it says since then cannot be; whoever has read it */
+	_Atomic uint32_t config_bad; /* 1: the file has been invalid since then; the thread that has read it */
 	struct ferry_kept_shares kept_shares;
-	struct ferry_counter_pages *pages; /* NULL: nobody has asked for counters yet */
+	struct ferry_counter_pages *pages; /* NULL: no client has asked for counters yet */
 	uint64_t numbered;         /* jobs that there have been */
 	int process;               /* of this process, for ranks to see it end (ipc/process.h); -1: there is none */
 	uint64_t takeovers;        /* jobs for which this router has taken another's place */
@@ -49,60 +49,58 @@ struct ferry_jobs {
 };
 
 /**
- * The job of that key and owner (struct ferry_standing), or NULL: each user has keys of its own, so that nobody meets,
- * or takes, another's. Takes as long for any key.
+ * Returns the job of that key and owner (struct ferry_standing), or NULL. Each user has keys of its own, so that no
+ * user finds, or takes, another's job. It takes the same time for any key.
  */
 struct ferry_job *ferry_jobs_find(struct ferry_jobs *jobs, uint32_t owner, const uint8_t *key);
 
 /* What a tenant has of this router. */
 struct ferry_tenant_use {
 	uint32_t jobs, ranks, plans;
-	struct ferry_staging staging; /* of other domains': what its jobs have brought */
+	struct ferry_staging staging; /* of other domains: arenas that its jobs' ranks have handed over */
 };
 struct ferry_tenant_use ferry_jobs_used_by(const struct ferry_jobs *jobs, const struct ferry_tenant *tenant);
 
-/**
- * May one more plan come into the job? Says so to its table of plans. By its tenant's limit, with what is left.
- */
+/** Tells the job's table how many plans it may have: by its tenant's limit, what the tenant has left. */
 void ferry_jobs_allow_plans(const struct ferry_jobs *jobs, struct ferry_job *job);
 
-/** Whose the job is from now on; NULL: no tenant's. With the tenant its weight. */
+/** Assigns the job to a tenant from now on, with the tenant's weight; NULL: none. */
 void ferry_jobs_assign(struct ferry_job *job, const struct ferry_tenant *tenant);
 
 /**
- * The job that a rank's attach message names: found, or made; its job thread then allocates its arena, and fails it
- * where there is no room. Errors: ferryRefused while draining, over a limit of the router's or of the rank's tenant or
- * the memory that is left, with the numbers, or where the job has another shape; ferrySystemError.
+ * Finds or makes the job that a rank's attach message names. A new job's thread then allocates its arena, and fails the
+ * job where there is no room. Errors: ferryRefused while draining, over a limit of the router's or of the rank's tenant
+ * or the memory that is left, with the numbers, or where the job has another shape; ferrySystemError.
  */
 ferryResult_t ferry_jobs_join(struct ferry_jobs *jobs, const struct ferry_attach_message *message,
                               const struct ferry_standing *standing, struct ferry_job **job);
 
 /**
- * May a job of so many ranks be made for who stands so? *allowance: what it may have of staging. Error: ferryRefused.
+ * Whether this standing may have a job of so many ranks. *allowance: the staging that it may have. Error: ferryRefused.
  */
 ferryResult_t ferry_jobs_check_tenant(const struct ferry_jobs *jobs, const struct ferry_standing *standing,
                                       uint32_t nranks, struct ferry_allowance *allowance);
 
 /**
- * A rank of the job, which all have attached to, brings the arenas of the other domains: they count for its tenant. The
- * descriptors that are taken become -1. Errors: those of ferry_imported_arena_map_others, ferryRefused over a limit,
- * with the numbers: the job has failed with them; ferryInvalidUsage the second time.
+ * A rank of a job that all ranks have attached to hands over the arenas of the other domains: they count for its
+ * tenant. The descriptors that are taken become -1. Errors: those of ferry_imported_arena_map_others, ferryRefused over
+ * a limit, with the numbers: the job has failed with them; ferryInvalidUsage the second time.
  */
 ferryResult_t ferry_jobs_bring(struct ferry_jobs *jobs, struct ferry_job *job, int *descriptors);
 
 /**
- * Takes a job in, whose staging is counted already: it is found from now on and has its job thread. On an error it
- * stays the caller's. Error: ferrySystemError.
+ * Adds a job, whose staging is counted already: it is found from now on and has its job thread. On an error it stays
+ * the caller's. Error: ferrySystemError.
  */
 ferryResult_t ferry_jobs_add(struct ferry_jobs *jobs, struct ferry_job *job, const struct ferry_standing *standing);
 
-/** No client is the job's any more: nobody finds it from here on. The reaper ends its threads and frees it. */
+/** The job has no client any more, and is not found from here on. The reaper ends its threads and frees it. */
 void ferry_jobs_destroy(struct ferry_jobs *jobs, struct ferry_job *job);
 
-/** Fails the jobs that are left, so that their ranks hear of it, and ends them. Returns when all have ended. */
+/** Fails the jobs that are left, with a reason for their ranks, and ends them. Returns when all have ended. */
 void ferry_jobs_end(struct ferry_jobs *jobs);
 
-/** Bytes of the jobs' arenas here: that cost memory already, and that may yet. */
+/** The bytes of the jobs' arenas here: those that take memory already, and those that may yet. */
 void ferry_jobs_count_memory(const struct ferry_jobs *jobs, uint64_t *held, uint64_t *promised);
 
 #endif

@@ -23,10 +23,10 @@ struct ferry_kept_shares {
 	uint64_t clock;
 };
 
-/** Into the arena of a new job, if it has a table. Nobody else has it yet. */
+/** Copies them into the arena of a new job, if it has a table. No rank has the arena yet. */
 void ferry_kept_shares_give(const struct ferry_kept_shares *kept, uint32_t owner, const struct ferry_arena *arena);
 
-/** From that of a job that ends; its ranks may still write. */
+/** Copies them from the arena of a job that ends; its ranks may still write. */
 void ferry_kept_shares_take(struct ferry_kept_shares *kept, uint32_t owner, const struct ferry_arena *arena);
 
 #endif

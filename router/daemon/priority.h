@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * How those threads of a router are scheduled that move data: its lanes, workers and job threads. A router process asks
+ * How the threads of a router that move data are scheduled: its lanes, workers and job threads. A router process asks
  * for better than its ranks have, where it may: on a busy machine a thread that slices wait for comes late by whole
  * time slices of the scheduler. Not by default where ranks have lanes of their own, as on host devices: a worker that
  * takes the CPU from the lane that feeds it gains nothing (AllReduce of 16 MiB between two ranks on two CPUs: 25%
- * slower). Each thread asks for itself; a refusal is no error. Who hosts a router or lanes in a process that is not
- * Ferry's has no such struct (NULL), and its threads stay as they are.
+ * slower). Each thread asks for itself; a refusal is no error. A process that is not Ferry's but hosts a router or
+ * lanes has no such struct (NULL), and its threads stay as they are.
  */
 #ifndef FERRY_ROUTER_DAEMON_PRIORITY_H
 #define FERRY_ROUTER_DAEMON_PRIORITY_H
@@ -21,9 +21,9 @@
 struct ferry_priority {
 	int nice;        /* to ask for; constant once threads run, as is the next */
 	bool realtime;   /* to ask for before that: SCHED_RR, of the lowest real-time priority */
-	/* whether to ask; 0 to 1, by who reads or needs it */
+	/* whether to ask; 0 to 1, by the threads that read the setting or open lanes for GPUs */
 	_Atomic uint32_t needed;
-	/* nice value, or FERRY_PRIORITY_REALTIME, of the thread that was last to ask; whoever asks. For ferry-stat */
+	/* nice value, or FERRY_PRIORITY_REALTIME, of the last thread that asked, which stores it. For ferry-stat */
 	_Atomic int got;
 };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What a client asks of a router, and the answer. A client is owned by the connection thread; router/daemon/clients.c
- * fills in the message and what belongs to it, and has checked the message alone (ferry_attach_decode). Whether it
- * suits this client and its job is seen here.
+ * Requests of clients of a router, and the answers. A client is owned by the connection thread. router/daemon/clients.c
+ * fills in the message and its payload, and has checked the message by itself (ferry_attach_decode); this file checks
+ * it against the client and its job.
  */
 #ifndef FERRY_ROUTER_DAEMON_REQUESTS_H
 #define FERRY_ROUTER_DAEMON_REQUESTS_H
@@ -23,14 +23,17 @@ struct ferry_client {
 	uint64_t begun_ns; /* when the first of that came (ferry_now_ns) */
 	struct ferry_attach_message message;
 	char *payload;
-	int *descriptors; /* that came with the message; whoever takes one leaves -1 */
+	int *descriptors; /* that came with the message; code that takes one stores -1 */
 	uint32_t ndescriptors;
 };
 
-/** May this client send what comes with and behind its message? Errors: ferryInvalidUsage, with what is missing. */
+/**
+ * Whether this client may send the descriptors and payload of its message. Errors: ferryInvalidUsage, with what is
+ * missing.
+ */
 ferryResult_t ferry_request_admit(const struct ferry_client *client, const struct ferry_attach_message *message);
 
-/** Does what the client's message asks for and answers it, or leaves the answer to who does it. */
+/** Serves the client's request and answers it, or leaves the answer to the thread that it hands the request to. */
 void ferry_request_serve(struct ferry_jobs *jobs, struct ferry_client *client);
 
 #endif

@@ -37,9 +37,9 @@ struct ferry_router_options {
 ferryResult_t ferry_router_start(const struct ferry_router_options *options, struct ferry_router **router);
 
 /**
- * For one that is to take the place of the router that has the socket now: holds a connection to it, on which nothing
- * is said, and returns when that has closed, or where nobody listens. Others may do the same; who starts first is the
- * router. Errors: those of ferry_endpoint_connect.
+ * For a router that is to take the place of the one that has the socket now: holds an idle connection to it, and
+ * returns when that has closed, or where no router listens. Several may stand by; the first to start is the router.
+ * Errors: those of ferry_endpoint_connect.
  */
 ferryResult_t ferry_router_stand_by(const struct ferry_router_options *options);
 
@@ -53,8 +53,8 @@ void ferry_router_drain(struct ferry_router *router);
 void ferry_router_retire(struct ferry_router *router);
 
 /**
- * Reads the file of tenants again. What it says holds for whoever comes from then on, and for the weights of jobs that
- * there are; nobody is sent away. Errors, after which the router keeps what it had: those of ferry_tenants_read;
+ * Reads the file of tenants again. It holds for clients that connect from then on, and for the weights of existing
+ * jobs; no client is disconnected. Errors, after which the router keeps what it had: those of ferry_tenants_read;
  * ferryInvalidUsage where there is no file. Any thread, one at a time.
  */
 ferryResult_t ferry_router_reload(struct ferry_router *router);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * The tenants of a shared router: which users beside its own may attach, and how much of it each may have. Read from a
- * file (ferry-router --config), whole or not at all; constant from then on. A router without such a file has none: it
- * serves its own user and root, who then have no limits but the router's.
+ * file (ferry-router --config), whole or not at all; constant from then on. A router without such a file has no
+ * tenants: it serves its own user and root, and they have no limits but the router's.
  */
 #ifndef FERRY_ROUTER_DAEMON_TENANTS_H
 #define FERRY_ROUTER_DAEMON_TENANTS_H
@@ -23,21 +23,22 @@ struct ferry_tenant {
 	uint32_t jobs, ranks;          /* at a time; ranks of all its jobs */
 	uint32_t plans;                /* that its jobs keep here, together */
 	uint32_t connections;
-	uint32_t weight;               /* of each of its jobs among those that have work */
+	uint32_t weight;               /* of each of its jobs, against the other jobs that have work */
 };
 
 struct ferry_tenants;
 
-/* What whoever has connected is to this router. */
+/* The rights of a client's user at this router. */
 struct ferry_standing {
-	/* whose jobs it may join: 0: those of the router's own user and of root; else its user's */
+	/* whose jobs the client may join: 0: those of the router's own user and of root; else its user's */
 	uint32_t owner;
 	const struct ferry_tenant *tenant; /* NULL: none, so there are no limits */
 };
 
 /**
- * The tenants that a file names. To be freed. Errors: ferryInvalidArgument with file, line and value; ferrySystemError
- * where it cannot be read; ferryRefused where others than root, its group and this user could have written it.
+ * Reads the tenants that a file names. The caller frees them with ferry_tenants_free. Errors: ferryInvalidArgument with
+ * file, line and value; ferrySystemError where it cannot be read; ferryRefused where others than root, its group and
+ * this user could have written it.
  */
 ferryResult_t ferry_tenants_read(const char *file, struct ferry_tenants **tenants);
 void ferry_tenants_free(struct ferry_tenants *tenants);
@@ -53,8 +54,8 @@ const struct ferry_tenant *ferry_tenants_find(const struct ferry_tenants *tenant
                                               size_t ngroups);
 
 /**
- * Who is at the other end of a connection, as the kernel says (SO_PEERCRED, SO_PEERGROUPS). ferryRefused, with the
- * uids, where it is neither this user, nor root, nor a tenant's.
+ * Finds the standing of the user at the other end of a connection, as the kernel names it (SO_PEERCRED, SO_PEERGROUPS).
+ * ferryRefused, with the uids, where that is neither this user, nor root, nor a tenant's.
  */
 ferryResult_t ferry_tenants_judge(const struct ferry_tenants *tenants, int connection, struct ferry_standing *standing);
 

@@ -14,7 +14,7 @@ struct ferry_gpu_lane_pair;
 struct ferry_gpu_lanes {
 	uint64_t spin_ns, stall_ns; /* as in struct ferry_lanes_options; constant, as is the next */
 	struct ferry_priority *priority;
-	pthread_mutex_t lock;       /* of the list and what is in it; held while lanes are opened and closed */
+	pthread_mutex_t lock;       /* of the list and its entries; held while lanes are opened and closed */
 	struct ferry_gpu_lane_pair *pairs;
 	struct ferry_stream_poller stream_poller; /* open while there are pairs */
 };
@@ -23,8 +23,8 @@ struct ferry_gpu_lanes {
 ferryResult_t ferry_gpu_lanes_init(struct ferry_gpu_lanes *table, struct ferry_priority *priority);
 
 /**
- * The lanes of the GPU, which they hold as long as somebody uses them. Errors: those of ferry_lanes_open,
- * ferrySystemError.
+ * Returns the lanes of the GPU, opened if it has none. They hold the GPU as long as they have users. Errors: those of
+ * ferry_lanes_open, ferrySystemError.
  */
 ferryResult_t ferry_gpu_lanes_use(struct ferry_gpu_lanes *table, struct ferry_gpu *gpu, struct ferry_lanes **lanes);
 

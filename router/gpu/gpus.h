@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * The GPUs of a router: found by UUID, whatever numbers a rank or this process gives them, with one context each (about
- * 525 MiB of its memory), a copier, and what is mapped of other processes' memory. The driver is opened at the first
- * use. Built without cuda.h, or where there is no driver, all is refused, with the reason.
+ * 525 MiB of its memory), a copier, and the mapped memory of other processes. The driver is opened at the first use.
+ * Where there is no driver, all requests are refused, with the reason.
  *
- * Contexts are made, given up and mapped into by the mapper's thread alone (router/gpu/mapper.h): that takes up to a
- * second. Holding one again and dropping it is anybody's.
+ * Only the mapper's thread (router/gpu/mapper.h) makes contexts, gives them up, and maps into them: that takes up to a
+ * second. Any thread may hold one once more, and drop it.
  */
 #ifndef FERRY_ROUTER_GPU_GPUS_H
 #define FERRY_ROUTER_GPU_GPUS_H
@@ -17,7 +17,7 @@
 
 #include <pthread.h>
 
-#define FERRY_GPU_IDLE_NS 10000000000ull /* a context that nobody holds is given up after so long */
+#define FERRY_GPU_IDLE_NS 10000000000ull /* a context without holders is given up after so long */
 
 struct ferry_gpu;
 
@@ -27,7 +27,7 @@ struct ferry_gpus {
 	_Atomic uint32_t count; /* with a context; the same, read anywhere */
 	/*
 	 * The context on the GPU of that UUID is gone for good (router/copy/cuda_loss.h); `why` names GPU and error.
-	 * Any thread that works in it, at any time but under `lock`; constant. NULL: nobody is told.
+	 * Called by any thread that works in it, at any time but under `lock`; constant. NULL: losses are not reported.
 	 */
 	void (*lost)(struct ferry_gpus *gpus, const uint8_t *uuid, const char *why);
 };
@@ -41,33 +41,35 @@ struct ferry_mapping {
 };
 
 /**
- * The GPU of that UUID, held for the caller. Errors: ferryInvalidUsage without a driver, or where none of its GPUs has
- * that UUID; the driver's, where it gives no context (exclusive mode, no memory).
+ * Finds the GPU of that UUID and holds it for the caller, which drops it with ferry_gpu_drop. Errors: ferryInvalidUsage
+ * without a driver, or where none of its GPUs has that UUID; the driver's, where it gives no context (exclusive mode,
+ * no memory).
  */
 ferryResult_t ferry_gpus_hold(struct ferry_gpus *gpus, const uint8_t *uuid, struct ferry_gpu **gpu);
 
-/** Whether copies of the one can go straight into the memory of the other. Any thread that holds both. */
+/** Whether copies of the first can go straight into the memory of the second. Any thread that holds both. */
 bool ferry_gpu_reaches(const struct ferry_gpu *from, const struct ferry_gpu *to);
 
 /** The same, to the GPU of that UUID, of which this process need have no context. False where it does not see it. */
 bool ferry_gpu_reaches_uuid(const struct ferry_gpu *from, const uint8_t *uuid);
 
 /**
- * How many bytes more may stay mapped there that have been idle for a second: all of them together hold no more than a
- * 32nd of the memory that is left, to whomever, as their owners may have freed it. Less than 0: so many too many do.
- * What stays, and no longer, is told by ferry_gpu_keep. Mapper's thread; it asks the driver, once a second at most.
+ * Returns how many bytes more may stay mapped on this GPU although they have been idle for a second; negative: that
+ * many are too many. All idle bytes together take no more than a 32nd of the memory that is left on the GPU, as their
+ * owners may have freed them. ferry_gpu_keep records bytes that stay, or (negative) stay no longer. Mapper's thread; it
+ * asks the driver, once a second at most.
  */
 int64_t ferry_gpu_room(struct ferry_gpu *gpu, uint64_t now);
 void ferry_gpu_keep(struct ferry_gpu *gpu, int64_t more);
 
-/** For one more holder, who then may outlive the first. */
+/** Adds a holder, which may outlive the first; ferry_gpu_drop removes one. */
 void ferry_gpu_hold(struct ferry_gpu *gpu);
 void ferry_gpu_drop(struct ferry_gpu *gpu);
 
-/** One of those with a context, by its place among them; false: there are no more. Any thread; asks no driver. */
+/** Describes the GPU at that place among those with a context; false: there are no more. Any thread; asks no driver. */
 bool ferry_gpus_describe(struct ferry_gpus *gpus, uint64_t place, struct ferry_gpu_counters *row);
 
-/** For lanes: it stays where it is as long as the GPU is held. */
+/** The GPU's copier, for lanes; valid as long as the GPU is held. */
 struct ferry_copier *ferry_gpu_copier(struct ferry_gpu *gpu);
 
 /** Gives up the contexts that nobody has held for FERRY_GPU_IDLE_NS, or (all) for any time. Nanoseconds until there may
