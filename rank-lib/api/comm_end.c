@@ -13,8 +13,8 @@ static void wait_for_calls(struct ferryComm *comm)
 }
 
 /*
- * Nobody comes in after this, and nobody is inside: they hold the lock, and look at the failure where they wait. False:
- * another thread ends it.
+ * Closes the communicator, so that no thread enters any more, and returns when no thread is inside: threads inside hold
+ * the lock, and check for the failure while they wait. Returns false if another thread ends it.
  */
 static bool close_to_all(struct ferryComm *comm)
 {
@@ -25,7 +25,10 @@ static bool close_to_all(struct ferryComm *comm)
 	return first;
 }
 
-/* By a thread that holds the communicator; those that wait for the lock do, too, and free it if they are later. */
+/*
+ * Called by a thread that holds the communicator. Threads that wait for the lock hold it, too; the last holder frees
+ * it.
+ */
 static void end(struct ferryComm *comm)
 {
 	if (!close_to_all(comm))
@@ -69,7 +72,7 @@ ferryResult_t ferryCommDestroy(ferryComm_t comm)
 	return result;
 }
 
-/* Fails first: who is inside, or waits for calls, sees it and comes out. */
+/* Fails the rank first: threads that are inside, or wait for calls, see it and return. */
 ferryResult_t ferryCommAbort(ferryComm_t comm)
 {
 	char text[64];

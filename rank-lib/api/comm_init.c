@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Choices and settings, attaching, and who moves the data. */
+/* Choices and settings, attaching, and what moves the data. */
 #include "rank-lib/api/comm_init.h"
 
 #include "ipc/deadline.h"

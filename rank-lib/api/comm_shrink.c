@@ -26,7 +26,7 @@ static ferryResult_t read_excluded(const struct ferryComm *comm, const int *list
 	return ferrySuccess;
 }
 
-/* ABORT: what is under way ends, on all ranks, as after ferryCommAbort; the connections stay for the shrinking. */
+/* ABORT: calls under way end on all ranks, as after ferryCommAbort; the connections stay for the shrinking. */
 static void end_calls(struct ferryComm *comm)
 {
 	char text[96];
@@ -35,7 +35,7 @@ static void end_calls(struct ferryComm *comm)
 		ferry_rank_fail(&comm->rank, ferryRemoteError, text);
 }
 
-/* Routers that ranks host go with their hosts: those who are left host others, by the new key. */
+/* Routers that ranks host end with their hosts: the remaining ranks host others, by the new key. */
 static const struct ferry_routers *routers_for(const struct ferryComm *comm, ferryConfig_t *known)
 {
 	if (comm->routers.mode != FERRY_ROUTER_EMBEDDED)

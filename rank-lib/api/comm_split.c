@@ -22,8 +22,8 @@ static uint64_t missing(const struct ferry_rank *rank, uint64_t split)
 }
 
 /*
- * Of those that have not posted, one has left, and will not: the communicator ends, as its boards are not in step any
- * more. Not while those that posted before are still in calls with who has left.
+ * Ends the communicator if a rank that has not posted has left, as the boards then get out of step. Does nothing while
+ * ranks are still in calls with the one that left.
  */
 static void end_without(struct ferry_rank *rank, uint64_t split)
 {
@@ -70,7 +70,8 @@ static ferryResult_t wait_for_all(struct ferryComm *comm, uint64_t split)
 }
 
 /*
- * All ranks tell color and key on their boards. Slot s mod 2 is free: whoever posts s + 2 has read everybody's s + 1.
+ * All ranks post color and key on their boards. Slot s mod 2 is free: a rank that posts s + 2 has read all posts of s +
+ * 1.
  */
 static ferryResult_t exchange(struct ferryComm *comm, uint64_t split, int color, int key)
 {

@@ -14,7 +14,7 @@ static bool lock_within_a_second(struct ferryComm *comm)
 	struct timespec until;
 	if (!pthread_mutex_trylock(&comm->lock))
 		return true;
-	clock_gettime(CLOCK_MONOTONIC, &until); /* whoever sets the clock of day meanwhile */
+	clock_gettime(CLOCK_MONOTONIC, &until); /* not changed when the time of day is set */
 	until.tv_sec++;
 	return !pthread_mutex_clocklock(&comm->lock, CLOCK_MONOTONIC, &until);
 }

@@ -80,7 +80,8 @@ static ferryResult_t keep(const struct ferry_request *asked)
 		return result;
 	}
 	group.nkept++;
-	ferry_holders_add(&request->comm->holders); /* until the group ends, whoever ends the communicator before */
+	ferry_holders_add(&request->comm->holders); /* until the group ends, even if a thread ends the communicator
+	                                               before */
 	return ferrySuccess;
 }
 

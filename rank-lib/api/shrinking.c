@@ -24,7 +24,7 @@ static uint32_t outcome_of(const struct ferry_rank *rank, uint64_t round)
 	return atomic_load_explicit(&decision_of(rank, round)->outcome, memory_order_acquire);
 }
 
-/* Of these, who goes on with nobody. Where a rank's router has died with it, its process tells. */
+/* The ranks in `of` that take no further part. If a rank's router has died with it, its process's end says so. */
 static uint64_t gone(const struct ferry_rank *rank, uint64_t of)
 {
 	uint64_t ranks = ferry_departed(&rank->shared);
@@ -60,7 +60,7 @@ static bool is_late(const struct ferry_shrinking *shrinking)
 	return ferry_now_ns() > shrinking->deadline;
 }
 
-/* Sleeps until somebody rings, or for a while: nobody does where a router has died. */
+/* Sleeps until another rank rings, or for a while: no rank rings when a router has died. */
 struct turn {
 	struct ferry_doorbell *bell;
 	uint32_t ticket;
@@ -80,9 +80,9 @@ static void end_turn(const struct turn *turn, bool over)
 		ferry_doorbell_wait(turn->bell, turn->ticket, 100000);
 }
 
-/* ---- whom it is for ---- */
+/* ---- the ranks of the round ---- */
 
-/* Of these, who has not come to the round. */
+/* The ranks among these that have not come to the round. */
 static uint64_t absent(const struct ferry_shrinking *shrinking, uint64_t ranks)
 {
 	uint64_t missing = 0;
@@ -95,7 +95,7 @@ static uint64_t absent(const struct ferry_shrinking *shrinking, uint64_t ranks)
 	return missing;
 }
 
-/* Of these, who has made the round's communicator. */
+/* Whether all ranks have made the round's communicator. */
 static bool all_have_made_it(const struct ferry_shrinking *shrinking)
 {
 	for (uint64_t left = shrinking->ranks; left; left &= left - 1)
@@ -110,7 +110,7 @@ static const char *name_excluded(uint64_t ranks, char text[FERRY_RANKSET_TEXT])
 	return ranks ? ferry_rankset_print(ranks, text) : "nobody";
 }
 
-/* Those who have come exclude the same. */
+/* Checks that the ranks that have come exclude the same ranks. */
 static ferryResult_t compare_excluded(const struct ferry_shrinking *shrinking, uint64_t ranks)
 {
 	char mine[FERRY_RANKSET_TEXT], theirs[FERRY_RANKSET_TEXT];

@@ -14,16 +14,17 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LOOK_US 1000 /* for what nobody rings for: another router, the end of a process */
+#define LOOK_US 1000 /* for what rings no bell: another router, the end of a process */
 #define WAIT_US 20000
 
-/* What a rank asks its routers for, and of whom. */
+/* What a rank asks its routers for, and the state of attaching. */
 struct attaching {
 	struct ferry_rank *rank;
 	const struct ferry_routers *routers;
 	const struct ferry_layout *layout;
 	const struct ferry_wishes *wishes;
-	char *why_not; /* FERRY_MESSAGE_BYTES: why its own router does not move its data; "": it does, if so wished */
+	char *why_not; /* FERRY_MESSAGE_BYTES: why its domain's router does not move its data; "": it does, if so
+	                  wished */
 	bool asked[FERRY_MAX_DOMAINS]; /* rank 0: to make the job ready */
 	bool again;                    /* there was a router, which has died */
 	uint64_t patience_ns;
@@ -40,7 +41,7 @@ static ferryResult_t find_next(const struct attaching *attaching, uint32_t domai
 	while ((result = ferry_routers_look(attaching->routers, domain, starts, &link->socket))) {
 		if (result == ferryRefused)
 			return result;
-		starts &= result == ferryInProgress; /* else somebody else may start one */
+		starts &= result == ferryInProgress; /* else another rank may start one */
 		if (ferry_now_ns() > deadline)
 			return ferry_fail(ferryRemoteError,
 			                  "the router of domain %u died, and no other has taken its place in time "
@@ -65,7 +66,7 @@ static ferryResult_t ask_router(const struct attaching *attaching, uint32_t doma
 	ferryResult_t result = attaching->again ? find_next(attaching, domain, deadline)
 	                                        : ferry_routers_connect(attaching->routers, attaching->layout,
 	                                                                domain, &link->socket);
-	if (result && !attaching->again) /* which says where nobody answers */
+	if (result && !attaching->again) /* whose own message says that no router answers */
 		return result;
 	while (!result) {
 		result = ferry_attach_exchange(link->socket, message, NULL, &attaching->wishes->flags, reply, received,
@@ -83,7 +84,7 @@ static ferryResult_t ask_router(const struct attaching *attaching, uint32_t doma
 	return ferry_fail_context(result, "rank %d of %d attaches to domain %u", rank->self, rank->nranks, domain);
 }
 
-/* Which process the rank is, for who does not see its connection: other ranks, and routers yet to come. */
+/* Publishes which process the rank is, for those that do not see its connection: other ranks, and later routers. */
 static void publish_process(struct ferry_rank_line *line)
 {
 	atomic_store_explicit(&line->process_start, ferry_process_start(getpid()), memory_order_relaxed);
@@ -155,8 +156,8 @@ static ferryResult_t report_missing(const struct ferry_rank *rank, uint32_t doma
 }
 
 /*
- * Those who still wait hear of it by the router that sees this rank's connection closed first, and that knows the other
- * domains' arenas not yet.
+ * Ranks that still wait learn of it from the first router that sees this rank's connection close. That router may not
+ * know the other domains' arenas yet.
  */
 static ferryResult_t give_up(struct ferry_rank *rank, ferryResult_t result)
 {
@@ -207,7 +208,7 @@ static ferryResult_t look_for_end(struct ferry_rank *rank, uint32_t domain, uint
 
 /* ---- a router that dies meanwhile ---- */
 
-/* Of a process whose connection has closed. */
+/* Whether a process whose connection has closed has ended. */
 static bool has_ended_by(const struct ferry_link *link, uint64_t deadline)
 {
 	while (!ferry_process_has_ended(link->process)) {
@@ -250,7 +251,7 @@ static ferryResult_t hand_over(const struct attaching *attaching, uint32_t domai
 		if (result != ferryRemoteError || !ferry_endpoint_closed(link->socket))
 			return result;
 		if (handover.process >= 0)
-			return ferrySuccess; /* it is the one whose end is waited for */
+			return ferrySuccess; /* this is the process whose end the rank waits for */
 	}
 }
 
@@ -288,7 +289,7 @@ static ferryResult_t go_over(struct attaching *attaching, uint32_t domain, bool 
 	return attach_domain(attaching, domain);
 }
 
-/* Any of them: the others may wait for what this one tells its successor. *found: one was, and is not any more. */
+/* Looks at all domains: the other routers may wait for what this one's successor gets. *found: one had died. */
 static ferryResult_t look_for_dead(struct attaching *attaching, bool *found)
 {
 	struct ferry_rank *rank = attaching->rank;
@@ -343,7 +344,7 @@ static ferryResult_t ask_for_ready(struct attaching *attaching, uint32_t domain)
 	return gone ? ferrySuccess : result;
 }
 
-/* Of all domains, the first whose word (attached, or ready) is less than `enough`; ndomains: none. */
+/* The first of all domains whose counter (attached, or ready) is less than `enough`; ndomains: none. */
 static uint32_t first_short(const struct ferry_rank *rank, bool ready, uint32_t *value)
 {
 	for (uint32_t domain = 0; domain < rank->ndomains; domain++) {
@@ -355,7 +356,7 @@ static uint32_t first_short(const struct ferry_rank *rank, bool ready, uint32_t 
 	return rank->ndomains;
 }
 
-/* Rank 0, all having attached: false where a router had died before, and somebody has given its arena up. */
+/* Rank 0, when all have attached: false if a router had died before, and another rank has given its arena up. */
 static bool keep_all(const struct ferry_rank *rank)
 {
 	for (uint32_t domain = 0; domain < rank->ndomains; domain++) {
@@ -466,9 +467,9 @@ static void announce_departure(struct ferry_rank *rank, uint32_t domain, struct 
 }
 
 /*
- * Its own router is first: it tells the others, and any router that hears nothing finds it there
- * (router/daemon/clients.c). A router that is gone is no error. About one that does not answer somebody should hear,
- * once, and wait once: the others are told after that, and not waited for.
+ * The router of its own domain comes first: it passes the departure on, and a router that the message does not reach
+ * finds it there (router/daemon/clients.c). A router that has ended is no error. If one does not answer, the rank logs
+ * that once and waits once: the other routers then get the message, but their answers are not waited for.
  */
 void ferry_rank_announce_departure(struct ferry_rank *rank)
 {
@@ -481,7 +482,7 @@ void ferry_rank_announce_departure(struct ferry_rank *rank)
 			announce_departure(rank, domain, &deadline);
 }
 
-/* Its router has gone: with a signal that it did not hear, its socket's file is there still. */
+/* The rank's router has ended; when a signal killed it, its socket's file is still there. */
 static void sweep(const struct ferry_routers *routers, uint32_t domain)
 {
 	char path[136];

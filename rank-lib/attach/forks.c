@@ -10,13 +10,13 @@
 #include <unistd.h>
 
 /*
- * A child that a rank forks has neither its lanes nor any use of its sockets; but as long as the child lives they are
- * open, and nobody would see the rank die. What a router hosted here has open stays so.
+ * A child that a rank forks has neither its lanes nor any use of its sockets. But as long as the child had them open,
+ * no router would see the rank die. So the child closes them. The descriptors of a router hosted here stay open.
  */
 static struct ferry_rank *attached; /* under attached_lock */
 static pthread_mutex_t attached_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Whoever forks holds the locks of all tables: in the child nobody would release one that another thread holds. */
+/* The forking thread takes the locks of all tables: else the child would have locks that no thread releases. */
 static void before_fork(void)
 {
 	pthread_mutex_lock(&attached_lock);

@@ -21,8 +21,8 @@ static ferryResult_t give_plan(void *context, const struct ferry_plan *plan)
 }
 
 /*
- * What is pinned may have been freed, which nobody finds out who does not name it: no other router maps it. Only a
- * graph that is replayed would miss it (router/engine/call_decoder.c).
+ * Pinned memory may have been freed; only the process that names it finds that out. So a pinned export that the router
+ * cannot map is skipped. Only a replayed graph would miss it (router/engine/call_decoder.c).
  */
 static ferryResult_t give_export(void *context, const struct ferry_exported *exported, const int *descriptors,
                                  bool pinned)
@@ -51,7 +51,8 @@ static const struct ferry_journal_reader successor = {
         .plan = give_plan, .exported = give_export, .submissions = give_submissions};
 
 /*
- * Its own domain's router is to move its data, one of another may put into its memory (router/engine/foreign_ranks.h).
+ * The router of the rank's domain is to move its data, one of another domain may put into its memory
+ * (router/engine/foreign_ranks.h).
  */
 static void send_gpu(const struct ferry_handover *handover, struct ferry_attach_message *message, int *descriptors)
 {

@@ -75,7 +75,7 @@ static ferryResult_t start_router(const struct ferry_routers *routers, const str
 }
 
 /*
- * There is a socket, and nobody listens: a router has died there, and whoever has started it may be about to start the
+ * There is a socket on which no process listens: a router has died there, and its starter may be about to start the
  * next. The file is gone for a moment between the two.
  */
 static bool has_next(const char *path)
@@ -107,7 +107,7 @@ ferryResult_t ferry_routers_connect(const struct ferry_routers *routers, const s
 		result = ferry_endpoint_connect_patiently(path, connection);
 		bool nobody = ferry_endpoint_nobody(result);
 		if (!result)
-			ferry_forget_message(); /* that nobody answered before was no failure */
+			ferry_forget_message(); /* that no router answered before was no failure */
 		if (!nobody)
 			return result;
 		if (routers->mode == FERRY_ROUTER_REQUIRED && routers->takeover && has_next(path))

@@ -55,8 +55,8 @@ static bool is_hidden(const char *variable)
 }
 
 /*
- * A router serves ranks on any GPU, and outlives this one: which GPUs this process sees is none of its business, nor
- * the profiler or allocator that is loaded into it, or libferry-nccl.so. NULL: no memory.
+ * A router serves ranks on any GPU, and outlives this process. So it does not inherit which GPUs this process sees, nor
+ * the profiler or allocator that is loaded into it, nor libferry-nccl.so. NULL: no memory.
  */
 static char **router_environment(void)
 {

@@ -7,7 +7,7 @@
 
 #define ROUND (2u << 20) /* what drivers allocate at least */
 
-/* The one that a call of the stream may use, however large it is; of captured calls one that nobody has. */
+/* The bounce buffer that a call of the stream may use, however large it is; for a captured call one that is free. */
 static struct ferry_bounce_buffer *find(const struct ferry_bounce_buffers *windows, uint64_t stream,
                                         enum ferry_direction direction, uint64_t bytes)
 {

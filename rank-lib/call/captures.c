@@ -29,7 +29,7 @@ static void capture_free(struct ferry_captures *captures, struct ferry_capture *
 	ferry_bounce_buffers_release(captures->windows, capture->flag);
 	if (capture->entry)
 		ferry_plan_cache_give_back(captures->plans, capture->entry);
-	/* First: while a router may still be told of the call, its word must be its own. */
+	/* First: while a router may still get the call, its stream flag must not be reused. */
 	ferry_journal_forget(captures->journal, capture->flag);
 	ferry_stream_flag_hold(captures->flags, capture->flag, false);
 	free(capture);

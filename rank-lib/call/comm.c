@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all that opens a communicator needs, and the functions of the API that only ask or tell it something. */
+/* What all that opens a communicator needs, and the functions of the API that only query it. */
 #include "rank-lib/call/comm.h"
 
 #include "rank-lib/attach/attach.h"
@@ -256,7 +256,7 @@ static ferryResult_t register_held(ferryComm_t comm, const void *buffer, size_t 
 	if (result)
 		return result;
 	result = ferry_registrations_add(&comm->registrations, comm->mapped.exports, buffer, bytes, handle);
-	if (result == ferrySystemError && ferry_rank_failed(&comm->rank)) /* nobody waited for the router any more */
+	if (result == ferrySystemError && ferry_rank_failed(&comm->rank)) /* the router's answer was not waited for */
 		result = ferry_rank_report_failure(&comm->rank);
 	ferry_comm_exit(comm);
 	return result;

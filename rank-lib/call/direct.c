@@ -79,7 +79,7 @@ static void member_ended(struct ferry_member *member, const struct ferry_call *c
 		ferry_futex_wake(&direct->inflight, -1, false);
 }
 
-/* Memory of a process of the same user, which it has told the address of. */
+/* Memory of a process of the same user, at the address that this process has published. */
 static ferryResult_t member_wait_put(struct ferry_member *member, uint32_t peer, const struct ferry_buffer_name *name,
                                      uint64_t bytes, struct ferry_put_target *put_target)
 {
@@ -145,7 +145,7 @@ ferryResult_t ferry_direct_open(struct ferry_direct *direct)
 	return ferrySuccess;
 }
 
-/* The lanes have dropped what was left, which does not end any more: nobody must wait for it. */
+/* The lanes have dropped the calls that were left, which never end: no thread must wait for them. */
 static void count_out_dropped(struct ferry_direct *direct)
 {
 	uint32_t left = atomic_exchange_explicit(&direct->inflight, 0, memory_order_acq_rel);

@@ -23,11 +23,11 @@ struct entry {
 	uint64_t last;       /* submission */
 	uint32_t pins;
 	uint64_t turn; /* when it was last named */
-	bool put_target; /* others put into it, and the routers have been told */
+	bool put_target; /* other ranks put into it, and the routers know that */
 	uint64_t seen; /* in which call of `calls` its memory was last found to be there */
 };
 
-/* A router that is told. */
+/* A router to which memory is exported. */
 struct logged {
 	struct ferry_link *link;
 	struct ferry_export_cell *cells;
@@ -38,7 +38,8 @@ struct ferry_exports {
 	const _Atomic uint32_t *failed;
 	struct ferry_holders *holders;
 	struct ferry_journal *journal; /* NULL: none */
-	struct logged routers[FERRY_MAX_DOMAINS]; /* its own domain's first; the others of put targets alone */
+	struct logged routers[FERRY_MAX_DOMAINS]; /* that of the rank's domain first; the others for put targets
+	                                             alone */
 	uint32_t nrouters;
 	uint64_t turns, calls;
 	uint32_t hints[HINTS]; /* by buffer: the index that it was last found under */
@@ -94,7 +95,7 @@ void ferry_exports_close(struct ferry_exports *exports)
 	free(exports);
 }
 
-/* ---- looking for what is there ---- */
+/* ---- finding memory that is exported ---- */
 
 static uint32_t *hint_of(struct ferry_exports *exports, uint64_t start)
 {
@@ -140,9 +141,9 @@ static void publish_used(struct ferry_exports *exports, uint32_t index)
 }
 
 /*
- * The index of what holds the range and is still there. What is not any more is freed on the way: its index takes
- * another generation with the next export, and until then the router forgets it for being idle. `used` tells of the
- * last submission, no longer of a pin.
+ * The index of the export that holds the range and still exists. Exports that no longer exist are freed on the way: the
+ * index gets another generation with the next export, and until then the router unmaps it for being idle. `used` is
+ * then the last submission, and a pin no longer counts.
  */
 static uint32_t find_known(struct ferry_exports *exports, uint64_t start, uint64_t end)
 {
@@ -162,7 +163,10 @@ static uint32_t find_known(struct ferry_exports *exports, uint64_t start, uint64
 	return NONE;
 }
 
-/* A free index, or that of what was named longest ago: the router keeps that for submissions which have not ended. */
+/*
+ * A free index, or the one that was named longest ago; the router keeps its mapping for submissions which have not
+ * ended.
+ */
 static uint32_t find_place(const struct ferry_exports *exports)
 {
 	uint32_t oldest = NONE;
@@ -197,7 +201,7 @@ static ferryResult_t ask(const struct ferry_exports *exports, uint32_t router, s
 	                          exports->failed);
 }
 
-/* As a router is told of it. */
+/* Fills in the description that a router gets. */
 static ferryResult_t describe(struct ferry_exports *exports, uint32_t index, struct ferry_exported *exported,
                               int *descriptors)
 {
@@ -323,8 +327,8 @@ static bool is_in_journal(const struct ferry_exports *exports, uint32_t index)
 }
 
 /*
- * Has the routers map what they have not got, or not for all that it is to be. A router that came before the
- * journal had it was not given it: so it is looked at once more who has it.
+ * Has the routers map what they have not mapped, or not as put target. A router that came before the journal had the
+ * export has not got it: so the routers are checked once more after that.
  */
 static ferryResult_t have_mapped(struct ferry_exports *exports, uint32_t index, bool more)
 {
@@ -388,7 +392,7 @@ void ferry_exports_unpin(struct ferry_exports *exports, const struct ferry_buffe
 		publish_used(exports, name->index);
 }
 
-/* Its index is free. flags: of FORGET. Nobody waits for a router of a rank that has failed. */
+/* Frees its index. flags: of FORGET. If the rank has failed, no router's answer is waited for. */
 static ferryResult_t forget(struct ferry_exports *exports, uint32_t index, uint32_t flags)
 {
 	struct entry *entry = &exports->entries[index];
@@ -400,7 +404,7 @@ static ferryResult_t forget(struct ferry_exports *exports, uint32_t index, uint3
 		result = ask(exports, router, &message, NULL, NULL);
 	if (!result || !atomic_load_explicit(exports->failed, memory_order_acquire))
 		return result;
-	ferry_forget_message(); /* the router lets go of it with the rank */
+	ferry_forget_message(); /* the router unmaps it with the rank */
 	return ferrySuccess;
 }
 

@@ -105,12 +105,12 @@ void ferry_fabrics_log(const struct ferry_fabrics *fabrics, enum ferry_copy_quie
 {
 	const struct ferry_rank *rank = fabrics->rank;
 	atomic_store_explicit(copy_quiesce_of(rank, rank->self), copy_quiesce, memory_order_release);
-	ferry_full_fence(); /* of two ranks that tell together, at least one sees that both have */
+	ferry_full_fence(); /* of two ranks that publish together, at least one sees that both have */
 	for (int other = 0; other < rank->nranks; other++)
 		ferry_doorbell_ring(&ferry_rank_line(&rank->shared, (uint32_t)other)->app);
 }
 
-/* Bit r: rank r has not told who moves its data. */
+/* Bit r: rank r has not published what moves its data. */
 static uint64_t untold(const struct ferry_rank *rank)
 {
 	uint64_t ranks = 0;
@@ -157,7 +157,7 @@ static bool all_are(const struct ferry_rank *rank, enum ferry_copy_quiesce_kind 
 	return true;
 }
 
-/* Of ranks whose routers move the data: pushes are as fast as each other as far as the driver tells. */
+/* Of ranks whose routers move the data: pushes are equally fast, as far as the driver reports. */
 static void find_gpu_links(struct ferry_fabrics *fabrics)
 {
 	const struct ferry_rank *rank = fabrics->rank;
@@ -211,7 +211,7 @@ static ferryResult_t settle(struct ferry_fabrics *fabrics)
 		fabrics->lack = "not all ranks' devices can push into each other's memory";
 	else if (!any_link(fabrics))
 		fabrics->lack = "no rank's device reaches another's memory";
-	/* On host devices programs alone that ask for it, where nobody has named them. */
+	/* On host devices only users' programs push, unless FERRY_FABRICS names a fabric. */
 	fabrics->peers = !fabrics->lack && (gpus || fabrics->named);
 	fabrics->settled = true;
 	return ferrySuccess;

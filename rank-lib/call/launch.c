@@ -56,7 +56,7 @@ static ferryResult_t find_plan(const struct ferry_request *request, struct ferry
 	return key.program ? ferry_plans_find(&comm->plans, &key, entry) : find_replaceable(comm, &key, entry);
 }
 
-/* Calls that are open in a stream at the same time are calls of different streams for who tells them apart. */
+/* Calls that are open in a stream at the same time get different stream ids, so that each has a flag. */
 static ferryResult_t look_at_stream(const struct ferry_request *request, struct ferry_stream_state *state)
 {
 	struct ferry_device *device = request->comm->device;
@@ -109,7 +109,7 @@ static ferryResult_t enter(struct ferryComm *comm, enum ferry_collective collect
 	return result;
 }
 
-/* What has been given up since the communicator failed is told by why it has. */
+/* When the communicator has failed, errors of calls that gave up since give the reason of that failure. */
 static ferryResult_t leave(struct ferryComm *comm, struct ferry_device_visit *visit, ferryResult_t result)
 {
 	if (comm->device->ops->leave)
@@ -208,16 +208,16 @@ ferryResult_t ferry_launch_finish(struct ferry_open_call *open)
 /* ---- ahead of calls ---- */
 
 /*
- * Whether the call has a plan that can be made before it. Under the lock. Where there are users' programs it has not:
- * one that does not compile is refused from then on, on each rank by the same calls in the same order, which no thread
- * beside them keeps.
+ * Whether the call has a plan that can be made before it. Under the lock. Not if there are users' programs: one that
+ * does not compile is refused from then on. All ranks must do that in the same order of calls, which a thread beside
+ * the calls does not keep.
  */
 static bool is_planned(const struct ferry_request *request)
 {
 	return request->collective != FERRY_SENDRECV && !request->comm->programs.count;
 }
 
-/* Others push into what is received where the plan does: *put target. */
+/* *put_target: other ranks push into the receive buffer, as the plan has PUTs. */
 static ferryResult_t prepare_plan(const struct ferry_request *request, bool *put_target)
 {
 	struct ferryComm *comm = request->comm;

@@ -41,12 +41,15 @@ static void fail_lost(struct ferry_mapped *mapped, uint32_t domain)
 	ferry_rank_fail(mapped->rank, ferryRemoteError, text);
 }
 
-/* Its own: why is said once it is known whether the router ends. Meanwhile the streams wait, and callers with them. */
+/*
+ * If it is the router of the rank's domain, the reason is logged once it is known whether the router's process ends.
+ * Meanwhile the streams wait, and so do callers.
+ */
 static void on_router_lost(struct ferry_kept *kept)
 {
 	struct ferry_watched *watched = (struct ferry_watched *)kept;
 	struct ferry_copy_quiesce *copy_quiesce = &watched->mapped->movers[watched->domain];
-	/* where it has failed already, others would hear of the router instead of why */
+	/* where it has failed already, others would get this router's end as the reason instead of the first error */
 	if (watched->domain != watched->mapped->rank->domain && !ferry_rank_failed(watched->mapped->rank))
 		fail_lost(watched->mapped, watched->domain);
 	if (!copy_quiesce->copies)
@@ -55,7 +58,7 @@ static void on_router_lost(struct ferry_kept *kept)
 	ferry_router_monitor_look(kept);
 }
 
-/* That router copies nothing any more, or that has been waited for long enough, which the communicator tells then. */
+/* That router copies nothing any more, or the wait for that was too long, which the communicator then logs. */
 static bool is_over(struct ferry_mapped *mapped, struct ferry_copy_quiesce *copy_quiesce)
 {
 	char text[200];
@@ -83,7 +86,7 @@ static bool report_end(struct ferry_kept *kept)
 	return false;
 }
 
-/* Its own first: with that the job has failed, and those of other domains stop. */
+/* The router of its own domain first: with that the job has failed, and routers of other domains stop. */
 static bool have_released(struct ferry_mapped *mapped)
 {
 	uint32_t own = mapped->rank->domain;
@@ -100,7 +103,7 @@ static bool have_released(struct ferry_mapped *mapped)
 	return over;
 }
 
-/* Nobody else lets this rank's streams go on, whether they are at a call already or come to one later. */
+/* No router lets this rank's streams go on: releases them, whether they are at a call already or come to one later. */
 static bool release_streams(struct ferry_kept *kept)
 {
 	struct ferry_mapped *mapped = ((struct ferry_watched *)kept)->mapped;
@@ -115,11 +118,11 @@ static struct ferry_export_cell *cells_of(const struct ferry_rank *rank, uint32_
 	return rank->shared.arenas[domain].export_cells + (size_t)rank->self * FERRY_MOST_EXPORTS;
 }
 
-/* Where it is given up, copies of its may be under way still: the streams go on when that is over. */
+/* If the router has been given up, its copies may still be under way: the streams go on when they are over. */
 static void watch_own(struct ferry_kept *kept)
 {
 	struct ferry_mapped *mapped = ((struct ferry_watched *)kept)->mapped;
-	if (!pthread_mutex_trylock(mapped->lock)) { /* who has it may wait for a router */
+	if (!pthread_mutex_trylock(mapped->lock)) { /* a thread that has it may wait for a router */
 		ferry_journal_sweep(mapped->journal);
 		pthread_mutex_unlock(mapped->lock);
 	}
@@ -157,7 +160,10 @@ static ferryResult_t watch_routers(struct ferry_mapped *mapped)
 	return ferrySuccess;
 }
 
-/* Who copies, and whom what others put into is exported to: a mask of domains. */
+/*
+ * Finds the routers that copy for this rank, and adds those of other domains to which put targets are exported. Returns
+ * a mask of domains.
+ */
 static uint32_t find_movers(struct ferry_mapped *mapped)
 {
 	struct ferry_rank *rank = mapped->rank;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Collectives of a rank whose router moves its data: buffers named, or windows in their place, then submitted. */
+/* Collectives of a rank whose router moves its data: names the buffers, or bounce buffers instead, then submits. */
 #include "rank-lib/call/mapped.h"
 #include "rank-lib/call/own_copies.h"
 
@@ -88,7 +88,7 @@ static void fill_head(const struct ferry_collective_call *collective, struct fer
 		head->flags |= FERRY_SUBMIT_SCALAR;
 }
 
-/* Its word, and who keeps what it needs. */
+/* Takes the call's stream flag, and keeps what a captured call needs. */
 static ferryResult_t take_flag(struct ferry_mapped *mapped, const struct ferry_collective_call *collective,
                                struct ferry_submission *head, struct ferry_stream_call *in_stream)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sends and receives of a rank whose router moves its data: those of a group are one call with one word. */
+/* Sends and receives of a rank whose router moves its data: those of a group are one call with one stream flag. */
 #include "rank-lib/call/mapped.h"
 #include "rank-lib/call/own_copies.h"
 
@@ -24,7 +24,7 @@ static uint64_t up_to_line(uint64_t bytes)
 	return (bytes + 127) / 128 * 128;
 }
 
-/* Those that can be named; of the others `generation` stays 0. */
+/* Names the buffers that can be named; in the others `generation` stays 0. */
 static ferryResult_t name_messages(struct ferry_mapped *mapped, struct messages *messages, uint64_t submission,
                                    bool pin)
 {
@@ -113,7 +113,7 @@ static ferryResult_t submit_messages(struct ferry_mapped *mapped, struct ferry_s
 	return result;
 }
 
-/* Their word and, of captured ones, what they need. */
+/* Takes their stream flag, and keeps what captured ones need. */
 static ferryResult_t take_flag_of_messages(struct ferry_mapped *mapped, const struct messages *messages,
                                            const struct ferry_stream_state *stream, struct ferry_submission *head,
                                            struct ferry_stream_call *in_stream)

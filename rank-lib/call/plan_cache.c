@@ -62,7 +62,7 @@ static void refer(struct ferry_plan_cache *cache, struct ferry_plan_entry *entry
 
 void ferry_plan_cache_give_back(struct ferry_plan_cache *cache, struct ferry_plan_entry *entry)
 {
-	/* Release: who finds no reference frees what this thread has read. From here on that may happen. */
+	/* Release: a thread that finds no reference frees what this thread has read. From here on that may happen. */
 	if (atomic_fetch_sub_explicit(&entry->references, 1, memory_order_acq_rel) == 1)
 		atomic_fetch_sub_explicit(&cache->busy, 1, memory_order_relaxed);
 }

@@ -94,9 +94,9 @@ static ferryResult_t validate(const struct ferry_rank *rank, const struct ferry_
 }
 
 /*
- * Whom the rank gives its plans to: rank 0 the routers that have work in it; who moves its data, in any case. To one
- * that takes another's place every rank gives those with work there (journal.h), as rank 0 may have left by then: they
- * are here until their last call is over in all routers.
+ * The routers that the rank gives its plans to: rank 0 to those that have work in it, every rank to the router that
+ * moves its data. To a successor every rank gives the plans with work there (journal.h), as rank 0 may have left by
+ * then: the plans are kept here until their last call is over in all routers.
  */
 static uint32_t keepers_of(const struct ferry_plans *plans, const struct ferry_plan_entry *entry)
 {
@@ -197,7 +197,7 @@ static bool routers_finished(const struct ferry_plans *plans, const struct ferry
 	const struct ferry_rank *rank = plans->rank;
 	if (plans->submissions->ring && !ferry_submissions_taken(plans->submissions))
 		return false;
-	/* Who moves the data numbers calls once some were captured: then all must be over. */
+	/* The router numbers the calls once some were captured: then all must be over. */
 	if (plans->submissions->ring && plans->numbers->fixed != UINT64_MAX &&
 	    !ferry_submissions_idle(plans->submissions))
 		return false;
@@ -230,7 +230,7 @@ static ferryResult_t forget(struct ferry_plans *plans)
 	return result;
 }
 
-/* Compiled, and nobody's but the caller's yet. */
+/* Compiles a plan, which only the caller has yet. */
 static ferryResult_t make(const struct ferry_plans *plans, const struct ferry_plan_key *key,
                           struct ferry_plan_entry **made)
 {

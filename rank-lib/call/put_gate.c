@@ -22,7 +22,7 @@ bool ferry_put_gates_are_near(const struct ferry_rank *rank)
 	return true;
 }
 
-/* It may still put: it has not ended, or that cannot be told. */
+/* The process may still put: it has not ended, or that is unknown. */
 static bool lives(const struct ferry_rank_line *line)
 {
 	return ferry_process_lives((pid_t)atomic_load_explicit(&line->process, memory_order_relaxed),
@@ -37,7 +37,7 @@ bool ferry_put_gate_has_ended(const struct ferry_rank *rank, uint32_t other)
 	       atomic_load_explicit(&line->process, memory_order_relaxed) && !lives(line);
 }
 
-/* ---- who puts ---- */
+/* ---- the rank that puts ---- */
 
 bool ferry_put_gate_enter(struct ferry_rank *rank, uint32_t owner)
 {
@@ -57,7 +57,7 @@ void ferry_put_gate_leave(struct ferry_rank *rank, uint32_t owner)
 	_Atomic uint64_t *putting = &line_of(rank, (uint32_t)rank->self)->putting;
 	atomic_store_explicit(putting, atomic_load_explicit(putting, memory_order_relaxed) & ~(1ull << owner),
 	                      memory_order_release);
-	ferry_full_fence(); /* the bit before the look for who waits for that */
+	ferry_full_fence(); /* the bit before the check whether the owner waits for it */
 	struct ferry_rank_line *line = line_of(rank, owner);
 	if (!atomic_load_explicit(&line->shut, memory_order_relaxed))
 		return;

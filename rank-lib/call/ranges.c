@@ -53,7 +53,7 @@ static bool has(struct ferry_holders *const *found, uint32_t nfound, const struc
 	return false;
 }
 
-/* Whoever frees memory that a call has named has made that call before: relaxed will do for a first look. */
+/* A thread that frees memory which a call has named has made that call before: relaxed will do for a first look. */
 uint32_t ferry_ranges_find(uint64_t start, uint64_t end, struct ferry_holders **found, uint32_t most)
 {
 	uint32_t nfound = 0;

@@ -15,17 +15,17 @@
 #define BYTES (FERRY_STREAM_FLAGS * sizeof(struct ferry_stream_flag))
 
 /*
- * Held while the block is made known to the device, and not around a fork: the driver may have locks of its own there.
- * Taken before `lock`.
+ * Held while the block is registered with the device, and not around a fork: the driver may take locks of its own
+ * there. Taken before `lock`.
  */
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all below, but for what words hold */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all below, except the flags' own fields */
 static struct ferry_stream_flag *flags;
 static int block = -1;
 static bool registered; /* with all contexts: CUDA's portable registration */
 /*
- * Free words, used again in the order in which they were given back: the stream that waited for one has long seen it be
- * 0 when all others have been used since.
+ * Free flags, reused in the order in which they were given back: when all others have been used since, the stream that
+ * waited for a flag has long seen it be 0.
  */
 static uint32_t *idle, first_idle, nidle;
 static struct ferry_stream_flag_table orphans = {
@@ -137,7 +137,7 @@ static bool append(struct ferry_stream_flag_table *table, const struct ferry_str
 	return true;
 }
 
-/* Whether no stream will look at the word again, as far as this process knows. */
+/* Whether no stream will read the flag again, as far as this process knows. */
 static bool is_over(const struct ferry_stream_flag_use *use)
 {
 	const struct ferry_stream_flag *flag = &flags[use->index];
@@ -146,7 +146,7 @@ static bool is_over(const struct ferry_stream_flag_use *use)
 	return atomic_load_explicit(&flag->done, memory_order_acquire) == use->made;
 }
 
-/* Captured calls whose graphs are gone, and which whoever moves the data has let go of. Under the table's lock. */
+/* Drops captured calls whose graphs are gone, and which their router has released. Under the table's lock. */
 static void drop_forgotten(struct ferry_stream_flag_table *table)
 {
 	for (uint32_t i = table->count; i-- > 0;)
@@ -243,7 +243,7 @@ static void release(const struct ferry_stream_flag_use *use)
 	struct ferry_stream_flag *flag = &flags[use->index];
 	uint32_t value = atomic_load_explicit(&flag->flag, memory_order_acquire);
 	uint32_t done = atomic_load_explicit(&flag->done, memory_order_relaxed);
-	if (value) /* a mark of the turn before: whoever moved the data has ended before it stored 0 */
+	if (value) /* a mark of the generation before: the router has ended before it stored 0 */
 		ferry_stream_flag_pass(flag, value == ferry_stream_flag_mark(done - 1) ? done - 1 : done);
 	if (use->captured)
 		ferry_stream_flag_answer(use->index);
@@ -282,8 +282,8 @@ static bool look_after_orphans(struct ferry_kept *kept)
 }
 
 /*
- * Without a router monitor, for want of threads, these words are lost, and a stream that comes to one waits for ever:
- * nothing else is left to try.
+ * If there is no router monitor, for want of threads, these flags are lost, and a stream that comes to one waits for
+ * ever: there is no remedy.
  */
 static void adopt(const struct ferry_stream_flag_use *use)
 {
@@ -346,7 +346,7 @@ void ferry_stream_flags_after_fork(bool in_child)
 		registered = false;
 		orphans.count = 0;
 		orphans_kept = false;
-		pthread_mutex_init(&opening, NULL); /* who held it is not here */
+		pthread_mutex_init(&opening, NULL); /* the thread that held it is not in the child */
 	}
 	pthread_mutex_unlock(&lock);
 	pthread_mutex_unlock(&orphans.lock);

@@ -24,7 +24,8 @@ ferryResult_t ferry_submissions_write(struct ferry_submissions *submissions, str
 	bool written;
 	ferryResult_t result;
 	while (!(result = ferry_journal_write(submissions->journal, head, behind, more, &written)) && !written) {
-		ferry_wake(&rank->shared, 1ull << rank->self, 0, 0); /* who is to make room may be asleep */
+		ferry_wake(&rank->shared, 1ull << rank->self, 0, 0); /* the router's thread that makes room may be
+		                                                        asleep */
 		uint32_t ticket = ferry_doorbell_prepare(bell);
 		if (ferry_rank_failed(rank)) {
 			ferry_doorbell_cancel(bell);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A call in a CUDA stream is two memory operations on one word (ipc/stream_flag.h): write 1, wait for 0. They work in
- * the stream's order, without an SM and without the host, and can be captured into a graph and replayed.
+ * A call in a CUDA stream is two memory operations on one stream flag (ipc/stream_flag.h): write 1, wait for 0. They
+ * work in the stream's order, without an SM and without the host, and can be captured into a graph and replayed.
  */
 #include "rank-lib/device/cuda.h"
 
@@ -65,7 +65,7 @@ static ferryResult_t check_stream(struct ferry_device *base, ferryStream_t given
 		result = ferry_fail(ferryInvalidUsage, "the capture of stream %p was invalidated before this call",
 		                    (void *)stream);
 	unsigned long long id = 0;
-	/* A stream that captures does not tell its id; a captured call needs none. */
+	/* A stream that captures has no id for us; a captured call needs none. */
 	bool captures = status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
 	if (!result && !captures && (refused = driver->StreamGetId(stream, &id)))
 		result = ferry_cuda_failed(driver, refused, "asking for the stream's id");
@@ -116,7 +116,7 @@ static CUresult copy_within(const struct ferry_cuda_driver *driver, CUstream str
 	return refused;
 }
 
-/* Looks at the word until it is 0, five times a microsecond. */
+/* Reads the flag until it is 0, five times a microsecond. */
 static const char wait_source[] = ".version 6.3\n.target sm_70\n.address_size 64\n"
                                   ".visible .entry ferry_wait(.param .u64 word)\n{\n"
                                   "\t.reg .pred %over;\n\t.reg .u32 %value;\n\t.reg .u64 %at;\n"
@@ -251,7 +251,7 @@ static ferryResult_t load_wait(struct ferry_cuda_device *device)
 	    !(refused = driver->MemsetD8Async(flag, 0, sizeof(uint32_t), stream)) &&
 	    !(refused = launch_wait(device, stream, (_Atomic uint32_t *)(uintptr_t)flag)))
 		refused = driver->StreamSynchronize(stream);
-	/* the word stays: to free it waits for all that the device does, which may wait for a rank that is dead */
+	/* the flag stays: freeing it waits for all that the device does, which may wait for a rank that is dead */
 	if (stream)
 		driver->StreamDestroy(stream);
 	ferry_cuda_visit_end(&visit);
@@ -259,9 +259,9 @@ static ferryResult_t load_wait(struct ferry_cuda_device *device)
 }
 
 /*
- * Streams share hardware queues, 8 unless CUDA_DEVICE_MAX_CONNECTIONS says otherwise, and one that waits at a memory
- * operation holds its queue. A kernel of one thread that waits holds none, as long as no other kernel is behind it in
- * its stream. With few queues that is worth the launch.
+ * Streams share hardware queues, 8 unless CUDA_DEVICE_MAX_CONNECTIONS says otherwise, and a stream that waits at a
+ * memory operation blocks its queue. A kernel of one thread that waits blocks none, as long as no other kernel is
+ * behind it in its stream. With few queues that is worth the launch.
  */
 static ferryResult_t choose_wait(struct ferry_cuda_device *device)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a buffer of a GPU lies in. cuMemGetAddressRange gives, of what cudaMalloc gave, the allocation, and of what was
- * mapped with cuMemMap the one mapping, whereas the range attributes give all that was reserved; BUFFER_ID goes with
- * it. One look at an address takes 70 ns.
+ * What a buffer of a GPU lies in. cuMemGetAddressRange gives the allocation for memory of cudaMalloc, and for memory
+ * mapped with cuMemMap the one mapping, whereas the range attributes give the whole reservation; BUFFER_ID goes with
+ * the former. One query of an address takes 70 ns.
  *
- * Each answer is of its own moment, and other threads free memory between two: so the id is asked for before and behind
- * what goes with it. Ids are never used again. Where it is the same the allocation was there all the time, and all that
- * was said in between is of that one.
+ * Each answer holds for its own moment, and other threads may free memory between two. So the id is queried before and
+ * after the rest. Ids are never reused. If both are the same the allocation existed all the time, and all answers in
+ * between are about it.
  */
 #include "rank-lib/device/cuda_pieces.h"
 
@@ -63,9 +63,7 @@ static const char *objection(const struct ferry_cuda_device *device, CUdeviceptr
 	               : "a piece of it is another device's memory";
 }
 
-/*
- * The allocation, or mapping, that the address lies in. Its id is 0 where it has none, and what it is cannot be told.
- */
+/* The allocation, or mapping, that the address lies in. Its id is 0 if it has none; the rest is then unknown. */
 static CUresult find_piece(const struct ferry_cuda_driver *driver, CUdeviceptr address, struct ferry_piece *piece)
 {
 	CUresult refused;
@@ -231,7 +229,7 @@ static void release(struct ferry_device *base, void *memory)
 
 static pthread_mutex_t sample_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* In its context, under the lock. Who resets a device takes its memory away. */
+/* In the device's context, under the lock. A reset of the device frees its memory. */
 static CUresult make_sample(struct ferry_cuda_device *device)
 {
 	CUdeviceptr made;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One that no thread has. */
+/* A stream that no thread has. */
 struct kept {
 	ferryStream_t stream;
 	struct kept *next;
@@ -21,7 +21,7 @@ static pthread_key_t at_end; /* set in threads that have a default stream */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool has_key;
 
-/* Without memory for it nobody uses the stream again; what is left in it moves all the same. */
+/* Without memory for the entry no thread uses the stream again; what is left in it still runs. */
 static void keep(int ordinal, ferryStream_t stream)
 {
 	struct kept *kept = malloc(sizeof *kept);

@@ -57,7 +57,8 @@ static const struct ferry_device_ops host_ops = {.kind = "host",
 void ferry_host_before_fork(void)
 {
 	ferry_default_streams_before_fork();
-	pthread_mutex_lock(&devices_lock); /* behind it: who takes a stream may free a communicator, with its device */
+	pthread_mutex_lock(&devices_lock); /* after the above: a thread that takes a stream may free a communicator,
+	                                      with its device */
 }
 
 void ferry_host_after_fork(bool in_child)

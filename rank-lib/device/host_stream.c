@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Host streams: a queue of operations that run in order, one at a time. Whoever has reason to runs them: a thread that
- * synchronizes with the stream, or the stream's own thread, which exists once an operation needs one. A call into an
- * idle stream starts at once in the caller, and a call that is last in its stream is left waiting without any thread.
+ * Host streams: a queue of operations that run in order, one at a time. They are run by a thread that synchronizes with
+ * the stream, or by the stream's own thread, which exists once an operation needs one. A call into an idle stream
+ * starts at once in the caller, and a call that is last in its stream is left waiting without any thread.
  *
- * `lock` guards everything in a stream. `busy`: somebody runs the operation at the head, outside the lock.
+ * `lock` guards everything in a stream. `busy`: a thread runs the operation at the head, outside the lock.
  */
 #include "rank-lib/device/host_stream.h"
 
@@ -48,7 +48,7 @@ struct ferryStream {
 	pthread_cond_t changed;      /* the queue became empty, work for the thread, stop */
 	struct operation *head, **end;
 	uint64_t appended, retired;  /* operations since the stream was made */
-	uint32_t waiters;            /* threads in synchronize that wait for somebody else's running */
+	uint32_t waiters;            /* threads in synchronize that wait while another thread runs operations */
 	bool busy, wanted, stop, has_thread;
 	pthread_t thread;
 	ferryResult_t error;         /* of the first call that failed since the last synchronize */
@@ -116,7 +116,7 @@ static void run_function(const struct ferryStream *stream, const struct operatio
 	running = frame.outer;
 }
 
-/* Whether this thread is in a host function of the stream: what is behind that comes when the function has returned. */
+/* Whether this thread is in a host function of the stream: work behind that starts when the function has returned. */
 static bool is_inside(const struct ferryStream *stream)
 {
 	const struct running *frame = running;
@@ -204,7 +204,7 @@ static void *stream_main(void *argument)
 	return NULL;
 }
 
-/* Under lock: sees to it that the queue moves though nobody synchronizes. */
+/* Under lock: makes sure that a thread runs the queue even if no thread synchronizes. */
 static ferryResult_t want_thread(struct ferryStream *stream)
 {
 	if (!stream->has_thread) {
@@ -279,8 +279,8 @@ ferryResult_t ferry_host_enqueue(ferryStream_t stream, struct ferry_ticket *tick
 		return ferrySystemError;
 	operation->call.ticket = ticket;
 	/*
-	 * The stream's hold, and this thread's: once started, the call may end and be let go by all others while it
-	 * still rings.
+	 * The stream's reference, and this thread's: once started, the call may end and all other references be dropped
+	 * while this thread still rings.
 	 */
 	atomic_fetch_add_explicit(&ticket->holders, 2, memory_order_relaxed);
 	pthread_mutex_lock(&stream->lock);
@@ -322,7 +322,7 @@ void ferry_host_leave_stream(ferryStream_t stream)
 	pthread_mutex_lock(&stream->lock);
 	retire_finished(stream);
 	if (stream->head && want_thread(stream))
-		ferry_forget_message(); /* whoever has it next runs what is left */
+		ferry_forget_message(); /* the next thread that takes the stream runs what is left */
 	pthread_mutex_unlock(&stream->lock);
 }
 
@@ -343,7 +343,9 @@ void ferry_host_streams_forked(void)
 	running = NULL;
 }
 
-/* Waits for what is there now, not for what others append meanwhile: that may depend on the caller's next call. */
+/*
+ * Waits for what is there now, not for what other threads append meanwhile: that may depend on the caller's next call.
+ */
 ferryResult_t ferry_host_synchronize(ferryStream_t stream, const char *function)
 {
 	if (is_inside(stream))
@@ -360,7 +362,7 @@ ferryResult_t ferry_host_synchronize(ferryStream_t stream, const char *function)
 		stream->waiters--;
 	}
 	if (stream->head && !stream->busy) {
-		stream->wanted = stream->has_thread; /* what is left must move without us */
+		stream->wanted = stream->has_thread; /* the stream's thread must run what is left */
 		pthread_cond_broadcast(&stream->changed);
 	}
 	ferryResult_t result = stream->error;

@@ -13,7 +13,7 @@ void ferry_ticket_finish(struct ferry_ticket *ticket, ferryResult_t result, cons
 {
 	ticket->result = result;
 	ticket->message = message;
-	/* 2: somebody announced that he sleeps. The exchange and the waiter's compare-and-swap order the two. */
+	/* 2: a thread announced that it sleeps. The exchange and the waiter's compare-and-swap order the two. */
 	_Atomic uint32_t *finished = &ticket->finished; /* from the store on, a stream may let the ticket go */
 	if (atomic_exchange_explicit(finished, 1, memory_order_acq_rel) == 2)
 		ferry_futex_wake(finished, -1, false);

@@ -13,9 +13,9 @@
 #include <unistd.h>
 
 #define PATIENCE_SECONDS 10
-/* one that is well has let go by then, and gives the rank's words back with that */
+/* a healthy router has released the rank by then, and gives the rank's stream flags back with that */
 #define SILENT_NS        300000000ull
-#define LOOK_US          1000         /* how soon it is looked whether the process has ended, for which nobody rings */
+#define LOOK_US          1000         /* how often it is checked whether the process has ended, which rings no bell */
 
 /* Whether that rank's GPU reaches this one's memory, as its router has found. */
 static bool reaches(const struct ferry_rank *rank, uint32_t other)
@@ -24,7 +24,7 @@ static bool reaches(const struct ferry_rank *rank, uint32_t other)
 	return atomic_load_explicit(&header->reach[other], memory_order_relaxed) >> rank->self & 1;
 }
 
-/* Of ranks of the router's domain; lives: those that have not stopped. */
+/* Whether any rank of the router's domain reaches this one's memory; lives: one that has not stopped. */
 static bool any_reaches(const struct ferry_copy_quiesce *copy_quiesce, bool lives)
 {
 	const struct ferry_rank *rank = copy_quiesce->rank;
@@ -76,7 +76,7 @@ static bool lane_moves(const struct ferry_rank *rank, uint32_t of, enum ferry_di
 	                            memory_order_acquire);
 }
 
-/* The job has failed: of the rank's own lanes, and of those that put into its memory. */
+/* The job has failed: whether the rank's own lanes, or those that put into its memory, may copy. */
 static bool any_moves(const struct ferry_copy_quiesce *copy_quiesce)
 {
 	const struct ferry_rank *rank = copy_quiesce->rank;

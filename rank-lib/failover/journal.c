@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SPARE_ROOM 512u /* bytes of a record whose entry is used again: a collective's, an alltoallv's of ten ranks */
+#define SPARE_ROOM 512u /* bytes of a record whose entry is reused: a collective's, an alltoallv's of ten ranks */
 
 static void *behind_entry(const struct ferry_journal_entry *entry)
 {
@@ -102,7 +102,7 @@ static void drop(struct ferry_journal *journal, struct ferry_journal_entry *entr
 	free_entry(journal, entry);
 }
 
-/* An export without descriptors keeps no memory of anybody's: it stays while its index names it. */
+/* An export without descriptors keeps no memory alive: it stays while its index names it. */
 static bool is_kept(const struct ferry_journal *journal, const struct ferry_journal_entry *entry)
 {
 	const struct ferry_exported *exported = behind_entry(entry);
@@ -396,7 +396,7 @@ static ferryResult_t read_all(struct replay *replay, uint32_t domain)
 {
 	struct ferry_journal *journal = replay->journal;
 	ferryResult_t result = ferrySuccess;
-	/* the order in which routers are told */
+	/* the order in which routers get them */
 	for (enum ferry_journal_kind kind = FERRY_JOURNAL_PLAN; kind <= FERRY_JOURNAL_SUBMISSION; kind++)
 		for (struct ferry_journal_link *link = journal->list.next; link != &journal->list && !result;
 		     link = link->next)
@@ -415,7 +415,7 @@ ferryResult_t ferry_journal_replay(struct ferry_journal *journal, uint32_t domai
 	if (own && !(replay.records = malloc(FERRY_RESUBMIT_MOST)))
 		return ferry_fail(ferrySystemError, "no memory to hand submissions over");
 	pthread_mutex_lock(&journal->lock);
-	/* whoever names an export sees that the cells are cleared, or we see until when it is needed */
+	/* a thread that names an export sees that the cells are cleared, or we see its `until` */
 	ferry_full_fence();
 	replay.over = over(journal);
 	if (own) {

@@ -23,7 +23,7 @@ void ferry_link_init(struct ferry_link *link)
 	pthread_condattr_destroy(&attributes);
 }
 
-/* First: a thread that forks must not find a number that is somebody else's by then. */
+/* First: a thread that forks must not find a number that another file has by then. */
 static void close_one(int *descriptor)
 {
 	int closed = *descriptor;
@@ -138,7 +138,7 @@ void ferry_link_replace_process(struct ferry_link *link, int process)
 	pthread_mutex_unlock(&link->lock);
 }
 
-/* Under the lock. By its pidfd, so nobody else's process. */
+/* Under the lock. By its pidfd, so that no other process is killed. */
 static bool kill_router(const struct ferry_link *link, uint64_t least_ns)
 {
 	if (link->state != FERRY_LINK_WATCHED || link->process < 0 || ferry_now_ns() - link->since_ns < least_ns)
@@ -150,7 +150,7 @@ bool ferry_link_kill(struct ferry_link *link, uint64_t least_ns, bool inside)
 {
 	if (inside)
 		return kill_router(link, least_ns);
-	if (pthread_mutex_trylock(&link->lock)) /* who asks it something finds out by himself */
+	if (pthread_mutex_trylock(&link->lock)) /* the thread that has a request under way notices itself */
 		return false;
 	bool killed = kill_router(link, least_ns);
 	pthread_mutex_unlock(&link->lock);

@@ -55,7 +55,7 @@ void ferry_rank_fail(struct ferry_rank *rank, ferryResult_t code, const char *me
 	ferry_wake_all(&rank->shared);
 }
 
-/* Somebody raised `failed` in an arena: find out who and why. */
+/* `failed` was raised in an arena: finds out by which rank or router, and why. */
 static void adopt_failure(struct ferry_rank *rank)
 {
 	char text[2 * FERRY_MESSAGE_BYTES], message[FERRY_MESSAGE_BYTES];

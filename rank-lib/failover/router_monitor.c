@@ -21,7 +21,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all below; not held in what the router monitor calls */
 static pthread_cond_t called = PTHREAD_COND_INITIALIZER;
 static struct ferry_kept *first;
-static const struct ferry_kept *calling; /* whose function runs */
+static const struct ferry_kept *calling; /* the one whose function runs */
 static pthread_t thread;
 static bool running;
 static int event = -1; /* wakes it: the list has changed */
@@ -90,7 +90,7 @@ static void call_closed(struct ferry_kept *kept)
 static void call_look(struct ferry_kept *kept)
 {
 	calling = kept;
-	kept->looks = false; /* who asks for another look meanwhile asks for one from then on */
+	kept->looks = false; /* a request for another look that comes meanwhile counts */
 	pthread_mutex_unlock(&lock);
 	bool again = kept->look(kept);
 	pthread_mutex_lock(&lock);
@@ -110,7 +110,7 @@ static void call_watch(struct ferry_kept *kept)
 	pthread_cond_broadcast(&called);
 }
 
-/* Who has come since has a descriptor that may have been another's when it was waited for. */
+/* An entry added since may have a descriptor with the number of another one that was polled. */
 static struct ferry_kept *next_closed(const struct pollfd *set, nfds_t count)
 {
 	struct ferry_kept *kept = first;
@@ -134,7 +134,7 @@ static bool attend(const struct pollfd *set, nfds_t count)
 	return looks;
 }
 
-/* Now and then: calls those that watch. */
+/* Now and then: calls the `watch` functions. */
 static void watch(uint64_t *watched_ns)
 {
 	uint64_t now = ferry_now_ns();
@@ -161,7 +161,7 @@ static void *router_monitor_main(void *argument)
 		uint64_t events;
 		int ready = poll(set, count, looks || !set ? LOOK_MS : watches ? WATCH_MS : -1);
 		if (ready > 0 && set[0].revents && read(event, &events, sizeof events) < 0)
-			events = 0; /* somebody else's wake-up; it is looked at all the same */
+			events = 0; /* another thread took the wake-up; the lists are checked in any case */
 		pthread_mutex_lock(&lock);
 		looks = attend(set, count);
 		watch(&watched_ns);

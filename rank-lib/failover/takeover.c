@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #define SECOND_NS 1000000000ull
-#define END_SECONDS 10 /* that a process whose connection has closed may take to end */
+#define END_SECONDS 10 /* that a process may take to end after its connection has closed */
 
 static struct ferry_link *link_of(const struct ferry_takeover *takeover)
 {
@@ -42,7 +42,7 @@ static bool has_calls(const struct ferry_takeovers *all)
 	return false;
 }
 
-/* A router has died. One that has served while the rank had no call had nothing to get on with. */
+/* Counts a router's death. A router that served while the rank had no call had no chance to make progress. */
 static void count_death(struct ferry_takeover *takeover, bool served)
 {
 	const struct ferry_rank *rank = takeover->all->rank;
@@ -119,8 +119,8 @@ static bool serves(struct ferry_takeover *takeover, int connection, int process)
 }
 
 /*
- * As long as it does, it moves nothing for anybody: where the job fails meanwhile nobody but this rank lets its streams
- * go on.
+ * Whether the new router still adopts the job. Until it has, it moves nothing: if the job fails meanwhile, only this
+ * rank lets its streams go on.
  */
 static bool still_adopts(struct ferry_takeover *takeover)
 {
@@ -131,7 +131,7 @@ static bool still_adopts(struct ferry_takeover *takeover)
 	return false;
 }
 
-/* Then a router may go on without this rank, and refuses it, which harms nobody. */
+/* Then a router may go on without this rank, and refuses it, which is harmless. */
 static bool leaves(const struct ferry_takeovers *all)
 {
 	return atomic_load(&all->given_up) || ferry_departed(&all->rank->shared) >> all->rank->self & 1;
@@ -195,7 +195,7 @@ static bool look_for_one(struct ferry_takeover *takeover)
 		return go_over(takeover, connection);
 	if (result == ferryRefused)
 		return end(takeover, ferry_last_message());
-	if (result != ferryInProgress && !takeover->logged) /* somebody else may start one */
+	if (result != ferryInProgress && !takeover->logged) /* another rank may start one */
 		ferry_log(FERRY_LOG_WARN, "rank %d: the router of domain %u died: %s", takeover->all->rank->self,
 		          takeover->domain, ferry_last_message());
 	takeover->logged |= result != ferryInProgress;
@@ -211,7 +211,7 @@ static void see_end(struct ferry_takeover *takeover)
 	takeover->since_ns = ferry_now_ns();
 }
 
-/* Keeper: until it returns false. */
+/* Router monitor: until it returns false. */
 static bool step(struct ferry_kept *kept)
 {
 	struct ferry_takeover *takeover = (struct ferry_takeover *)kept;
@@ -280,7 +280,7 @@ void ferry_takeovers_close(struct ferry_takeovers *takeovers)
 {
 	atomic_store(&takeovers->given_up, 1);
 	for (uint32_t domain = 0; domain < takeovers->rank->ndomains; domain++) {
-		if (!takeovers->domains[domain].all) /* nobody takes its place: it has never been watched */
+		if (!takeovers->domains[domain].all) /* no router takes its place: it has never been watched */
 			continue;
 		if (takeovers->domains[domain].added)
 			ferry_router_monitor_remove(&takeovers->domains[domain].kept);

@@ -97,7 +97,7 @@ static bool waits(const struct ferry_router_watchdog *watchdog, uint64_t taken)
 	       ferry_stream_flag_table_waits(watchdog->flags);
 }
 
-/* The first call that the rank is in; NULL: none that the others have been told of. */
+/* The first call that the rank is in; NULL: none that the other ranks know of. */
 static const struct ferry_descriptor *call_of(const struct ferry_rank *rank, uint64_t *seq)
 {
 	const struct ferry_rank_line *line = ferry_rank_line(&rank->shared, (uint32_t)rank->self);

@@ -172,7 +172,8 @@ static ferryResult_t check_size(const struct ferry_program *program)
 		const struct ferry_statement *statement = &program->statements[i];
 		if (ferry_opcode_is_d2h(statement->opcode))
 			instrs[program->rank_domain[statement->rank]]++;
-		else if (ferry_opcode_is_work(statement->opcode)) /* H2Ds and LANDs are among what is received */
+		else if (ferry_opcode_is_work(statement->opcode)) /* H2Ds and WAIT_PUTs are counted by what is
+		                                                     received */
 			instrs[statement->destination.domain]++;
 	}
 	for (uint32_t domain = 0; domain < program->ndomains; domain++)

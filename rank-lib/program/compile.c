@@ -46,7 +46,10 @@ static bool any_puts(const struct ferry_part *parts, uint32_t nparts)
 	return false;
 }
 
-/* Whose program slices, windows and workers are chosen for: of those that have windows, who has the longest chunks. */
+/*
+ * The part whose program decides slices, windows and workers: of those that have windows the one with the longest
+ * chunks.
+ */
 static const struct ferry_part *find_leader(const struct ferry_part *parts, uint32_t nparts)
 {
 	const struct ferry_part *leader = &parts[0];

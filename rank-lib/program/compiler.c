@@ -39,7 +39,7 @@ uint64_t ferry_part_chunk_length(const struct ferry_part *part, uint32_t chunk)
 	return length;
 }
 
-/* Whether blocks are one rank's each, so that all who have one know which it is. An alltoall's are two ranks'. */
+/* Whether each block belongs to one rank, which all ranks know. An alltoall's belong to two ranks. */
 static bool has_owners(enum ferry_collective collective)
 {
 	return collective == FERRY_ALLGATHER || collective == FERRY_REDUCESCATTER || collective == FERRY_GATHER ||

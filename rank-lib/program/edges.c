@@ -89,11 +89,11 @@ static uint32_t overwritten_chunk(const struct ferry_program *program, uint32_t 
 }
 
 /*
- * What writes a receive chunk comes behind the D2Hs and PUTs that read the same bytes from the send buffer of a call in
- * place. No circle comes of it: D2Hs and what routers do wait for no PUT and for no H2D; a PUT from a send buffer waits
- * for none but those; and H2Ds and PUTs that forward wait for each other in the checker's order, and for those. So a
- * PUT from a send buffer gets no edge to another: that would be AllToAll, where two ranks swap, and each would wait for
- * the other. There the caller sees to it: a rank whose buffers overlap pushes from a copy.
+ * A write of a receive chunk comes after the D2Hs and PUTs that read the same bytes from the send buffer of a call in
+ * place. That makes no cycle: D2Hs and what routers do wait for no PUT and for no H2D; a PUT from a send buffer waits
+ * for those alone; and H2Ds and PUTs that forward wait for each other in the checker's order, and for those. So a PUT
+ * from a send buffer gets no edge to another: in AllToAll two ranks swap, and each would wait for the other. There the
+ * caller must avoid the conflict: a rank whose buffers overlap pushes from a copy.
  */
 static void add_in_place_edges(struct ferry_part *part, uint32_t waiter, uint32_t statement)
 {

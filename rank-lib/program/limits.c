@@ -18,8 +18,10 @@
 /* Four H200 on PCIe Gen5 x16: docs/lab/README.md. */
 #define TYPICAL_ISSUE_NS 4000
 #define TYPICAL_LINK 50
-/* Until the end of a slice is seen and told, of which the file has no figure: that machine's best slices (4000) less
- * the rest. */
+/*
+ * From the end of a slice until the next lane sees it, of which the file has no figure: that machine's best slices
+ * (4000) less the rest.
+ */
 #define HANDOVER_NS 1800
 
 /* ---- the schema ---- */

@@ -414,7 +414,7 @@ static ferryResult_t read_line(struct parser *parser)
 	return unexpected(parser, "program, rank, D2H, H2D, REDUCE, H2H, PUT or a comment");
 }
 
-/* Without a header the sections and the chunks tell the sizes, and the caller the collective. */
+/* Without a header the sections and the chunks give the sizes, and the caller the collective. */
 static ferryResult_t infer_header(struct parser *parser)
 {
 	struct ferry_program *program = parser->program;

@@ -25,11 +25,11 @@ static double host_rate(const struct ferry_costs *costs)
 
 /*
  * With M the bytes that the busiest device moves, rates H of the host and P of the peers, and the host's start s, both
- * end together where the host has a share x of
+ * end together when the host has a share x of
  *
  *     s + x M / H = (1 - x) M / P,    x = H / (H + P) (1 - s P / M).
  *
- * Peers alone would take M / P: x is also what is gained of their time.
+ * Peers alone would take M / P: x is also the fraction of their time that is gained.
  */
 uint64_t ferry_share_of_host(const struct ferry_costs *costs, uint64_t bytes, uint32_t blocks)
 {

@@ -334,8 +334,8 @@ static const char *need_text(const struct ferry_program *program, const struct f
 }
 
 /*
- * The first line of the circle that the statement is in or behind: who goes from need to need has come into it after as
- * many steps as there are statements.
+ * The first line of the cycle that the statement is in or behind: following the dependencies for as many steps as there
+ * are statements ends in the cycle.
  */
 static uint32_t first_of_circle(const struct ferry_program *program, const struct ferry_versions *versions,
                                 const uint32_t *missing, uint32_t statement)
@@ -473,7 +473,7 @@ static ferryResult_t find_contents(const struct ferry_program *program, struct f
 	return ferrySuccess;
 }
 
-/* Who writes each receive chunk, and so what a PUT that forwards waits for. */
+/* Finds the statement that writes each receive chunk, and so what a PUT that forwards waits for. */
 static ferryResult_t find_received(const struct ferry_program *program, struct ferry_versions *versions)
 {
 	size_t most = (size_t)program->nranks * program->nchunks;

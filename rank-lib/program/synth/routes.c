@@ -92,7 +92,7 @@ static bool find_step(const struct ferry_routes *routes, const struct ferry_rout
 	return found;
 }
 
-/* Whom to give a chunk through the host: who has had the fewest so. */
+/* The rank to give a chunk through the host: the one that has got the fewest so. */
 static uint32_t find_put_target(const struct ferry_routes *routes, const struct ferry_route *route, uint64_t reached)
 {
 	uint32_t n = routes->nranks, best = route->source;

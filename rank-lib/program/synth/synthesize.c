@@ -2,11 +2,11 @@
 /*
  * Programs from a topology. Every chunk goes up once. Across a boundary between domains go: partial sums to the domain
  * that owns a chunk and its result back, so an AllReduce of S bytes among D domains moves 2(D-1)S in all, the least for
- * a reduction whose result everybody needs; and for collectives that only move data, each chunk once per domain that
- * needs it (HyLink Figure 1(c)), by H2H where several ranks there need it, read directly by H2D where one does.
+ * a reduction whose result all ranks need; and for collectives that only move data, each chunk once per domain that
+ * needs it (HyLink Figure 1(c)), by H2H if several ranks there need it, read directly by H2D if one does.
  *
- * Where the domains are together in one memory node, nothing crosses: every rank moves its slices to and from the
- * domain whose router works on them, which shares the work out and keeps the order of the sum that one domain has.
+ * If the domains are together in one memory node, nothing crosses: every rank moves its slices to and from the domain
+ * whose router works on them, which divides the work and keeps the order of the sum that one domain has.
  *
  * Host chunks are numbered per domain in order of use. A statement is written into the section of a rank of the domain
  * that executes it, or of the rank whose device it moves.
