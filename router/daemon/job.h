@@ -38,7 +38,7 @@ struct ferry_run {
 	bool resumes;
 	/* slice parts whose worker has not come out of publishing (docs/models/publish.pml) */
 	_Alignas(FERRY_APART) _Atomic uint64_t left;
-	/* that workers have spent on parts that have left publishing; each adds before it lowers `left` */
+	/* nanoseconds that workers have spent on parts that are done; each adds before it lowers `left` */
 	_Atomic uint64_t working_ns;
 };
 

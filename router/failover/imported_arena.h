@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Arenas that ranks bring: of the other domains, when all ranks have attached; and of all domains, from a router that
- * has ended (router/failover/adoption.h). They are no more believed than anything else of a rank's, and guarded
- * (router/daemon/guard.h) as long as they are mapped.
+ * Imported arenas: arenas that ranks hand over to a router that did not make them: of the other domains, when all ranks
+ * have attached; and of all domains, from a router that has ended (router/failover/adoption.h). They are trusted no
+ * more than anything else from a rank, and guarded (router/daemon/guard.h) as long as they are mapped.
  */
 #ifndef FERRY_ROUTER_FAILOVER_IMPORTED_ARENA_H
 #define FERRY_ROUTER_FAILOVER_IMPORTED_ARENA_H
@@ -12,16 +12,17 @@
 #include "router/daemon/quota.h"
 
 /**
- * Maps those of the other domains than `own`, of a job of shared->nranks and ->ndomains, each into its place in
- * `shared`, which has none. The descriptors that are taken become -1. Errors: those of ferry_arena_map; ferryRefused
- * where one is another's, not all ranks have attached to it, or it is no memory that the kernel fills by itself and
- * that nobody cuts short. Nothing is mapped then.
+ * Maps the arenas of all domains but `own`, of a job of shared->nranks and ->ndomains, each into its place in `shared`,
+ * which must be empty. The descriptors that are taken become -1. Errors: those of ferry_arena_map; ferryRefused where
+ * an arena is another job's, where not all ranks have attached to it, where the kernel does not fill its pages by
+ * itself, or where it can be truncated. Nothing is mapped then.
  */
 ferryResult_t ferry_imported_arena_map_others(int *descriptors, uint32_t own, struct ferry_job_arenas *shared);
 
 /**
- * Those of all domains, in a message of a rank of the job, by the router of domain `own`. Errors: as above;
- * ferryRefused where a rank, or the router, is in none of the domains.
+ * Maps the arenas of all domains, from a message of a rank of the job, in the router of domain `own`;
+ * ferry_imported_arena_unmap unmaps them. Errors: as above; ferryRefused where a rank, or the router, is in none of the
+ * domains.
  */
 ferryResult_t ferry_imported_arena_map(const struct ferry_attach_message *message, uint32_t own, int *descriptors,
                                        struct ferry_job_arenas *shared);

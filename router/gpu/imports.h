@@ -2,39 +2,40 @@
 /**
  * The table of imports: what a mapped rank exports, as its router has it mapped, from index to {generation, address,
  * bytes}. A lane takes what a submission names, copies, and releases it; that never maps and never waits. The mapper's
- * thread (router/gpu/mapper.h) maps and unmaps; the connection thread makes the table when the rank attaches and
+ * thread (router/gpu/mapper.h) maps and unmaps. The connection thread makes the table when the rank attaches and
  * abandons it with the job. `lock` guards the table and its imports; nothing is mapped or unmapped under it.
  *
- * An import is in one of three states (step in imports.c is all that ends one): MAPPED    its index names it. It
- * becomes REPLACED when the rank exports another generation or says FORGET, LEAVING
- *             when it is idle or somebody else needs its place.
- * REPLACED  submissions made before may still name it. It is unmapped when they have ended and no lane holds it.
- * LEAVING   no submission names it, nor will one: it is unmapped at once, and its cell says LEAVING until it is.
+ * An import is in one of three states; only `step` in imports.c ends a state:
+ *   MAPPED    its index names it. It becomes REPLACED when the rank exports another generation or sends FORGET, LEAVING
+ *             when it is idle or another import needs its place.
+ *   REPLACED  submissions made before may still name it. It is unmapped when they have ended and no lane holds it.
+ *   LEAVING   no submission names it, nor will one: it is unmapped at once, and its cell says LEAVING until it is.
  *
- * What no call has used for a second is idle: as long as it is mapped here, its owner gets no memory back by freeing
- * it. One thing stays for longer: what its rank has exported again after it was idle, a buffer that a program comes
- * back to every few seconds. It stays for 20 s, but all of that on a GPU is together no more than a 32nd of the memory
- * that the GPU has left, the last used first. Captured calls and registered buffers are pinned, so never idle.
+ * An import that no call has used for a second is idle: as long as it is mapped here, its owner gets no memory back by
+ * freeing it. So it is unmapped, with one exception: an import that its rank has exported again after it was idle, a
+ * buffer that a program comes back to every few seconds. That one stays for 20 s, but all of them on a GPU together
+ * take no more than a 32nd of the memory that the GPU has left, the last used first. Captured calls and registered
+ * buffers are pinned, so never idle.
  *
- * Nothing is LEAVING while a lane holds it, or while a submission names it that has not ended, though no lane may have
- * seen that yet:
+ * No import is LEAVING while a lane holds it, or while a submission names it that has not ended, even if no lane has
+ * seen that submission yet:
  *
- * rank:    used = n;    fence;  m = mapped;  submit n, if m is the generation; else export it again, and look again
+ * rank:    used = n;    fence;  m = mapped;  submit n, if m is the generation; else export it again, and check again
  * router:  mapped = LEAVING;  fence;  u = used;  unmap, mapped = 0, if u <= ended; else mapped = generation again
  *
- * If the router's load does not see n, then its fence is before the rank's, which therefore sees LEAVING, or 0: the
- * rank exports again, over the socket, and submits n when it has the answer, by which time it is mapped anew (the same
- * generation, so that submissions that named it before find it as well). If the load sees n, then n > ended until the
- * lanes have ended n, and nothing is unmapped. `ended` is stored with release when no copy of submissions up to that
- * number is under way, so unmapping comes after those. What is REPLACED waits for the last submission that `used` told
- * of when it was replaced.
+ * If the router's load does not see n, then its fence is before the rank's, which therefore sees LEAVING, or 0. The
+ * rank then exports again, over the socket, and submits n when it has the answer. By then the import is mapped anew,
+ * with the same generation, so that submissions that named it before find it as well. If the load sees n, then n >
+ * ended until the lanes have ended n, and nothing is unmapped. `ended` is stored with release when no copy of
+ * submissions up to that number is under way, so unmapping comes after those copies. A REPLACED import waits for the
+ * last submission that `used` named when it was replaced.
  *
  * A **foreign rank** is a rank of another domain, into whose memory this router's GPUs put. It exports its receive
  * buffers here as well, under the same names, and they are mapped for those GPUs alone. The protocol is the same, over
- * cells in this router's arena; but as no submission comes here, `ended` is told by the foreign rank's own router, in
- * `over` of its ring: a submission has ended here when its call is over. What is put for a call is put before that
- * (WAIT_PUT), or its job has failed; and who puts holds the import. Once the foreign rank has gone, all of its
- * submissions have ended.
+ * cells in this router's arena. But no submission comes here, so the foreign rank's own router stores `ended`, in
+ * `over` of its ring: a submission has ended here when its call is over. All that is put for a call is put before that
+ * (WAIT_PUT), or its job has failed; and the lane that puts holds the import. Once the foreign rank has gone, all of
+ * its submissions have ended.
  */
 #ifndef FERRY_ROUTER_GPU_IMPORTS_H
 #define FERRY_ROUTER_GPU_IMPORTS_H
@@ -62,15 +63,17 @@ struct ferry_import {
 	uint32_t index;
 	uint64_t generation;
 	struct ferry_mapping mapping;
-	struct ferry_put_target_map *put_targets; /* NULL: nobody puts into it yet; the mapper, under the lock, once */
+	/* NULL: no other GPU puts into it yet; the mapper, under the lock, once */
+	struct ferry_put_target_map *put_targets;
 	uint32_t nlandings;
-	struct ferry_later_export *later; /* what maps it for others, once these are known; NULL: nothing; mapper */
+	/* descriptors to map it for other GPUs, once those are known; NULL: none; mapper */
+	struct ferry_later_export *later;
 	enum ferry_import_state state;    /* under the lock, like all that follows */
 	uint32_t users;                   /* lanes' copies */
 	uint64_t last;                    /* REPLACED: the last submission that may name it */
-	bool taken;                       /* or exported, since the last sweep */
+	bool taken;                       /* taken by a lane or exported, since the last sweep */
 	bool comes_back;                  /* the rank has exported it again after it was idle; constant */
-	uint64_t seen_used, used_ns;      /* what its cell said at the last sweep; when a sweep last saw it used */
+	uint64_t seen_used, used_ns;      /* `used` of its cell at the last sweep; when a sweep last saw it used */
 	struct ferry_import *next;        /* in the list; or about to be unmapped */
 };
 
@@ -81,23 +84,27 @@ struct ferry_imports {
 	bool foreign_rank;
 	_Atomic(struct ferry_gpu *) gpu; /* NULL: not mapped (yet), or a foreign rank; mapper, release */
 	struct ferry_export_cell *cells; /* the rank's, in the arena; NULL once abandoned; under the lock */
-	struct ferry_import *table[FERRY_MOST_EXPORTS]; /* those MAPPED; under the lock */
+	struct ferry_import *table[FERRY_MOST_EXPORTS]; /* the MAPPED ones; under the lock */
 	struct ferry_import *list; /* all but LEAVING ones, by their last use, the latest first; under the lock */
 	uint32_t nreplaced;        /* under the lock */
 	uint64_t idled[FERRY_MOST_EXPORTS]; /* the generation of that index that was last idle; mapper */
-	uint64_t kept;                      /* bytes that stay though they are idle, as the GPU was told; mapper */
-	/* other GPUs of the job's ranks that reach this one's memory; who makes the job ready, before it says so */
+	uint64_t kept;                      /* idle bytes that stay, as ferry_gpu_keep was told; mapper */
+	/*
+	 * other GPUs of the job's ranks that reach this one's memory; the thread that makes the job ready, before
+	 * `ready`
+	 */
 	struct ferry_gpu *others[FERRY_MAX_RANKS];
 	uint32_t nothers;
-	bool awaits_others; /* they are not all known, and exports come already; before any does, then the mapper's */
+	/* other GPUs are not all known, and exports come already; set before any comes, then the mapper's */
+	bool awaits_others;
 	uint32_t later_pieces;  /* that were kept meanwhile; mapper */
 	uint32_t users;         /* of all its imports; under the lock */
-	bool shut;              /* there are to be none any more; under the lock */
-	pthread_cond_t quiet;   /* there are none */
-	_Atomic uint64_t ended; /* submissions up to this one have ended: whoever ends them, release */
+	bool shut;              /* no lane may take one any more; under the lock */
+	pthread_cond_t quiet;   /* no lane holds one */
+	_Atomic uint64_t ended; /* submissions up to this one have ended; the lane that ends them, release */
 	/*
-	 * a foreign rank's: in its domain's arena, NULL: not ready; who makes the job ready, or has it come from
-	 * another router, release. Then `ended`, by who ends it
+	 * a foreign rank's: `over` in its domain's arena; NULL: not ready. Stored with release by the thread that makes
+	 * the job ready, or adopts it. At the end `ended`, by the thread that ends the foreign rank
 	 */
 	_Atomic(const _Atomic uint64_t *) over;
 };
@@ -107,8 +114,8 @@ void ferry_imports_init(struct ferry_imports *imports, uint32_t rank, const uint
                         struct ferry_export_cell *cells, bool foreign_rank);
 
 /**
- * A foreign rank's: from now on it may export. All other GPUs are known, or it awaits them. Who makes the job ready, or
- * has the foreign rank come from another router; who ends the foreign rank's part has it follow `ended`.
+ * From now on a foreign rank may export: all other GPUs are known, or the table awaits them. Called by the thread that
+ * makes the job ready, or adopts it. The thread that ends the foreign rank passes `ended`.
  */
 static inline void ferry_imports_follow(struct ferry_imports *imports, const _Atomic uint64_t *over)
 {
@@ -134,8 +141,8 @@ static inline bool ferry_imports_are_open(const struct ferry_imports *imports)
 void ferry_imports_other(struct ferry_imports *imports, struct ferry_gpu *gpu);
 
 /**
- * The rank comes from another router, and exports at once: what it has exported as put targets is mapped for others
- * when all ranks have come, by ferry_imports_land_later. Before it exports anything.
+ * The rank comes from another router, and exports at once: its put targets are mapped for other GPUs when all ranks
+ * have come, by ferry_imports_land_later. To be called before it exports anything.
  */
 static inline void ferry_imports_await_others(struct ferry_imports *imports)
 {
@@ -145,10 +152,10 @@ static inline void ferry_imports_await_others(struct ferry_imports *imports)
 /* ---- lanes: any thread ---- */
 
 /**
- * `bytes` bytes from where the name points, mapped until the import is released, for copies of the rank's own lanes
- * (gpu: NULL) or for pushes of that GPU. Never waits for a mapping. ferryInvalidUsage, with the values: no such index,
- * another generation, it reaches beyond what was exported, or it has not been exported as a put target for that GPU.
- * ferryRemoteError once it is shut.
+ * Finds `bytes` bytes from where the name points, mapped until the import is released, for copies of the rank's own
+ * lanes (gpu: NULL) or for pushes of that GPU. Never waits for a mapping. ferryInvalidUsage, with the values: no such
+ * index, another generation, it reaches beyond the exported bytes, or it has not been exported as a put target for that
+ * GPU. ferryRemoteError once the table is shut.
  */
 ferryResult_t ferry_imports_take(struct ferry_imports *imports, const struct ferry_buffer_name *name, uint64_t bytes,
                                  const struct ferry_gpu *gpu, char **address, struct ferry_import **held);
@@ -157,8 +164,9 @@ ferryResult_t ferry_imports_take(struct ferry_imports *imports, const struct fer
 void ferry_imports_release(struct ferry_import *held);
 
 /**
- * The rank has left its lanes, as it leaves or its job has failed: from now on nobody puts into its memory either.
- * Returns when who did has released it, which takes as long as the copies under way. By who ends the rank's part.
+ * The rank has left its lanes, as it leaves or its job has failed: from now on no lane may put into its memory either.
+ * Returns when all lanes that did have released it, which takes as long as the copies under way. Called by the thread
+ * that ends the rank.
  */
 void ferry_imports_shut(struct ferry_imports *imports);
 
@@ -175,41 +183,44 @@ static inline void ferry_imports_ended(struct ferry_imports *imports, uint64_t s
 ferryResult_t ferry_imports_open(struct ferry_imports *imports, struct ferry_gpus *gpus);
 
 /**
- * Maps what the rank exports, in the place of an older generation of that index; the same generation again only says
- * that it is mapped, and, now exported as a put target, maps it for the other GPUs, too. Descriptors that are kept are
- * -1 afterwards. Errors: ferryInvalidArgument (an older generation, another GPU, the same generation with other bytes),
- * ferryRefused (too many replaced ones are still in use), those of ferry_gpu_map. The index then names what it named
- * before.
+ * Maps what the rank exports, in the place of an older generation of that index. The same generation again only tells
+ * the rank that it is mapped, and, if it is now exported as a put target, maps it for the other GPUs, too. Descriptors
+ * that are kept become -1. Errors: ferryInvalidArgument (an older generation, another GPU, the same generation with
+ * other bytes), ferryRefused (too many replaced ones are still in use), those of ferry_gpu_map. After an error the
+ * index names what it named before.
  */
 ferryResult_t ferry_imports_map(struct ferry_imports *imports, const struct ferry_exported *exported, int *descriptors);
 
 /**
- * All ranks have come: maps for the other GPUs what has been exported as a put target, older generations too, and from
- * now on at once. Errors: those of ferry_gpu_map; the rest is mapped by another call.
+ * All ranks have come: maps for the other GPUs all that has been exported as a put target, older generations too, and
+ * from now on at once. Errors: those of ferry_gpu_map; another call maps the rest.
  */
 ferryResult_t ferry_imports_land_later(struct ferry_imports *imports);
 
 /**
- * That has failed. A foreign rank's calls go on meanwhile, by its own router, and its memory is freed behind them,
- * which may be why: what could not be mapped is forgotten, and the rest may be mapped by another call. `used` does not
- * tell whether it is named still: other memory may have the index by now. Who does name it finds nothing to put into.
- * False: the rank is no foreign rank.
+ * After ferry_imports_land_later has failed for a foreign rank: forgets the import that could not be mapped; another
+ * call may map the rest. The foreign rank's calls go on meanwhile, by its own router, and it may have freed that
+ * memory, which may be the reason. `used` does not say whether a submission still names it: other memory may have the
+ * index by now. A lane that does name it finds nothing to put into. Returns false if the rank is no foreign rank.
  */
 bool ferry_imports_do_without(struct ferry_imports *imports);
 
-/** Forgets what the index names, as soon as nobody uses it. Nothing happens where it names nothing. */
+/** Unmaps what the index names, as soon as it is not used. Does nothing where it names nothing. */
 void ferry_imports_forget(struct ferry_imports *imports, uint32_t index);
 
-/** Whether something that the index has named is to be forgotten and used still. */
+/** Whether an import that the index has named is to be unmapped, and still used. */
 bool ferry_imports_keep(struct ferry_imports *imports, uint32_t index);
 
 /**
- * Unmaps what is REPLACED and not used any more, and what is idle at that time (ferry_now_ns). Nanoseconds until it
- * should be called again, -1: not before something is mapped.
+ * Unmaps REPLACED imports that are not used any more, and imports that are idle at that time (ferry_now_ns). Returns
+ * nanoseconds until it should be called again, -1: not before something is mapped.
  */
 int64_t ferry_imports_sweep(struct ferry_imports *imports, uint64_t now);
 
-/** Unmaps all that nobody uses, idle or not: the rank exports it again when it needs it. True if some was. */
+/**
+ * Unmaps all imports that no lane uses, idle or not: the rank exports them again when it needs them. True if there were
+ * any.
+ */
 bool ferry_imports_clear(struct ferry_imports *imports);
 
 /**
