@@ -142,14 +142,14 @@ if(NOT SANITIZE)
   expect("${output}" "^${folder}/libferry-nccl.so\n$" "what libnccl.so.2 of the folder is the name of")
 endif()
 
-# The README prints the example that has just run.
-file(READ ${SOURCE}/README.md readme)
+# The tutorial prints the example that has just run.
+file(READ ${SOURCE}/docs/tutorial.md tutorial)
 file(READ ${SOURCE}/bench/examples/allreduce.c program)
 string(REGEX REPLACE "^/\\*[^\n]*\n/\\*[^\n]*\n" "" program "${program}")
 string(REPLACE "\t" "    " program "${program}")
-string(FIND "${readme}" "```c\n${program}```" position)
+string(FIND "${tutorial}" "```c\n${program}```" position)
 if(position EQUAL -1)
-  message(FATAL_ERROR "README.md does not print bench/examples/allreduce.c as it is")
+  message(FATAL_ERROR "docs/tutorial.md does not print bench/examples/allreduce.c as it is")
 endif()
 
 file(REMOVE_RECURSE ${WORK})
