@@ -268,7 +268,7 @@ static inline int check_devices(void)
 /*
  * Ranks of this process that share a GPU share its context, too. There a kernel's first launch behind a call that waits
  * holds up what other streams get after it, among it the other rank's call, which the first one waits for: CUDA's lazy
- * loading, and docs/architecture.md ("How a stream waits").
+ * loading, and docs/design/waiting.md ("How a stream waits").
  */
 static inline void check_load_early(void)
 {

@@ -193,7 +193,7 @@ static int a_stream_of_another_gpu_is_refused(void)
 	return places_close(places, &gang);
 }
 
-#define STREAMS 16 /* how many may wait at a time; docs/architecture.md tells why not any number */
+#define STREAMS 16 /* how many may wait at a time; docs/design/waiting.md tells why not any number */
 #define MOST_STREAMS 40
 
 static int replace_stream(struct place *place)
@@ -498,7 +498,7 @@ static int memory_calls_beside(enum use use)
 	return places_close(places, &gang);
 }
 
-/* Not kept: the driver waits for the call in a lock that the lanes need (docs/architecture.md). */
+/* Not kept: the driver waits for the call in a lock that the lanes need (docs/design/waiting.md). */
 static int memory_is_freed_beside_calls_under_way(void)
 {
 	return memory_calls_beside(BY_FREE);
