@@ -24,8 +24,10 @@
 #define MOST_REFUSED 16 /* requests of a client that is no rank: each RANK may have made an arena, and taken it away */
 #define RETRY_MS 1000 /* how long the listener rests before it is seen whether there is a descriptor again */
 
-/* A descriptor to let go of when there are no others: without it nobody could be told, and the listener would not come
- * to rest. */
+/*
+ * A descriptor to close when there are no others: without it the router could not refuse a client, and the listener
+ * would not come to rest.
+ */
 static int spare_descriptor(const struct ferry_clients *clients)
 {
 	return fcntl(clients->event, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
@@ -53,7 +55,10 @@ static void client_free(struct ferry_client *client)
 	free(client);
 }
 
-/* It has said so to another router: where the one before this died, it may go without a word to this one. */
+/*
+ * The rank has told another router so: where the router before this one died, it may close its connection without
+ * DETACH.
+ */
 static bool has_left(const struct ferry_job *job, uint32_t rank)
 {
 	bool mapped = job->adoption || atomic_load_explicit(&job->ready, memory_order_acquire);
@@ -201,7 +206,7 @@ static void refuse_for_want(struct ferry_clients *clients, int error)
 		ferry_attach_reply(descriptor, ferrySystemError, ferry_last_message(), -1);
 		close(descriptor);
 	}
-	clients->spare = spare_descriptor(clients); /* -1: somebody was quicker; see wait_for_events */
+	clients->spare = spare_descriptor(clients); /* -1: another thread was quicker; see wait_for_events */
 }
 
 static ferryResult_t check_connections(const struct ferry_clients *clients, const struct ferry_tenant *tenant)
@@ -252,11 +257,11 @@ static void client_accept(struct ferry_clients *clients)
 	clients->all[clients->count++] = client;
 }
 
-/* ---- who is slow ---- */
+/* ---- slow clients ---- */
 
 /*
- * Milliseconds until the first of those who are in the middle of a message has had long enough, by `now`; -1: nobody
- * is. One that says no more would keep its place for ever.
+ * Milliseconds until the first of the clients that are in the middle of a message has had long enough, by `now`; -1:
+ * there is none. Without this, a client that sends no more would keep its place for ever.
  */
 static int patience_left_ms(const struct ferry_clients *clients, uint64_t now)
 {
@@ -291,7 +296,7 @@ static void close_slow(struct ferry_clients *clients)
 
 /* ---- the connection thread's turn ---- */
 
-/* The file has been read again. Whoever is here stays, also who would not be let in any more. */
+/* The file has been read again. Clients that are connected stay, also those that would be refused now. */
 static void take_tenants(struct ferry_clients *clients)
 {
 	struct ferry_jobs *jobs = clients->jobs;
@@ -334,9 +339,8 @@ static bool poll_set(struct ferry_clients *clients)
 }
 
 /*
- * poll. Without a spare descriptor the listener rests, and it is seen each second, and whenever a client did something,
- * whether there is one again: nobody tells when another part of the process, or whoever lowered the limit, has let go
- * of it.
+ * poll. Without a spare descriptor the listener rests, and the router tries each second, and after each client's event,
+ * to get one again: no event says that another part of the process has closed one, or that the limit was raised.
  */
 static int wait_for_events(struct ferry_clients *clients, int timeout)
 {

@@ -50,7 +50,7 @@ static void fill_head(struct ferry_jobs *jobs, struct ferry_counters *head)
 	}
 }
 
-/* Not the key, which lets whoever has it in; each user has keys of its own. */
+/* Not the key, as every client that has it may join; each user has keys of its own. */
 static uint32_t name_of(const struct ferry_job *job)
 {
 	uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */

@@ -98,21 +98,21 @@ void ferry_job_welcome(struct ferry_job *job, uint32_t rank, int client, uint32_
 			ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message());
 		return;
 	}
-	/* Answered first: who is counted has the arena, so that the next router may get it from him. */
+	/* Answered first: a rank that is counted has the arena, so the next router can get it from that rank. */
 	if (ferry_attach_answer(client, ferrySuccess, flags, why, handed))
-		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone, which is told elsewhere */
+		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone: poll reports that */
 	atomic_fetch_or_explicit(&arena->header->present, 1ull << rank, memory_order_relaxed);
 	atomic_fetch_add_explicit(&arena->header->attached, 1, memory_order_release);
 	ferry_futex_wake(&arena->header->attached, -1, true);
 }
 
 /*
- * Those that wait for something in the arenas. The connection thread may be mapping the other domains' arenas, and this
- * be another thread: until that is done, ranks that wait there look for themselves.
+ * Wakes ranks that wait for something in the arenas. The connection thread may be mapping the other domains' arenas,
+ * while this is another thread: until that is done, ranks that wait there poll by themselves.
  */
 static void ring_ranks(const struct ferry_job *job)
 {
-	/* a job that ranks bring comes with all of them */
+	/* an adopted job comes with all arenas */
 	bool known = job->imported_arena || atomic_load_explicit(&job->ready, memory_order_acquire);
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
 		/* once: a rank may attach meanwhile, where the job thread fails the job */
@@ -187,7 +187,7 @@ void ferry_job_repeat(struct ferry_job *job)
  */
 static bool announced_by_rank(const struct ferry_job *job, char *text, size_t bytes, ferryResult_t *code)
 {
-	/* a job that ranks bring was ready before, and its arenas are known */
+	/* an adopted job was ready before, and its arenas are known */
 	bool ready = atomic_load_explicit(&job->ready, memory_order_acquire) || job->adoption;
 	char message[FERRY_MESSAGE_BYTES];
 	uint32_t theirs;
@@ -237,8 +237,8 @@ ferryResult_t ferry_job_add_plan(struct ferry_job *job, uint32_t rank, const voi
 	if (!job->adoption && !atomic_load_explicit(&job->ready, memory_order_acquire))
 		return ferry_fail(ferryInvalidUsage, "plan %016" PRIx64 " before the job was ready", hash);
 	/*
-	 * While the job is adopted all ranks give what they have; of those with lanes of their own rank 0 alone takes
-	 * plans back.
+	 * While the job is adopted all ranks hand over their plans. Of ranks with lanes of their own rank 0 alone drops
+	 * plans.
 	 */
 	bool moved = job->remote_ranks[rank] || (job->adoption && is_to_be_moved(job, rank));
 	return ferry_job_plans_add(&job->plans, job->adoption && !moved ? 0 : rank, moved, blob, bytes);
@@ -291,8 +291,8 @@ static void start(struct ferry_job *job, uint32_t parity, uint64_t seq, struct f
 	atomic_store_explicit(&run->plan, plan, memory_order_relaxed);
 	atomic_store_explicit(&run->seq, seq, memory_order_release);
 	/*
-	 * After it: who looks in between must see a call that came or one that runs. Whoever may act on that needs
-	 * `admit`, held here.
+	 * After seq: a thread that reads in between must see either a call that came or one that runs. A thread that
+	 * acts on that needs `admit`, held here.
 	 */
 	atomic_store_explicit(&run->last, seq, memory_order_release);
 }
@@ -337,7 +337,7 @@ static void admit_parity(struct ferry_job *job, uint32_t parity)
 	start(job, parity, seq, entry);
 }
 
-/* Without the lock, which would pass from core to core with every look. */
+/* Without the lock, whose cache line would pass from core to core with every check. */
 bool ferry_job_may_admit(struct ferry_job *job)
 {
 	if (!atomic_load_explicit(&job->ready, memory_order_acquire))

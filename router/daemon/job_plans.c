@@ -61,7 +61,10 @@ void ferry_job_release_plan(struct ferry_job_plan *plan)
 	atomic_fetch_sub_explicit(&plan->users, 1, memory_order_release);
 }
 
-/* Room for one more, at most as many as there are buckets. Those who look see the old array or the new one, whole. */
+/*
+ * Makes room for one more, at most as many as there are buckets. A thread that reads sees the old array or the new one,
+ * whole.
+ */
 static bool grow(struct ferry_job_plans *plans)
 {
 	uint32_t nbuckets = plans->nbuckets ? 2 * plans->nbuckets : 64;

@@ -16,14 +16,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LOOK_US 1000000 /* how long it sleeps before it looks whether its job is over */
+#define LOOK_US 1000000 /* how long it sleeps before it checks whether its job is over */
 
 /* All but `asked` is written before the job thread sees it. */
 struct ferry_job_thread {
 	struct ferry_workers *workers;
 	bool lock; /* the staging */
 	pthread_t thread;
-	int client; /* who has asked for the job to be made ready */
+	int client; /* the client that has asked for the job to be made ready */
 	/* 0 to 1 by the connection thread, to 2 by the job thread, when it has answered, or ends unasked */
 	_Atomic uint32_t asked;
 	_Atomic bool joined; /* the job's ranks have gone; the reaper */
@@ -38,7 +38,7 @@ static void report_ready(struct ferry_job *job)
 	ferry_futex_wake(&header->ready, -1, true);
 }
 
-/* Nobody waits for an answer: the connection thread looks (router/failover/adoption.c). */
+/* No client waits for an answer: the connection thread polls `opened` (router/failover/adoption.c). */
 static void open_imported_arena(struct ferry_job *job)
 {
 	ferry_remote_ranks_find_reach(job);
@@ -91,14 +91,14 @@ static bool has_work(struct ferry_workers *workers, struct ferry_job *job, uint6
 	return found;
 }
 
-/* False: somebody has asked meanwhile, and is to be answered first. */
+/* False: a client has asked meanwhile, and is to be answered first. */
 static bool end_unasked(struct ferry_job_thread *job_thread)
 {
 	uint32_t asked = 0;
 	return atomic_compare_exchange_strong(&job_thread->asked, &asked, 2) || asked == 2;
 }
 
-/* The job is dead. Ranks that have not heard of it yet may be kept from that by one that writes over it. */
+/* The job is dead. Stays, as another rank may overwrite the failure before all ranks have read it. */
 static void stay_by(struct ferry_job *job)
 {
 	struct ferry_doorbell *bell = &job->shared.arenas[job->domain].header->router;

@@ -250,8 +250,8 @@ static void end_job(struct ferry_ending *ending)
 }
 
 /*
- * Its staging counts no more from here on, though it is freed a little later: who starts the next job behind this one
- * is not to be refused for that.
+ * Its staging counts no more from here on, though it is freed a little later: a client that starts the next job after
+ * this one must not be refused for that.
  */
 void ferry_jobs_destroy(struct ferry_jobs *jobs, struct ferry_job *job)
 {

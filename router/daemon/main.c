@@ -202,7 +202,7 @@ static void on_terminate(int number)
 	ferry_router_drain(running);
 }
 
-/* Who reads the tenants again. */
+/* The thread that reads the tenants again. */
 static struct {
 	pthread_t thread;
 	bool begun;
@@ -253,7 +253,7 @@ static int fail(const char *doing)
 	return EXIT_FAILED;
 }
 
-/* Whoever started a daemon waits for the command's end: in the foreground it would not come. */
+/* The process that started a daemon waits for the command's end: in the foreground it would not come. */
 static void exit_for_want(const char *what)
 {
 	ferry_fail(ferrySystemError, "%s: %s%s", what, strerror(errno), ferry_ulimit_threads_hint(errno));
@@ -286,15 +286,15 @@ static void go_to_background(struct arguments *arguments)
 	if (null > 2)
 		close(null);
 	/*
-	 * What it inherited belongs to others, who may wait until all of it is closed: mpiexec waits for its ranks'
-	 * pipes.
+	 * Inherited descriptors belong to other processes, which may wait until all copies are closed: mpiexec waits
+	 * for its ranks' pipes.
 	 */
 	arguments->ready_fd = dup2(ready[1], 3) == 3 ? 3 : ready[1];
 	fcntl(arguments->ready_fd, F_SETFD, FD_CLOEXEC);
 	close_range((unsigned)arguments->ready_fd + 1, ~0u, 0);
 }
 
-/* A daemon has nobody to tell any more; and whoever started it may wait for the end of its output. */
+/* A daemon's output has no reader any more, and the process that started it may wait for the end of its output. */
 static void fall_silent(void)
 {
 	int null = open("/dev/null", O_RDWR);
@@ -353,7 +353,7 @@ static int read_environment(struct arguments *arguments)
 	return EXIT_DONE;
 }
 
-/* The others of this run have removed its directory: a spare that has just begun is about to be told to end, too. */
+/* The other routers of this run have removed its directory: a spare that has just begun is about to be ended, too. */
 static bool run_is_over(const struct arguments *arguments)
 {
 	return arguments->spare && arguments->private_directory && access(arguments->router.directory, F_OK);
@@ -375,7 +375,7 @@ static int start(const struct arguments *arguments)
 	}
 	ferryResult_t result = ferry_router_start(&arguments->router, &running);
 	if (result == ferryInvalidUsage && (arguments->daemon || arguments->spare))
-		/* there is one, which is all that who starts a daemon wants: ranks do it at the same time */
+		/* there is a router, which is all that the starter of a daemon wants: ranks do it at the same time */
 		return EXIT_TAKEN;
 	if (result) {
 		if (run_is_over(arguments))

@@ -132,7 +132,7 @@ static const struct hierarchy v2 = {{"memory.max", "memory.high", NULL},
                                     "memory.current",
                                     {"inactive_file", "active_file", NULL}};
 
-/* What files are cached there is given back before anybody is killed. */
+/* The kernel gives back cached files before it kills a process. */
 static void read_group(struct reader *reader, const char *folder, const struct hierarchy *hierarchy)
 {
 	char path[PATH + 64], who[2 * PATH];
@@ -199,8 +199,8 @@ static bool find_mount(const struct reader *reader, const struct hierarchy *hier
 }
 
 /*
- * A limit of any group above counts too. In a container the path may be one that only the host sees: then the top of
- * what is mounted is the group.
+ * A limit of any group above counts too. In a container the path may be one that only the host sees: then the group is
+ * the top of the mounted hierarchy.
  */
 static void read_groups(struct reader *reader, const struct hierarchy *hierarchy)
 {

@@ -82,7 +82,7 @@ ferryResult_t ferry_quota_take(struct ferry_quota *quota, uint64_t asked, bool w
 {
 	struct ferry_memory memory;
 	ferry_memory_read(&quota->question, &memory, NULL);
-	/* What is being freed is there soon; what is promised is there no more. */
+	/* Memory that is being freed is there soon; memory that is promised is not there any more. */
 	uint64_t left = memory.left + at_most(atomic_load(&quota->freeing), UINT64_MAX - memory.left);
 	left -= at_most(left, promised);
 	uint64_t limit_left = quota->limit - at_most(quota->limit, quota->used);

@@ -43,7 +43,7 @@ static ferryResult_t attach_rank(struct ferry_jobs *jobs, struct ferry_client *c
 			ferry_jobs_destroy(jobs, job);
 		return result;
 	}
-	/* the job thread may look at it meanwhile, to tell who is there that it has failed the job */
+	/* the job thread may read it meanwhile, to wake the ranks that are there after it has failed the job */
 	__atomic_store_n(&job->shared.rank_domain[message->rank], (uint8_t)message->domain, __ATOMIC_RELAXED);
 	job->shared.arenas[job->domain].header->rank_domain[message->rank] = (uint8_t)message->domain;
 	result = check_foreign_rank(jobs, message);
@@ -92,7 +92,7 @@ static ferryResult_t adopt(struct ferry_jobs *jobs, struct ferry_client *client)
 	if (result)
 		return result;
 	if (ferry_attach_answer(client->descriptor, ferrySuccess, 0, "", handed))
-		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone, which is told elsewhere */
+		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone: poll reports that */
 	return ferrySuccess;
 }
 
@@ -170,8 +170,9 @@ static ferryResult_t drop_plan(struct ferry_jobs *jobs, struct ferry_client *cli
 }
 
 /*
- * Who has the answer may free what this router has copied. *handed: the reaper answers, and tells the others. Without a
- * descriptor for that the rank is not answered well, closes its connection, and waits for what is done then.
+ * A rank that has the answer may free the buffers that this router has copied. *handed: the reaper answers, and sets
+ * the rank's bits in the arena. Without a descriptor for that the answer is an error; the rank then closes its
+ * connection, and waits for `released`.
  */
 static ferryResult_t detach(struct ferry_jobs *jobs, struct ferry_client *client, bool *handed)
 {
@@ -263,5 +264,5 @@ void ferry_request_serve(struct ferry_jobs *jobs, struct ferry_client *client)
 	}
 	client->refused += result && !client->job;
 	if (ferry_attach_reply(client->descriptor, result, result ? ferry_last_message() : "", descriptor))
-		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone, which is told elsewhere */
+		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone: poll reports that */
 }

@@ -25,7 +25,7 @@ struct ferry_router {
 	uint32_t idle_exit_ms;
 	pthread_t thread; /* the connection thread */
 	_Atomic uint32_t stopping;
-	_Atomic uint32_t removed; /* 1: the socket; connection thread, or whoever stops the router */
+	_Atomic uint32_t removed; /* 1: the socket; connection thread, or the thread that stops the router */
 	pthread_mutex_t lock;     /* of `done` */
 	pthread_cond_t over;
 	bool done; /* ferry_router_wait may return */
@@ -49,7 +49,7 @@ static void report_done(struct ferry_router *router)
 }
 
 /*
- * Until an idle router leaves, although somebody reads its counters; -1: it stays, as long as other clients are there.
+ * Until an idle router leaves, although a client reads its counters; -1: it stays, as long as other clients are there.
  */
 static int left_ms(const struct ferry_router *router, uint64_t idle_since)
 {
@@ -79,9 +79,9 @@ static void *connection_main(void *argument)
 		}
 		if (!router->jobs.workers.jobs && left_ms(router, idle_since) == 0) {
 			/*
-			 * Nobody came for long. Who has connected since, and who still does where the socket has no
-			 * file, is not served any more: it is reset when the listener is closed, and starts another
-			 * router.
+			 * No client came for long. A client that has connected since, or still does where the socket
+			 * has no file, is not served any more: its connection is reset when the listener is closed, and
+			 * it starts another router.
 			 */
 			remove_socket(router);
 			report_done(router);
@@ -106,8 +106,7 @@ static ferryResult_t read_settings(struct ferry_router *router, const struct fer
 	struct ferry_priority *priority = options->nice ? &router->priority : NULL;
 	ferryResult_t result = ferry_env_integer("FERRY_WORKERS", 1, FERRY_MAX_RANKS,
 	                                         workers_default(options->layout, options->domain), workers);
-	/* Where there are cores to spare, a worker that looks again for a while saves its waker a system call per
-	 * slice. */
+	/* Where there are cores to spare, a worker that spins for a while saves its waker a system call per slice. */
 	if (!result)
 		result = ferry_env_integer("FERRY_SPIN_US", 0, 1000000,
 		                           options->layout->domains[options->domain].ncpus >= SPIN_CPUS ? SPIN_US : 0,
@@ -186,7 +185,8 @@ static struct ferry_router *router_new(const struct ferry_router_options *option
 	router->jobs.layout = *options->layout;
 	router->jobs.domain = options->domain;
 	router->jobs.config = options->config;
-	router->jobs.process = ferry_process_open(getpid()); /* an old kernel has none: nobody takes its place then */
+	/* an old kernel has none: then no router takes its place */
+	router->jobs.process = ferry_process_open(getpid());
 	router->idle_exit_ms = options->idle_exit_ms;
 	ferry_mapper_init(&router->jobs.mapper, options->lost);
 	ferry_reaper_init(&router->jobs.reaper);

@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MOST_GROUPS 1024        /* that a process is in and that are looked at */
+#define MOST_GROUPS 1024        /* of one process that are checked */
 #define ENTRY_BYTES (16u << 10) /* of the user database */
 
 enum member_kind { ANYBODY, USER, GROUP };
@@ -104,7 +104,7 @@ static bool is_number(const char *word, uint32_t *number)
 	errno = 0;
 	unsigned long long value = isdigit((unsigned char)*word) ? strtoull(word, &end, 10) : UINT64_MAX;
 	*number = (uint32_t)value;
-	return value < UINT32_MAX && !errno && !*end; /* the last one is nobody's (chown(2)) */
+	return value < UINT32_MAX && !errno && !*end; /* the last number is no user's (chown(2)) */
 }
 
 /* By number, or by name as the system knows it now. */
@@ -202,7 +202,7 @@ static ferryResult_t read_line(struct reader *reader, char *line)
 	                  reader->file, reader->line, name);
 }
 
-/* Who may write it decides who may use the router. */
+/* A user that may write it decides which users may use the router. */
 static ferryResult_t open_file(const char *file, FILE **opened)
 {
 	struct stat status;
@@ -269,7 +269,7 @@ void ferry_tenants_free(struct ferry_tenants *tenants)
 	free(tenants);
 }
 
-/* ---- who is whose ---- */
+/* ---- standing ---- */
 
 uint32_t ferry_tenants_count(const struct ferry_tenants *tenants)
 {
@@ -302,7 +302,7 @@ ferryResult_t ferry_tenants_judge(const struct ferry_tenants *tenants, int conne
 	socklen_t bytes = sizeof peer, group_bytes = MOST_GROUPS * sizeof *groups;
 	if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &bytes))
 		return ferry_fail(ferrySystemError, "SO_PEERCRED: %s", strerror(errno));
-	/* Of who is in more, or where the kernel does not tell: the first one alone. */
+	/* A process in more groups, or where the kernel does not say: its first group alone counts. */
 	if (!tenants || getsockopt(connection, SOL_SOCKET, SO_PEERGROUPS, groups + 1, &group_bytes))
 		group_bytes = 0;
 	groups[0] = peer.gid;

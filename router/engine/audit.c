@@ -40,7 +40,7 @@ static bool say_number(const struct number *number, uint32_t rank, char *text)
 	return false;
 }
 
-/* rank: the one that looks. */
+/* rank: the rank whose lane checks. */
 static bool number_fits(const struct number *number, uint32_t parity, uint32_t rank, char *text)
 {
 	bool fits = number->value >= number->least && number->value <= number->most &&
@@ -112,7 +112,7 @@ static bool counter_fits(uint64_t value, uint64_t seq, uint32_t most)
 
 /* What a counter says, and can say. */
 struct slices {
-	const char *verb; /* of what is looked at: "has published", "waits for" */
+	const char *verb; /* of the counter's writer or reader: "has published", "waits for" */
 	uint64_t value;
 	uint32_t least, most;
 };
@@ -125,14 +125,17 @@ static bool say_slices(const struct slices *slices, const char *subject, uint64_
 	return false;
 }
 
-/* The last call of its parity that whoever executes the instruction says is over. */
+/* The last call of its parity that the rank or router that executes the instruction has finished. */
 static uint64_t finished_by(const struct ferry_job_arenas *shared, const struct ferry_instr *instr, uint32_t parity)
 {
 	return acquire(ferry_opcode_is_work(instr->opcode) ? &shared->arenas[instr->owner].header->finished[parity]
 	                                                   : &ferry_rank_line(shared, instr->owner)->finished[parity]);
 }
 
-/* An instruction's gates; *slices: the one that does not fit. Whoever has finished the call has published all of it. */
+/*
+ * Checks an instruction's gates; *slices: the one that does not fit. A rank or router that has finished the call has
+ * published all of it.
+ */
 static bool gates_fit(const struct ferry_job_arenas *shared, const struct ferry_plan *plan,
                       const struct ferry_instr *instr, const struct ferry_gate *gates, uint32_t ngates, uint64_t seq,
                       struct slices *slices)
@@ -267,7 +270,7 @@ void ferry_audit_lane_rank(struct ferry_lane_rank *lane_rank)
 
 /* ---- a job's works ---- */
 
-/* Workers publish meanwhile: what they have told, then the counter, then what they were about to tell. */
+/* Workers publish meanwhile: so this reads what they have logged, then the counter, then what they are about to log. */
 static bool work_fits(const struct ferry_job *job, const struct ferry_plan *plan, const struct ferry_work *work,
                       uint64_t seq, struct slices *slices)
 {

@@ -65,7 +65,7 @@ static ferryResult_t read_parts(const struct ferry_submission *head, const void 
 		if (from[peer].receive_length && receive_end > reach[FERRY_DIR_H2D])
 			reach[FERRY_DIR_H2D] = receive_end;
 	}
-	/* A COPY moves what is sent to where it is received. */
+	/* A COPY moves a rank's own part of the send buffer to its place in the receive buffer. */
 	if (rank >= head->nparts || parts->send_lengths[rank] != parts->receive_lengths[rank])
 		return ferry_fail(ferryInvalidUsage,
 		                  "an alltoallv of rank %u among %u: it sends itself what it does not receive", rank,
@@ -233,8 +233,9 @@ static void find_last(struct ferry_half *half)
 }
 
 /*
- * Numbers that named messages of a call under way have: those that they had, if it was the turn of one of its messages
- * last; else nobody has seen them. passed: ranks with which all are over, whose numbers nobody asks for.
+ * Numbers the named messages of a call under way again. They keep their numbers if the last turn was that of one of its
+ * messages; else no rank has seen any number of it. passed: ranks with which all its messages are over; those need no
+ * number.
  */
 static void number_again(struct ferry_remote_rank *remote_rank, struct ferry_call *call, enum ferry_direction direction,
                          uint64_t passed)
@@ -460,7 +461,7 @@ static ferryResult_t take_again(struct ferry_remote_rank *remote_rank, struct fe
 	return result;
 }
 
-/* The next record, and takes it. *any: there was one. Errors: where the next one is, nobody knows. */
+/* Takes the next record. *any: there was one. After an error the place of the next record is unknown. */
 static ferryResult_t take_next(struct ferry_remote_rank *remote_rank, bool *any)
 {
 	_Alignas(64) char record[FERRY_SUBMISSION_MOST];
@@ -487,7 +488,7 @@ static ferryResult_t take_next(struct ferry_remote_rank *remote_rank, bool *any)
 	return result;
 }
 
-/* What the calls name is held from here on: the mapper need not look after these submissions any more. */
+/* The calls hold the imports that they name from here on: the mapper need not wait for these submissions any more. */
 bool ferry_call_decoder_take(struct ferry_remote_rank *remote_rank)
 {
 	bool found = false, any = true;
@@ -504,7 +505,7 @@ bool ferry_call_decoder_take(struct ferry_remote_rank *remote_rank)
 		ferry_remote_rank_listed(remote_rank, remote_rank->number);
 	ferry_doorbell_ring(&ferry_member_line(&remote_rank->member)->app); /* it may wait for room in the ring */
 	if (result) {
-		remote_rank->broken = true; /* where its next record would be, nobody knows */
+		remote_rank->broken = true; /* the place of its next record is unknown */
 		refuse(remote_rank);
 	}
 	return found;

@@ -36,7 +36,10 @@ static void foreign_rank_close(struct ferry_foreign_rank *foreign_rank)
 	/* Its own router says no more of calls that it has not taken up. */
 	ferry_imports_ended(foreign_rank->imports, UINT64_MAX);
 	ferry_imports_follow(foreign_rank->imports, &foreign_rank->imports->ended);
-	/* Behind the last bytes: who sees it may let the rank's streams go on, and free what was put into. */
+	/*
+	 * After the last bytes: a rank that sees the bit may let its streams go on, and free the buffers that others
+	 * put into.
+	 */
 	atomic_fetch_or_explicit(&shared->arenas[foreign_rank->job->domain].header->released, 1ull << rank,
 	                         memory_order_release);
 	ferry_doorbell_ring(&ferry_rank_line(shared, rank)->app);
@@ -53,7 +56,7 @@ static void end_foreign_rank(struct ferry_ending *ending)
 	bool answer = foreign_rank->answer;
 	foreign_rank_close(foreign_rank);
 	if (answer && ferry_attach_reply(client, ferrySuccess, "", -1))
-		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone, which is told elsewhere */
+		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone: poll reports that */
 	close(client);
 }
 

@@ -72,9 +72,9 @@ static bool advance(struct ferry_lane *lane, struct ferry_call *call, bool *prog
 }
 
 /*
- * Copies that the lane rank may have under way. Engines take them in order, so who has three times as many has three
- * times the turns. Never none; and one that is alone at work has as many as where all are, so that who comes next finds
- * no long queue.
+ * Copies that the lane rank may have under way. Engines take copies in order, so a lane rank with three times as many
+ * has three times the turns. Never none. A lane rank that is alone at work has as many as if all were, so that the next
+ * one to come finds no long queue.
  */
 static uint32_t most_copies(const struct ferry_lane *lane, const struct ferry_lane_rank *lane_rank)
 {
@@ -197,7 +197,7 @@ static bool plain_round(struct ferry_lane *lane, struct ferry_lane_rank *lane_ra
 
 /* ---- lane ranks ---- */
 
-/* True if a call is about to come: a lane that was asleep looks for it then. */
+/* True if a call is about to come: a lane that was asleep then polls for it. */
 static bool is_announced(struct ferry_lane_rank *lane_rank)
 {
 	uint32_t announced = atomic_load_explicit(&lane_rank->announced, memory_order_acquire);
@@ -206,7 +206,7 @@ static bool is_announced(struct ferry_lane_rank *lane_rank)
 	return any;
 }
 
-/* True if there was a call: it is looked for closely at first, however long the lane had nothing to do before. */
+/* True if there was a call: the lane spins for its start at first, however long it had nothing to do before. */
 static bool take_inbox(struct ferry_lane_rank *lane_rank)
 {
 	if (!atomic_load_explicit(&lane_rank->inbox_filled, memory_order_acquire))
@@ -247,20 +247,20 @@ static bool lane_rank_round(struct ferry_lane *lane, struct ferry_lane_rank *lan
 	progress |= take_inbox(lane_rank);
 	if (!lane_rank->calls && (lane_rank->direction == FERRY_DIR_H2D || lane_rank->member->stopped))
 		return progress;
-	/* for good, whatever anybody writes into the arenas: others have been told */
+	/* for good, whatever is written into the arenas later: other ranks have read it */
 	bool stopped = lane_rank->direction == FERRY_DIR_D2H && lane_rank->member->stopped;
 	bool failed = stopped || ops->failed(lane_rank->member);
 	if (failed && lane_rank->under_way)
-		return progress; /* the device may still write to the buffers of what is under way */
+		return progress; /* the device may still write to the buffers of copies under way */
 	if (failed && lane_rank->direction == FERRY_DIR_D2H) /* also of calls that were taken since */
 		stop_putting(lane_rank);
 	if (failed && ops->shut && !ops->shut(lane_rank->member, lane_rank->direction))
 		return progress; /* others may */
 	/*
-	 * Callers run far ahead: of hundreds of calls in line the first of each parity can get on, and the rest is not
-	 * looked at.
+	 * Callers run far ahead: of hundreds of calls in line only the first of each parity can make progress, and the
+	 * rest is skipped.
 	 */
-	uint32_t parities = 0; /* bit b: a call in line that runs in parity b has been looked at */
+	uint32_t parities = 0; /* bit b: a call in line that runs in parity b was tried */
 	for (struct ferry_call **link = &lane_rank->calls; *link;) {
 		struct ferry_call *call = *link;
 		if (!failed && is_in_line(call)) {
@@ -316,7 +316,8 @@ static bool refresh(struct ferry_lane *lane)
 	if (!lane->anybody_leaves && lane->generation == atomic_load_explicit(&lanes->generation, memory_order_relaxed))
 		return false;
 	if (lane->nbells)
-		return true; /* the bell of who leaves goes with it, and the lane is about to touch it again */
+		/* the bell of a member that leaves goes with it, and the lane is about to touch it again */
+		return true;
 	uint64_t before = lane->generation;
 	pthread_mutex_lock(&lanes->lock);
 	lane->generation = atomic_load_explicit(&lanes->generation, memory_order_relaxed);

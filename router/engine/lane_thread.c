@@ -22,9 +22,9 @@ static bool is_busy(const struct ferry_lane *lane)
 }
 
 /*
- * Whether it looks before it sleeps. For a GPU also behind the last call: the next one often comes soon, and to be
- * woken takes longer than a short one itself. Ranks of host devices usually outnumber the cores, and who looks keeps
- * another from working.
+ * Whether the lane spins before it sleeps. For a GPU it also does after the last call: the next one often comes soon,
+ * and waking up takes longer than a short call itself. Ranks of host devices usually outnumber the cores, and a thread
+ * that spins keeps another from working.
  */
 static bool may_look(const struct ferry_lane *lane)
 {
@@ -45,9 +45,10 @@ static bool awaits_start(const struct ferry_lane *lane)
 
 /*
  * How long to sleep at most; 0: not at all. Never for ever: the bell is in the arena, where another rank of the job may
- * have written that nobody sleeps at it. A GPU rings no bell. While it copies for this lane, the lane looks again at
- * once. A call that it has not reached is looked for after a 64th of the time already spent waiting, which finds it
- * late by less than 2%, and after POLL_MOST_US at most: a router has a stream poller for that, and the lane sleeps on.
+ * have overwritten the count of its sleepers. A GPU rings no bell. While it copies for this lane, the lane polls again
+ * at once. For a call that it has not reached, the lane polls after a 64th of the time already spent waiting, which
+ * finds it late by less than 2%, and after POLL_MOST_US at most. A router has a stream poller for that, and the lane
+ * sleeps on.
  */
 static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 {
@@ -164,7 +165,7 @@ static void *lane_main(void *argument)
 		prctl(PR_SET_TIMERSLACK, 1000ul); /* nanoseconds: short sleeps are short */
 	while (1) {
 		bool found = ferry_lane_round(lane);
-		/* who does not spin needs no clock as long as he finds something */
+		/* a thread that does not spin needs no clock as long as it finds something */
 		uint64_t now = found && !lane->lanes->spin.limit_ns ? 0 : ferry_now_ns();
 		ferry_idle_looked(&lane->idle, now);
 		if (found) {
@@ -193,7 +194,7 @@ static void *lane_main(void *argument)
 			ferry_idle_close(&lane->idle);
 			return NULL;
 		}
-		/* again: the round may have found a new call, for which nobody rings */
+		/* again: the round may have found a new call, for which no bell rings */
 		int64_t timeout = sleep_us(lane, now);
 		if (timeout == 0) {
 			cancel_sleep(lane);

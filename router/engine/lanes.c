@@ -114,9 +114,9 @@ void ferry_lanes_submit(struct ferry_member *member, struct ferry_call *call)
 		atomic_store_explicit(&lane_rank->inbox_filled, 1, memory_order_release);
 		pthread_mutex_unlock(&lane_rank->inbox_lock);
 		/*
-		 * A device that is polled rings nobody; and waking a thread takes longer than many a call, so it starts
-		 * now. Who ends the job rings once: either finds the call in the inbox, or is seen here to have done
-		 * so.
+		 * A device that is polled rings no bell; and waking a thread takes longer than many a call, so it
+		 * starts now. The thread that ends the job rings once: either the lane finds the call in the inbox
+		 * then, or this thread sees here that the job has failed.
 		 */
 		ferry_full_fence();
 		if (ops->polled || member->ops->failed(member))

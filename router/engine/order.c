@@ -178,7 +178,7 @@ void ferry_order_submit(struct ferry_member *member, struct ferry_call *call)
 			atomic_store_explicit(&counter->length, transfer->length, memory_order_relaxed);
 			ferry_publish(member->shared, transfer->step->instr, counter, seq, 0);
 		}
-	/* of two ranks that submit together, at least one sees that both have: it wakes those who wait */
+	/* of two ranks that submit together, at least one sees that both have: it wakes the lanes that wait */
 	ferry_full_fence();
 	if (call->name && member->rank == 0) /* they wait for the name */
 		ferry_wake(member->shared, every_rank(member), 0, 0);
@@ -228,8 +228,8 @@ static void end_call(struct ferry_member *member, struct ferry_call *call)
 	}
 	call->ops->finish(call, result, message);
 	/*
-	 * Not before the word is 0 again: the D2H lane, which sees the last run over by this, would take it for the
-	 * next replay.
+	 * Not before the stream flag is 0 again: the D2H lane, which sees the last run over by this, would take it for
+	 * the next replay.
 	 */
 	if (call->captured)
 		atomic_store_explicit(&call->seq, 0, memory_order_release);

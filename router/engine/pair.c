@@ -172,7 +172,7 @@ static bool push(struct ferry_pushes *pushes, struct ferry_lane_rank *lane_rank,
 	       ferry_copies_push(copies, lane_rank, call, transfer, &to, transfer->user + start, bytes, 1);
 }
 
-/* Fields first, then `message`: a receiver may look before the slice is published. */
+/* Fields first, then `message`: a receiver may read the head before the slice is published. */
 static void fill_head(struct ferry_pair_slot *slot, const struct ferry_transfer *transfer)
 {
 	atomic_store_explicit(&slot->bytes, transfer->length, memory_order_relaxed);
@@ -299,7 +299,10 @@ bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_pushes *pushes, 
 	if (!transfer->current) {
 		if (lane_rank->message[transfer->peer] != transfer->message)
 			return false;
-		/* What nobody will take is not sent into the window, as if it had arrived (router/engine/stall.h). */
+		/*
+		 * A message whose receiver has left is not sent into the window, as if it had arrived
+		 * (router/engine/stall.h).
+		 */
 		if (lane_rank->direction == FERRY_DIR_D2H &&
 		    ferry_departed(lane_rank->member->shared) >> transfer->peer & 1)
 			return false;

@@ -5,7 +5,7 @@
 
 /*
  * How many slices of the work may run, remembered so that the gates are read once per advance. `slots` has a cell per
- * slot, so slice k also waits until slice k - window is published: a result that nobody reads has no gate that says so.
+ * slot, so slice k also waits until slice k - window is published; a result without readers has no gate that says so.
  */
 static uint32_t runnable(struct ferry_work *work, struct ferry_queue *queue, uint64_t seq, uint32_t wanted,
                          uint32_t window)
@@ -16,7 +16,7 @@ static uint32_t runnable(struct ferry_work *work, struct ferry_queue *queue, uin
 	if (ready >= wanted)
 		return ready;
 	uint32_t open = ferry_gates_open(work->gates, work->instr->nedges, seq, work->instr->nslices);
-	if (open > ready) /* release: who finds this does not read the gates that were acquired for it */
+	if (open > ready) /* release: a worker that reads this does not read the gates that were acquired for it */
 		atomic_store_explicit(&queue->ready, ferry_counter_value(seq, open), memory_order_release);
 	return open;
 }
@@ -153,7 +153,7 @@ static void publish(struct ferry_job *job, uint64_t seq, const struct ferry_job_
 	bool again;
 	do {
 		if (atomic_exchange(&work->publishing, 1))
-			return; /* the holder looks at `done` once more after it lets go */
+			return; /* the holder reads `done` once more after it releases the lock */
 		uint32_t before = atomic_load_explicit(&work->published, memory_order_relaxed), published = before;
 		while (published < nslices &&
 		       atomic_load(&work->slots[published % window].done) == ferry_parts_of(work)) {
@@ -226,7 +226,7 @@ static uint32_t work_parity(struct ferry_job *job, uint32_t parity, uint32_t wor
 	if (plan->flags & FERRY_PLAN_DMA && plan->workers > *wanted)
 		*wanted = plan->workers;
 	uint32_t count = worker < share ? work_run(job, parity, seq, worker, most, steal, &more, credit) : 0;
-	if (more > share) /* the others would look for what they must not do */
+	if (more > share) /* the other workers would poll for parts that they must not run */
 		more = share;
 	if (more > *wanted)
 		*wanted = more;

@@ -106,8 +106,8 @@ static bool is_landed_in(const struct ferry_call *call)
 }
 
 /*
- * Bit r: rank r, whose GPU reaches this rank's memory, may put into it still. Who has left does not: its calls are
- * over. Where its router had died when it left, nobody has said that it has stopped.
+ * Bit r: rank r, whose GPU reaches this rank's memory, may still put into it. A rank that has left does not: its calls
+ * are over, but where its router had died by then, its line does not say `stopped`.
  */
 static uint64_t putting(const struct ferry_member *member)
 {

@@ -37,7 +37,7 @@ static void finish(struct ferry_call *call, ferryResult_t result, const char *me
 	if (call->reached_ns)
 		ferry_ring_stamp(mapped->remote_rank->ring, mapped->stamp, ferry_now_ns() - call->reached_ns);
 	ferry_stream_flag_pass(mapped->flag, mapped->turn);
-	if (call->captured) /* the next run's: nobody looks before its number is 0 again */
+	if (call->captured) /* the next run's: no lane reads it before its number is 0 again */
 		((struct ferry_mapped_call *)call)->turn++;
 }
 
@@ -92,7 +92,7 @@ static void unlist_call(struct ferry_mapped_call *mapped)
 void ferry_remote_rank_listed(struct ferry_remote_rank *remote_rank, uint64_t number)
 {
 	pthread_mutex_lock(&remote_rank->over_lock);
-	if (number > remote_rank->listed) /* captured ones are taken again that are older than what is over */
+	if (number > remote_rank->listed) /* captured calls are taken again that are older than calls that are over */
 		remote_rank->listed = number;
 	publish_over(remote_rank);
 	pthread_mutex_unlock(&remote_rank->over_lock);
@@ -106,7 +106,10 @@ void ferry_remote_rank_count_ended(struct ferry_remote_rank *remote_rank)
 	ferry_doorbell_ring(&ferry_member_line(&remote_rank->member)->app);
 }
 
-/* The other lane ends calls meanwhile: what it has told, then the ring, then what it was about to tell. */
+/*
+ * The other lane ends calls meanwhile: so this reads what it has counted, then the ring, then what it is about to
+ * count.
+ */
 bool ferry_remote_rank_ring_is_sane(const struct ferry_remote_rank *remote_rank, char *text, size_t bytes)
 {
 	uint64_t least = atomic_load_explicit(&remote_rank->counted, memory_order_acquire);

@@ -29,7 +29,7 @@ static void member_fail(struct ferry_member *member, ferryResult_t code, const c
 	ferry_job_fail(remote_rank_of(member)->job, code, message);
 }
 
-/* Also what another domain's router, or a rank, has found; for good, whatever anybody writes over it. */
+/* Also a failure that another domain's router, or a rank, has found; for good, even if it is overwritten. */
 static bool member_failed(struct ferry_member *member)
 {
 	struct ferry_job *job = remote_rank_of(member)->job;
@@ -52,10 +52,10 @@ static ferryResult_t member_error(struct ferry_member *member, const char **mess
 
 static void member_check(struct ferry_member *member)
 {
-	(void)member; /* the connection thread sees who dies */
+	(void)member; /* the connection thread finds processes that die */
 }
 
-/* As the rank says, by now: whatever it says is its own job's business. */
+/* As the rank's line says now: any value affects its own job alone. */
 static struct ferry_timeout member_timeout(struct ferry_member *member)
 {
 	const struct ferry_rank_line *line = ferry_member_line(member);
@@ -64,7 +64,7 @@ static struct ferry_timeout member_timeout(struct ferry_member *member)
 	        .fails = atomic_load_explicit(&line->timeout_fails, memory_order_relaxed)};
 }
 
-/* Captured ones too: which of those are replayed nobody knows. By the lane's thread. */
+/* Captured ones too, as it is unknown which of them will be replayed. By the lane's thread. */
 static uint32_t member_beside(struct ferry_member *member)
 {
 	const struct ferry_remote_rank *mine = remote_rank_of(member);
@@ -161,7 +161,10 @@ static ferryResult_t map_flags(int descriptor, struct ferry_stream_flag **flags,
 
 /* ---- of a job that another router has served ---- */
 
-/* Whether that call must be alone in its staging, where that can still be known: who waits for it is only slower. */
+/*
+ * Whether that call must be alone in its staging. True where its plan is not known any more: to wait for it costs time,
+ * nothing else.
+ */
 static bool was_alone(struct ferry_job *job, uint64_t plan_hash)
 {
 	struct ferry_job_plan *plan = ferry_job_plans_find(&job->plans, plan_hash);
@@ -421,8 +424,11 @@ static void remote_rank_close(struct ferry_job *job, struct ferry_remote_rank *r
 	struct ferry_lanes *lanes = remote_rank->member.lanes;
 	ferry_lanes_leave(&remote_rank->member);
 	ferry_imports_shut(remote_rank->imports);
-	ferry_imports_ended(remote_rank->imports, UINT64_MAX); /* what lies in its ring is taken by nobody */
-	/* Behind its copies' last bytes: who sees it may let the rank's streams go on, and free what they copied. */
+	ferry_imports_ended(remote_rank->imports, UINT64_MAX); /* the records in its ring are not taken any more */
+	/*
+	 * After its copies' last bytes: a rank that sees the bit may let its streams go on, and free the buffers that
+	 * they copied.
+	 */
 	atomic_fetch_or_explicit(&job->shared.arenas[job->domain].header->released, 1ull << remote_rank->member.rank,
 	                         memory_order_release);
 	ferry_doorbell_ring(&ferry_rank_line(&job->shared, remote_rank->member.rank)->app);
@@ -448,11 +454,11 @@ static void end_remote_rank(struct ferry_ending *ending)
 	if (in_order)
 		ferry_job_mark_departed(job, rank);
 	if (answer && ferry_attach_reply(client, ferrySuccess, "", -1))
-		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone, which is told elsewhere */
+		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone: poll reports that */
 	close(client);
 }
 
-/* Before the job is ready, the job thread may be at making it, and nobody has submitted anything. */
+/* Before the job is ready its thread may be opening it, and the rank has submitted no call. */
 bool ferry_remote_rank_is_open(const struct ferry_job *job, uint32_t rank)
 {
 	return atomic_load_explicit(&job->ready, memory_order_acquire) && job->remote_ranks[rank];

@@ -24,12 +24,12 @@ static uint64_t bytes_in_slice(const struct ferry_plan *plan, const struct ferry
 }
 
 /*
- * What a copy engine writes and no cache holds goes to a few ways of the last-level cache, and on to memory as soon as
- * those are full; what is in the cache already is written in place and stays. Cores that reduce bring the windows there
- * by reading them. Windows that only pass data on, from copy engine to copy engine, need a core that reads: this lane,
- * a part of each slice that has arrived, another part each time the slot comes round (AllToAll of 256 MiB:
- * docs/lab/data-that-passes-through.md). Not of a window that nobody reads: its slots wait for nobody, and the next
- * slice may be on its way already.
+ * Keeps a window in the cache. Data that a copy engine writes and that no cache holds goes to a few ways of the
+ * last-level cache, and on to memory as soon as those are full; data that is in the cache already is written in place
+ * and stays. Cores that reduce bring the windows there by reading them. Windows that only pass data on, from copy
+ * engine to copy engine, need a core that reads them: this lane reads a part of each slice that has arrived, another
+ * part each time the slot comes round (AllToAll of 256 MiB: docs/lab/data-that-passes-through.md). It does not read a
+ * window without readers: its slots wait for no reader, and the next slice may be on its way already.
  */
 static void keep_window(const struct ferry_call *call, const struct ferry_transfer *transfer, uint32_t slice)
 {
@@ -101,7 +101,7 @@ static uint32_t open_variable(const struct ferry_call *call, const struct ferry_
 	return open;
 }
 
-/* Variable plans, H2D: false until the sender has told its length; a different one ends the job. */
+/* Variable plans, H2D: false until the sender has published its length; a different one ends the job. */
 static bool lengths_agree(struct ferry_member *member, const struct ferry_call *call, struct ferry_transfer *transfer)
 {
 	const struct ferry_step *step = transfer->step;

@@ -94,7 +94,8 @@ enum blocker_kind {
 	REACHING,   /* ranks that have not reached the call */
 	FINISHING,  /* ranks, or a router, that have not finished call `before`: this call may not begin */
 	MESSAGES,   /* ranks that messages of the call come from, or go to */
-	RUNNING     /* all ranks are in the call: whoever has an instruction that could run, or this lane itself */
+	/* all ranks are in the call: the rank or router with an instruction that could run, or this lane itself */
+	RUNNING
 };
 
 struct blocker {
@@ -202,7 +203,7 @@ bool ferry_stall_end_departed(struct ferry_lane_rank *lane_rank)
 {
 	struct ferry_member *member = lane_rank->member;
 	char text[160];
-	/* First: what is read of these ranks after it is the last that they have published. */
+	/* First: what the lane reads of these ranks afterwards is the last that they have published. */
 	uint64_t departed = ferry_departed(member->shared);
 	if (!departed)
 		return false;
@@ -212,7 +213,7 @@ bool ferry_stall_end_departed(struct ferry_lane_rank *lane_rank)
 		if (blocker.kind == FINISHING || !(blocker.ranks & departed))
 			continue;
 		if (!ferry_departed_are_over(member->shared, departed))
-			return false; /* whoever finishes the last of those calls wakes this lane */
+			return false; /* the rank that finishes the last of those calls wakes this lane */
 		say_departed(lane_rank, &blocker, blocker.ranks & departed, text, sizeof text);
 		member->ops->fail(member, ferryRemoteError, text);
 		return true;
@@ -220,7 +221,7 @@ bool ferry_stall_end_departed(struct ferry_lane_rank *lane_rank)
 	return false;
 }
 
-/* ---- what is said ---- */
+/* ---- messages ---- */
 
 /*
  * Communicators may share a stream, on GPUs the default one of all threads: two ranks that call with them in another
@@ -365,7 +366,7 @@ static void notify(struct ferry_lane_rank *lane_rank, const struct ferry_timeout
 	lane_rank->reported = true;
 }
 
-/* True once for each: a lane that slept has not seen it begin, and has not waited for anybody in it before. */
+/* True once for each call: a lane that slept has not seen it begin, and has not waited for any rank in it before. */
 static bool is_new(struct ferry_lane_rank *lane_rank, const struct ferry_call *call)
 {
 	uint64_t number = ferry_call_number(call);

@@ -11,14 +11,17 @@
 /* to wake one takes a few microseconds, to wake up tens to hundreds: so not one by way of another */
 #define WAKES_AT_ONCE 16
 #define JOBS_AT_ONCE 32
-#define QUANTUM 8 /* slice parts that a job which is alone gets before others are looked for */
+#define QUANTUM 8 /* slice parts that a job which is alone gets before the worker checks for other jobs */
 /* that a job of weight 1 may have read and written, where there are others, before the next one's turn */
 #define QUANTUM_BYTES (128 << 10)
 #define CREDIT_MOST 8 /* turns */
-/* looks in vain before a look into the queues of others, whose cache lines it takes; on, once it finds something */
+/*
+ * passes without work before a worker tries the other workers' queues, whose cache lines it takes; it goes on once it
+ * finds something
+ */
 #define PATIENCE 32
 
-/* The jobs that a worker is inside of, so that it can look at them again and again without a lock. */
+/* The jobs that a worker is inside of, so that it can go round them again and again without a lock. */
 struct round {
 	struct ferry_job *jobs[JOBS_AT_ONCE];
 	uint32_t njobs;
@@ -30,8 +33,8 @@ struct round {
 };
 
 /*
- * Enters the jobs from place `next` on. Each worker goes round by itself: with a cursor that all share, one would see
- * the same jobs every time while others, or its own last look, take those between.
+ * Enters the jobs from place `next` on. Each worker goes round by itself: with a shared cursor, a worker would see the
+ * same jobs every time while other workers, or its own last pass, take the jobs between.
  */
 static void enter_jobs(struct ferry_workers *workers, struct round *round)
 {
@@ -112,8 +115,8 @@ static int64_t quantum_of(const struct ferry_job *job)
 
 /*
  * Deficit round robin (Shreedhar and Varghese, 1995): each turn brings credit by the job's weight, parts use it up, and
- * who has overdrawn it passes until it has some again. So turns are fair by bytes, whatever the jobs' parts are like,
- * and who comes with little waits for no more than a part or so of each of the others.
+ * a job that has overdrawn its credit passes until it has some again. So turns are fair by bytes, whatever the jobs'
+ * parts are like, and a job with little work waits for no more than a part or so of each of the others.
  */
 static uint32_t take_turn(struct round *round, uint32_t place, uint32_t worker, bool steal, uint32_t *wanted,
                           bool *owes)
@@ -134,7 +137,7 @@ static uint32_t take_turn(struct round *round, uint32_t place, uint32_t worker, 
 	return count;
 }
 
-/* Who has had credit had nothing to do: as many turns at once as bring some to the first one that has overdrawn it. */
+/* The jobs with credit had nothing to do: skips as many turns at once as give the first overdrawn job some credit. */
 static void skip_turns(struct round *round)
 {
 	int64_t turns = INT64_MAX;
@@ -172,9 +175,7 @@ static uint32_t work_round(struct ferry_workers *workers, struct round *round, u
 	return count;
 }
 
-/*
- * It would have stayed until nobody had work: the other jobs' job threads may have gone to sleep because it was there.
- */
+/* This thread would have stayed until no job had work: the other jobs' threads may have gone to sleep because of it. */
 static void hand_over(struct ferry_workers *workers, const struct ferry_job *attended)
 {
 	pthread_mutex_lock(&workers->lock);
@@ -190,7 +191,8 @@ static bool is_over(const struct ferry_job *attended)
 }
 
 /*
- * A job that stands still has its job thread for that, which may be at work for others for as long as those have some.
+ * A job without progress is audited by its job thread, but that may be at work for other jobs for as long as they have
+ * work.
  */
 static void audit(const struct round *round, uint64_t *audited, uint64_t now)
 {
@@ -201,7 +203,7 @@ static void audit(const struct round *round, uint64_t *audited, uint64_t now)
 		ferry_audit_job(round->jobs[i]);
 }
 
-/* Idle is who has gone round all jobs and found nothing, nor in the queues of others. */
+/* A worker is idle when it has gone round all jobs and found nothing, nor in the other workers' queues. */
 static void work_until_idle(struct ferry_workers *workers, uint32_t worker, const struct ferry_job *attended,
                             struct ferry_idle *idle)
 {
@@ -228,8 +230,8 @@ static void work_until_idle(struct ferry_workers *workers, uint32_t worker, cons
 		if (all) {
 			vain = found ? 0 : vain + 1;
 			/*
-			 * Whose owner may not come in, because job threads of several jobs have one number, is nobody's
-			 * own.
+			 * A queue's owner may be kept out, because job threads of several jobs have one number: then
+			 * any worker takes from it.
 			 */
 			steal = !spin_ns || (found && steal) || (vain && vain % PATIENCE == 0) ||
 			        atomic_load_explicit(&workers->held_out, memory_order_relaxed);
@@ -249,7 +251,7 @@ static void work_until_idle(struct ferry_workers *workers, uint32_t worker, cons
 	leave_jobs(workers, &round);
 }
 
-/* Waits for a place among those who work. attended: whose job thread the thread is, or NULL. */
+/* Waits until fewer than `limit` workers are active, then works. attended: the job whose thread this is, or NULL. */
 static void work_in_turn(struct ferry_workers *workers, uint32_t worker, const struct ferry_job *attended,
                          struct ferry_idle *idle)
 {
@@ -354,7 +356,7 @@ void ferry_workers_stop(struct ferry_workers *workers)
 	pthread_mutex_destroy(&workers->lock);
 }
 
-/* Whoever is inside the job, or will be next, leaves and looks at the list again. Under the lock. */
+/* Makes the workers that are inside the job, or about to enter it, leave and read the list again. Under the lock. */
 static void empty(struct ferry_workers *workers, struct ferry_job *job)
 {
 	atomic_fetch_add_explicit(&workers->generation, 1, memory_order_relaxed);
@@ -406,8 +408,8 @@ void ferry_workers_free_retired(struct ferry_workers *workers, struct ferry_job 
 	ferry_job_plans_free_retired(&job->plans);
 	job->closed = false;
 	/*
-	 * Again: who came back meanwhile has passed the job by, and would not look for it as long as others keep him
-	 * busy.
+	 * Again: a worker that came back meanwhile has passed the job by, and would not try it again as long as other
+	 * jobs keep it busy.
 	 */
 	atomic_fetch_add_explicit(&workers->generation, 1, memory_order_relaxed);
 	pthread_cond_broadcast(&workers->changed);

@@ -7,10 +7,10 @@
 #include <string.h>
 
 #define PART_LEAST (32u << 10)         /* where workers must be woken */
-#define PART_LEAST_LOOKING (16u << 10) /* where they look all the time */
+#define PART_LEAST_LOOKING (16u << 10) /* where they spin */
 #define PART_MOST (64u << 10)         /* other jobs' parts wait for the end of one */
-#define PART_MOST_LOOKING (64u << 10)  /* smaller is more to claim, larger takes longer from one who is late */
-/* takes some ten microseconds: to look at all queues before it costs little of that */
+#define PART_MOST_LOOKING (64u << 10)  /* smaller is more to claim, larger takes longer from a worker that is late */
+/* takes some ten microseconds: to check all queues before it costs little of that */
 #define PART_LONG (32u << 10)
 
 static bool is_mine(const struct ferry_instr *instr, uint32_t domain)
@@ -119,7 +119,9 @@ void ferry_works_free(struct ferry_works *works)
 	works->memory = NULL;
 }
 
-/* Slices of the call that are there already. Whoever shares the arena may have written any number there. */
+/*
+ * Slices of the call that are published already. Any process that shares the arena may have written any number there.
+ */
 static uint32_t published_before(const struct ferry_work *work, uint64_t seq)
 {
 	uint64_t value = atomic_load_explicit(&work->counter->value, memory_order_acquire);
@@ -134,7 +136,7 @@ uint64_t ferry_works_arm(struct ferry_works *works, const struct ferry_plan *pla
 	for (uint32_t i = 0; i < works->nworks; i++) {
 		struct ferry_work *work = &works->works[parity][i];
 		uint32_t published = resumes ? published_before(work, seq) : 0;
-		/* release: who sees these sees that the call before has ended (router/engine/audit.c) */
+		/* release: a thread that reads these sees that the call before has ended (router/engine/audit.c) */
 		atomic_store_explicit(&work->published, published, memory_order_release);
 		atomic_store_explicit(&work->logged, published, memory_order_release);
 		for (uint32_t slot = 0; slot < plan->window; slot++)
