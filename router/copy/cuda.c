@@ -145,9 +145,9 @@ static CUresult copy_rows(const struct ferry_cuda_driver *driver, CUdeviceptr to
 }
 
 /*
- * What is short, cuMemcpyHtoDAsync does not leave to a copy engine but puts among the commands of the engine that runs
- * kernels. That one is another process's then, and changes hands in 276 us (H200, up to 16 KiB and beyond; a copy takes
- * 7). Copies of several rows are made by copy engines, whatever their length. (One byte is no two rows.)
+ * cuMemcpyHtoDAsync does not leave short copies to a copy engine but puts them among the commands of the engine that
+ * runs kernels. If another process runs kernels, that engine changes hands in 276 us (H200, up to 16 KiB and beyond; a
+ * copy takes 7). Copies of several rows are made by copy engines, whatever their length. (One byte is no two rows.)
  */
 static CUresult copy_h2d(const struct ferry_cuda_driver *driver, CUdeviceptr to, const char *source, size_t bytes,
                          CUstream stream)
@@ -159,7 +159,7 @@ static CUresult copy_h2d(const struct ferry_cuda_driver *driver, CUdeviceptr to,
 	size_t even = bytes - 3;
 	CUresult refused = even ? copy_rows(driver, to, source, even / 2, 2, stream) : CUDA_SUCCESS;
 	if (!refused && (refused = copy_rows(driver, to + even, source + even, 1, 3, stream)))
-		driver->StreamSynchronize(stream); /* the first part is under way, and nobody would wait for it */
+		driver->StreamSynchronize(stream); /* the first part is under way, and no caller would wait for it */
 	return refused;
 }
 
@@ -180,7 +180,7 @@ static ferryResult_t copy(struct ferry_copy_queue *queue, void *destination, con
 		                  : copy_h2d(copier->driver, to, source, bytes, stream);
 	if (!refused) {
 		refused = copier->driver->EventRecord(backend->events[queue->started % PENDING], stream);
-		if (refused) /* the copy is under way, and nobody would wait for it */
+		if (refused) /* the copy is under way, and no caller would wait for it */
 			copier->driver->StreamSynchronize(stream);
 	}
 	if (refused)
@@ -189,7 +189,7 @@ static ferryResult_t copy(struct ferry_copy_queue *queue, void *destination, con
 	return ferrySuccess;
 }
 
-/* Both sides are in this context; what is the peer's has been mapped into it. Pushes are faster than pulls. */
+/* Both sides are in this context; the peer's memory has been mapped into it. Pushes are faster than pulls. */
 static ferryResult_t push(struct ferry_copy_queue *queue, const struct ferry_put_target *to, const void *source,
                           size_t bytes)
 {
@@ -204,7 +204,7 @@ static uint64_t finished(struct ferry_copy_queue *queue)
 	while (backend->finished < queue->started &&
 	       !(state = copier->driver->EventQuery(backend->events[backend->finished % PENDING])))
 		backend->finished++;
-	/* An error is no end: queue_check finds it, where nobody ends of it. */
+	/* An error is no end of a copy: queue_check finds copies that never end. */
 	if (state && state != CUDA_ERROR_NOT_READY)
 		ferry_cuda_copier_failed(copier, state, path_name(queue, true));
 	return backend->finished;
@@ -213,7 +213,7 @@ static uint64_t finished(struct ferry_copy_queue *queue)
 static int64_t wait_us(struct ferry_copy_queue *queue)
 {
 	(void)queue;
-	return 0; /* microseconds, mostly: look again */
+	return 0; /* microseconds, mostly: poll */
 }
 
 static ferryResult_t queue_check(struct ferry_copy_queue *queue)

@@ -60,8 +60,8 @@ static ferryResult_t copy(struct ferry_copy_queue *queue, void *destination, con
 	backend->due[queue->started++ % PENDING] =
 	        crosses ? reserve(&copier->busy_until[queue->direction], speed, bytes) : 0;
 	/*
-	 * Up: staging is read again soon and should stay cached. Down and within: a large result leaves the cache
-	 * before anybody reads it, so it goes past it, without first reading the lines that it overwrites
+	 * D2H: staging is read again soon and should stay cached. H2D and within the device: a large result leaves the
+	 * cache before it is read, so it goes past the cache, without first reading the lines that it overwrites
 	 * (docs/lab/cpu-buffers.md).
 	 */
 	bool past_cache = queue->direction == FERRY_DIR_H2D && whole >= STREAM_LEAST;

@@ -23,8 +23,8 @@
 struct ferry_adoption {
 	uint64_t come;     /* bit r: rank r has handed over everything */
 	uint64_t since_ns; /* the first of them has had no router since then */
-	uint64_t until_ns; /* when those that have not come are waited for no longer */
-	bool opening;      /* all have come; the job thread readies what is needed to move data of theirs, or has */
+	uint64_t until_ns; /* when the router stops waiting for ranks that have not come */
+	bool opening;      /* all have come; the job thread makes ready what moves their data, or has */
 };
 
 /* ---- the job ---- */
@@ -57,7 +57,7 @@ static ferryResult_t open_job(const struct ferry_jobs *jobs, const struct ferry_
 		                                              memory_order_acquire);
 		job->runs[parity].resumes = true;
 	}
-	/* Who slept there has ended: nobody needs to wake it. */
+	/* The threads that slept there have ended: none needs to be woken. */
 	atomic_store_explicit(&shared.arenas[jobs->domain].header->router.sleepers, 0, memory_order_relaxed);
 	return ferrySuccess;
 }
@@ -87,7 +87,7 @@ static ferryResult_t make_job(struct ferry_jobs *jobs, const struct ferry_attach
 	return ferrySuccess;
 }
 
-/* It is there already: a rank before has brought it. */
+/* The job is there already: an earlier rank has handed over its arenas. */
 static ferryResult_t check_same(const struct ferry_job *job, const struct ferry_attach_message *message,
                                 const int *descriptors)
 {
@@ -174,7 +174,7 @@ void ferry_adoption_leave(struct ferry_job *job, uint32_t rank)
 	ferry_doorbell_ring(&ferry_rank_line(&job->shared, rank)->app);
 }
 
-/* Who has left while the job was adopted: what has been mapped and opened for it meanwhile goes. */
+/* For ranks that have left while the job was adopted: ends all that has been mapped and opened for them meanwhile. */
 static void close_departed(struct ferry_jobs *jobs, struct ferry_job *job)
 {
 	for (uint64_t left = ferry_departed(&job->shared) | job->detached; left; left &= left - 1) {
@@ -206,7 +206,7 @@ static void serve(struct ferry_jobs *jobs, struct ferry_job *job)
 	atomic_store_explicit(&header->ready, 1, memory_order_release);
 	ferry_futex_wake(&header->ready, -1, true);
 	close_departed(jobs, job);
-	/* What the old router has published without waking anybody. This one's job thread is among those that wait. */
+	/* The old router may have published without waking. This router's job thread is among the threads that wait. */
 	ferry_wake_all(&job->shared);
 	ferry_log(FERRY_LOG_INFO,
 	          "domain %u: took the place of a router that ended, for a job of %u ranks: %.1f ms after a rank "

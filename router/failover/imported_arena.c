@@ -10,8 +10,9 @@
 #include <unistd.h>
 
 /*
- * Before a page of it is looked at: those of another kind of file may be for somebody else to bring, who makes this
- * router wait, or gone. Sealed, or POSIX shared memory, where that is what this router makes (router/daemon/guard.h).
+ * Checks the descriptor before any page of it is read: a page of another kind of file may have to come from another
+ * process, which could make this router wait, or be gone. Accepts sealed memory, or POSIX shared memory where this
+ * router makes that kind (router/daemon/guard.h).
  */
 static ferryResult_t check_memory(int descriptor, uint32_t domain)
 {

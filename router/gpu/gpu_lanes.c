@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SPIN_US 1000 /* lanes of a GPU look so long for slices and for the next call, then sleep */
+#define SPIN_US 1000 /* lanes of a GPU spin so long for slices and for the next call, then sleep */
 
 struct ferry_gpu_lane_pair {
 	struct ferry_lanes lanes; /* first */

@@ -13,8 +13,8 @@
 _Static_assert(sizeof(CUuuid) == FERRY_GPU_BYTES, "UUIDs travel as bytes");
 _Static_assert(sizeof(CUipcMemHandle) == sizeof((struct ferry_exported *)0)->handle, "IPC handles travel as bytes");
 
-#define MOST_DEVICES FERRY_MAX_RANKS /* that are told of */
-#define ASK_NS 1000000000ull         /* how often the driver is asked for memory that is left, at most */
+#define MOST_DEVICES FERRY_MAX_RANKS /* whose links are kept */
+#define ASK_NS 1000000000ull         /* how often the driver is asked for the memory that is left, at most */
 #define KEPT_PART 32                 /* of that memory stays mapped though it is idle */
 
 /* To the device of that number; it stays as it is. */
@@ -31,10 +31,10 @@ struct ferry_gpu {
 	CUcontext context; /* the primary one, held once */
 	uint8_t uuid[FERRY_GPU_BYTES];
 	struct link links[MOST_DEVICES]; /* constant */
-	_Atomic uint32_t holders;    /* who holds adds, who drops takes away */
-	_Atomic uint64_t idle_since; /* whoever drops the last, before it does; ferry_now_ns */
+	_Atomic uint32_t holders;    /* holding adds one, dropping subtracts one */
+	_Atomic uint64_t idle_since; /* the thread that drops the last holder, before it does; ferry_now_ns */
 	uint64_t asked_ns;           /* mapper: when the driver was asked how much memory is left; */
-	size_t left;                 /* and what it said */
+	size_t left;                 /* and its answer */
 	int64_t kept;                /* mapper: bytes that stay mapped though they have been idle for a second */
 	struct ferry_gpus *gpus;
 	struct ferry_gpu *next;
@@ -59,7 +59,7 @@ static ferryResult_t find_device(const struct ferry_cuda_driver *driver, const u
 	        count, uuid[0], uuid[1], uuid[2], uuid[3]);
 }
 
-/* Once: who tells of them later waits for no driver. */
+/* Once: the thread that reports them later does not wait for the driver. */
 static void find_links(struct ferry_gpu *gpu)
 {
 	const struct ferry_cuda_driver *driver = gpu->driver;
@@ -82,7 +82,7 @@ static void find_links(struct ferry_gpu *gpu)
 	}
 }
 
-/* By whoever works in it: this process has no use of it any more, and nor have the jobs that it serves there. */
+/* Called by the thread that finds the loss: this process cannot use the context any more, and nor can its jobs. */
 static void on_lost(const struct ferry_cuda_owner *owner, const char *why)
 {
 	const struct ferry_gpu *gpu = (const struct ferry_gpu *)owner;
@@ -261,7 +261,7 @@ static ferryResult_t open_handle(struct ferry_gpu *gpu, const struct ferry_expor
 		gpu_failed(gpu, refused, "opening a rank's allocation (cuIpcOpenMemHandle)");
 		return refused == CUDA_ERROR_ALREADY_MAPPED ? ferryRefused : ferryUnhandledDeviceError;
 	}
-	/* What is mapped counts, not what the rank says of it. */
+	/* The mapped memory counts, not the rank's claim. */
 	refused = driver->PointerGetAttributes(2, attributes, values, address);
 	if (refused || exported->bytes > start + size - address) {
 		driver->IpcCloseMemHandle(address);
@@ -283,7 +283,7 @@ static void unmap_pieces(struct ferry_gpu *gpu, CUdeviceptr base, const uint64_t
 	}
 }
 
-/* The handle is let go of here already: the mapping holds the memory. */
+/* The handle is released here already: the mapping holds the memory. */
 static ferryResult_t map_piece(struct ferry_gpu *gpu, CUdeviceptr address, uint64_t bytes, int descriptor)
 {
 	const struct ferry_cuda_driver *driver = gpu->driver;

@@ -7,11 +7,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#define IDLE_NS       1000000000ull  /* what nobody has used for so long is unmapped, */
+#define IDLE_NS       1000000000ull  /* an import that was not used for so long is unmapped, */
 #define COMES_BACK_NS 20000000000ull /* or for so long, where its rank comes back to it */
 
-#define SWEEP_NS 250000000 /* how often idle ones are looked for; */
-#define BUSY_NS  10000000  /* and those that are to be unmapped and still in use */
+#define SWEEP_NS 250000000 /* how often the mapper sweeps for idle imports; */
+#define BUSY_NS  10000000  /* and for imports that are to be unmapped and still in use */
 
 /* An export whose put targets are mapped when all ranks have come. Its descriptors are its own. */
 struct ferry_later_export {
@@ -49,7 +49,7 @@ void ferry_imports_other(struct ferry_imports *imports, struct ferry_gpu *gpu)
 
 /* ---- lanes ---- */
 
-/* Under the lock. A submission that was made before the index was exported anew names what is REPLACED now. */
+/* Under the lock. A submission that was made before the index was exported anew names the REPLACED import. */
 static struct ferry_import *find(const struct ferry_imports *imports, uint32_t index, uint64_t generation)
 {
 	struct ferry_import *import = index < FERRY_MOST_EXPORTS ? imports->table[index] : NULL;
@@ -62,8 +62,8 @@ static struct ferry_import *find(const struct ferry_imports *imports, uint32_t i
 }
 
 /*
- * Under the lock: where it is for copies of that GPU, and of its own rank's lanes (NULL). What has not been exported as
- * a put target nobody puts into, whoever names it.
+ * Under the lock: its address for copies of that GPU, and of its own rank's lanes (NULL). NULL for a GPU where the
+ * memory has not been exported as a put target.
  */
 static char *start_for(const struct ferry_import *import, const struct ferry_gpu *gpu)
 {
@@ -143,7 +143,10 @@ static uint64_t last_ended(const struct ferry_imports *imports)
 
 static void replace(struct ferry_imports *imports, struct ferry_import *import)
 {
-	/* A pin is no submission: what was captured or registered has been given up by who has it replaced. */
+	/*
+	 * A pin is no submission: a rank that replaces an import has given up its captured calls and registered buffers
+	 * there.
+	 */
 	uint64_t used = used_of(imports, import->index);
 	import->last = used == FERRY_EXPORT_PINNED ? 0 : used;
 	import->state = FERRY_IMPORT_REPLACED;
@@ -151,7 +154,7 @@ static void replace(struct ferry_imports *imports, struct ferry_import *import)
 	imports->nreplaced++;
 }
 
-/* What is unmapped in one pass over a rank's imports, beside what is REPLACED and not used any more. */
+/* The imports to unmap in one pass over a rank's imports, beside REPLACED ones that are not used any more. */
 struct pass {
 	enum { NO_MORE, IDLE_ONES, UNUSED_ONES } which;
 	uint64_t now;
@@ -263,7 +266,7 @@ static void free_later(struct ferry_import *import)
 	import->later = NULL;
 }
 
-/* A list of what is in no table; says so in the cells. */
+/* Unmaps a list of imports that are in no table; says so in the cells. */
 static void unmap(struct ferry_imports *imports, struct ferry_import *list)
 {
 	while (list) {
@@ -295,7 +298,9 @@ bool ferry_imports_clear(struct ferry_imports *imports)
 	return unmap_replaced(imports, true);
 }
 
-/* For all of this rank's, with what is kept of it already. A foreign rank's GPU is not known here. */
+/*
+ * The room for all of this rank's imports, including those that stay already. A foreign rank's GPU is not known here.
+ */
 static uint64_t find_room(const struct ferry_imports *imports, uint64_t now)
 {
 	int64_t room = imports->foreign_rank ? 0
@@ -361,7 +366,7 @@ void ferry_imports_abandon(struct ferry_imports *imports)
 bool ferry_imports_end(struct ferry_imports *imports)
 {
 	unmap_replaced(imports, false);
-	if (imports->list) /* abandoned, so nobody else changes it */
+	if (imports->list) /* abandoned, so no other thread changes it */
 		return false;
 	if (ferry_imports_gpu(imports)) {
 		report_kept(imports, 0);
@@ -500,7 +505,7 @@ ferryResult_t ferry_imports_map(struct ferry_imports *imports, const struct ferr
 {
 	pthread_mutex_lock(&imports->lock);
 	ferryResult_t result = check(imports, exported);
-	/* It stays in the table meanwhile, if nobody abandons that: this thread alone takes it out. */
+	/* It stays in the table meanwhile, unless the table is abandoned: this thread alone takes it out. */
 	struct ferry_import *known = imports->table[exported->index], *fresh = NULL;
 	known = known && known->generation == exported->generation ? known : NULL;
 	bool abandoned = !imports->cells;

@@ -15,13 +15,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LEFT_NS  10000000 /* how soon it is looked whether the lanes have released what an ended job has left */
-#define CLEAR_NS 5000000  /* for so long it is waited for lanes that are about to say that a call has ended */
+#define LEFT_NS  10000000 /* how soon the mapper checks whether the lanes have released the imports of an ended job */
+#define CLEAR_NS 5000000  /* how long the mapper waits for lanes that are about to end a call */
 
-#define RELEASE_NS      100000000 /* for so long it is waited for who holds what is to be forgotten; */
-#define RELEASE_POLL_NS 100000    /* and so often it is looked meanwhile */
+#define RELEASE_NS      100000000 /* how long FORGET waits for lanes that hold the import; */
+#define RELEASE_POLL_NS 100000    /* and how often it checks meanwhile */
 
-#define MOST_AHEAD 64 /* so many FORGETs in a row go before what has waited for longer */
+#define MOST_AHEAD 64 /* so many FORGETs in a row go before a request that has waited for longer */
 
 /* FORGOTTEN: but for the answer, which waits until it is unmapped. */
 enum request_kind { NOTHING, JOIN, EXPORT, FORGET, FORGOTTEN };
@@ -41,9 +41,9 @@ struct request {
 struct ferry_mapped_rank {
 	struct ferry_imports imports; /* first */
 	struct request request;    /* under the mapper's lock, but that the mapper alone touches one that it works on */
-	pthread_mutex_t welcoming; /* held while the job welcomes it, and by who takes the job away */
+	pthread_mutex_t welcoming; /* held while the job welcomes it, and by the thread that takes the job away */
 	struct ferry_job *job;     /* NULL once that has ended; under `welcoming` */
-	bool lands;                /* what it has exported is to be mapped for others; under the lock */
+	bool lands;                /* its exports are to be mapped for other GPUs; under the lock */
 	bool left;                 /* under the lock */
 	struct ferry_mapped_rank *next;
 };
@@ -64,7 +64,7 @@ static struct ferry_mapped_rank *first_rank(struct ferry_mapper *mapper)
 	return rank;
 }
 
-/* Unmaps all of any rank that nobody uses. True if some was. */
+/* Unmaps all imports of all ranks that are not used. True if there were any. */
 static bool clear_ranks(struct ferry_mapper *mapper)
 {
 	bool some = false;
@@ -74,8 +74,9 @@ static bool clear_ranks(struct ferry_mapper *mapper)
 }
 
 /*
- * The driver maps no memory beside what has been freed and was at its place, in whichever job that is mapped: nobody
- * uses that any more, though its lane may still be about to say so.
+ * The driver refuses to map memory in the place of memory that was freed and is still mapped here, for any job. No copy
+ * uses the freed memory any more, but its lane may still be about to end the call: so this unmaps all that is unused,
+ * and tries again.
  */
 static ferryResult_t insist(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank,
                             ferryResult_t (*map)(struct ferry_mapped_rank *rank))
@@ -125,7 +126,7 @@ static void welcome(struct ferry_mapped_rank *rank, int client, ferryResult_t re
 	pthread_mutex_unlock(&rank->welcoming);
 }
 
-/* Who has the answer may ask for the next thing at once: the request is over before it is given. */
+/* A rank that has the answer may send its next request at once: so the request is over before it is answered. */
 static void answer(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank, ferryResult_t result)
 {
 	bool joins = rank->request.kind == JOIN;
@@ -172,7 +173,7 @@ static void land(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
 	pthread_mutex_unlock(&mapper->lock);
 }
 
-/* Under the lock: who has waited longest, of those that FORGET or of the others. */
+/* Under the lock: the rank that has waited longest, among FORGETs or among the other requests. */
 static struct ferry_mapped_rank *longest_waiting(struct ferry_mapper *mapper, bool forgets)
 {
 	struct ferry_mapped_rank *first = NULL;
@@ -186,11 +187,12 @@ static struct ferry_mapped_rank *longest_waiting(struct ferry_mapper *mapper, bo
 }
 
 /*
- * Under the lock, which it lets go of: one thing that somebody waits for. False: there is none.
+ * Serves one request that a rank or thread waits for. Called under the lock, which it releases meanwhile. False: there
+ * is none.
  *
- * FORGETs go first: a program waits for the answer in cudaFree, and what else there is may take a second. Nobody waits
- * for ever behind them, as no more than MOST_AHEAD go in a row, of a fraction of a millisecond each; and of requests of
- * one kind the oldest is next, of which a rank has one at a time.
+ * FORGETs go first: a program waits for the answer in cudaFree, and other requests may take a second. No request waits
+ * for ever behind them, as no more than MOST_AHEAD go in a row, of a fraction of a millisecond each. Of requests of one
+ * kind the oldest is next; a rank has one at a time.
  */
 static bool serve_next(struct ferry_mapper *mapper)
 {
@@ -221,7 +223,10 @@ static void remove_rank(struct ferry_mapper *mapper, struct ferry_mapped_rank *r
 	free(rank);
 }
 
-/* Nanoseconds until the rank, which may be gone now, is to be looked after again; -1: not before it asks. */
+/*
+ * Sweeps the rank's imports, or frees them if the rank is gone. Returns nanoseconds until the rank, which may be freed
+ * now, is to be swept again; -1: not before its next request.
+ */
 static int64_t look_after_rank(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
 {
 	pthread_mutex_lock(&mapper->lock);
@@ -246,7 +251,7 @@ static int64_t sooner(int64_t a, int64_t b)
 	return a < 0 ? b : b < 0 || a < b ? a : b;
 }
 
-/* Under the lock, which it lets go of. Until when there is nothing to be done unasked; UINT64_MAX: for ever. */
+/* Called under the lock, which it releases meanwhile. Returns until when the mapper may sleep; UINT64_MAX: for ever. */
 static uint64_t look_after(struct ferry_mapper *mapper)
 {
 	uint64_t now = ferry_now_ns();
@@ -296,8 +301,8 @@ static void *mapper_main(void *argument)
 /* ---- contexts that are gone ---- */
 
 /*
- * By whoever works in the context, a lane or the mapper: with no lock of the mapper's, as nobody asks a driver under
- * one. Others that find it wait here for the end of the process.
+ * Called by the thread that works in the context, a lane or the mapper, without the mapper's locks, as no thread calls
+ * the driver under one. Other threads that find the loss wait here for the end of the process.
  */
 static void on_lost(struct ferry_gpus *gpus, const uint8_t *uuid, const char *why)
 {
@@ -384,7 +389,7 @@ static void start_imports(struct ferry_mapped_rank *rank, struct ferry_job *job,
 		if (foreign_rank) /* it exports before the job is ready: what that router put into */
 			ferry_imports_follow(&rank->imports, &ferry_rank_ring(&job->shared, message->rank)->over);
 	}
-	ferry_full_fence(); /* before who is answered looks at what is used */
+	ferry_full_fence(); /* before a rank that is answered reads `used` */
 }
 
 /* client: -1: of a foreign rank. */

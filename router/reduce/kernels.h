@@ -32,9 +32,9 @@ typedef uint16_t vhalf __attribute__((vector_size(VECTOR_BYTES / 2)));
 #define SELECT(mask, yes, no, vector, bits) ((vector)(((bits)(yes) & (bits)(mask)) | ((bits)(no) & ~(bits)(mask))))
 
 /*
- * Floats as numbers with `mantissa` bits of fraction and that bias of the exponent, in the low bits: to nearest even,
- * what is more than `largest` as `beyond`. Below the least normal number, adding a power of two whose last place is the
- * least subnormal leaves the number of those in the sum's last places.
+ * Floats as numbers with `mantissa` bits of fraction and that bias of the exponent, in the low bits: to nearest even;
+ * values above `largest` become `beyond`. Below the least normal number, adding a power of two whose last place is the
+ * least subnormal leaves the number of subnormals in the sum's last places.
  */
 INLINE vu32 narrow(vfloat value, const uint32_t mantissa, const uint32_t bias, const uint32_t largest,
                    const uint32_t beyond, const uint32_t nan, const uint32_t sign_bit)
@@ -97,7 +97,7 @@ INLINE void load_bf16(const char *from, vfloat *a, vfloat *b)
 	*b = (vfloat)(pairs & 0xffff0000u);
 }
 
-/* To nearest even, in the upper half; what is below it is of no use. */
+/* To nearest even, in the upper half; the lower half has no meaning. */
 INLINE vu32 round_bf16(vfloat value)
 {
 	vu32 bits = (vu32)value;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Picks the target once, then runs whole vectors through its kernels. What is left at the end, and what comes before
- * the first aligned line for streaming stores, goes through the same kernels by way of a small buffer, so its bits are
- * the same too.
+ * Picks the target once, then runs whole vectors through its kernels. The rest at the end, and the elements before the
+ * first aligned line for streaming stores, go through the same kernels by way of a small buffer, so their bits are the
+ * same too.
  */
 #include "router/reduce/reduce.h"
 
@@ -290,8 +290,8 @@ static void run_whole(const struct pass *pass, char *to, const char *const *from
 	if (store == FERRY_STORE_STREAM) {
 		size_t before = -(uintptr_t)to % 64;
 		/*
-		 * 8-bit floats are stored as half vectors, which do not stream; and what is short is better left in the
-		 * cache.
+		 * 8-bit floats are stored as half vectors, which do not stream; and short results are better left in
+		 * the cache.
 		 */
 		if (pass->step < pass->kernels->vector || bytes < STREAM_LEAST ||
 		    before % element_size(pass->reduction->type))

@@ -50,8 +50,8 @@ enum ferry_target ferry_reduce_target(void);
 const char *ferry_reduce_target_name(enum ferry_target target);
 
 /**
- * Whether FERRY_REDUCE is unset or names a target of this CPU; else ferryInvalidArgument with its value and those there
- * are.
+ * Checks that FERRY_REDUCE is unset or names a target of this CPU; else ferryInvalidArgument with its value and the
+ * targets that there are.
  */
 ferryResult_t ferry_reduce_check(void);
 
