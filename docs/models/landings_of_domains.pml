@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * landings.pml with two routers: rank 0's lane is in another domain's router than rank 1, into whose buffer it puts
- * (router/landings.h, router/gpu/imports.h, rank-lib/mover.h). Two calls. The buffer is `ready` while rank 1's stream
- * waits in a call, and the application's else.
+ * (router/engine/put_targets.h, router/gpu/imports.h, rank-lib/failover/copy_quiesce.h). Two calls. The buffer is
+ * `ready` while rank 1's stream waits in a call, and the application's else.
  *
  * Rank 1 names the buffer: it says which call uses it, and looks whether rank 0's router still has it mapped, which
  * maps it otherwise. That router forgets what is idle: it withdraws its word, and unmaps unless a call that is not over

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sends to one rank that are numbered as streams come to them, by a router that may die at any step, and by its
- * successors, which may die as well: router/engine/pair.c, order.c, and what intakes.c and submitted.c restore. A rank
- * has replays of two captured groups on two streams, each with its word (words.pml); a group also has messages with
- * other ranks, so that it may be over long after all that it has with this one, and the other group's turn comes
+ * successors, which may die as well: router/engine/pair.c, order.c, and what remote_ranks.c and call_decoder.c restore.
+ * A rank has replays of two captured groups on two streams, each with its word (words.pml); a group also has messages
+ * with other ranks, so that it may be over long after all that it has with this one, and the other group's turn comes
  * meanwhile.
  *
  * A group's numbers are private to its router until it is the turn of one of them. Then the pair's line says, in one of
