@@ -87,8 +87,8 @@ static uint32_t choose(struct ferry_agreement *agreement, uint64_t n, uint32_t p
 }
 
 /*
- * Each turn of the loop ends here, or somebody has changed the cell meanwhile; and that happens as often as there are
- * parties, or laps between what was sealed and n.
+ * Each turn of the loop ends here, unless another party has changed the cell meanwhile. That happens no more often than
+ * there are parties, or laps between the sealed number and n.
  */
 static uint32_t look(struct ferry_agreement *agreement, uint64_t n, uint32_t proposal)
 {

@@ -45,7 +45,7 @@
 #define FERRY_AGREEMENT_CALLS 4096u /* cells for calls of all ranks */
 
 struct ferry_agreement_head {
-	_Atomic uint32_t withdrawn; /* some party has; anybody, 0 to 1 only */
+	_Atomic uint32_t withdrawn; /* some party has withdrawn; any party, 0 to 1 only */
 	char pad[124];
 };
 
@@ -53,7 +53,7 @@ struct ferry_agreement_head {
 struct ferry_agreement_party {
 	_Atomic uint64_t joined; /* 1 + the first number that it looks up, 0 before; once, release after `passed` */
 	char pad0[56];
-	_Atomic uint64_t passed; /* it never looks again at numbers below; grows; release, after its look */
+	_Atomic uint64_t passed; /* it never reads the cells of lower numbers again; grows; release, after its read */
 	char pad1[56];
 };
 
@@ -72,7 +72,7 @@ struct ferry_agreement {
 /** Cells for the messages of a pair: a power of two, fewer where there are many pairs. */
 uint32_t ferry_agreement_pair_cells(uint32_t nranks);
 
-/** Bytes that a ring takes; zeroed, it is one that nobody has joined. */
+/** Bytes that a ring takes; zeroed memory is a ring that no party has joined. */
 uint64_t ferry_agreement_bytes(uint32_t nparties, uint32_t ncells);
 
 /** Views a ring in memory of that many bytes, on a cache line. ncells: a power of two. */

@@ -31,7 +31,7 @@ static uint64_t up_to(uint64_t value, uint64_t multiple)
 
 /*
  * All to all among n ranks is the longest plan that Ferry writes itself: n(n-1) D2H, as many H2D, n COPY. Users'
- * programs may have more: their plans back what is missing.
+ * programs may have more: for their plans memory is added (ferry_arena_back_counters).
  */
 static uint32_t counters_for(uint32_t nranks)
 {
@@ -41,7 +41,7 @@ static uint32_t counters_for(uint32_t nranks)
 
 /*
  * Half of the staging again, split evenly over the pairs: few ranks get long slices, 64 ranks short ones. It follows
- * from the staging that the header says: so that bounds all windows, of an arena that somebody brings, too.
+ * from the staging in the header, which so bounds all windows, of an imported arena too.
  */
 static uint32_t pair_slot_bytes_for(uint64_t staging, uint32_t nranks)
 {
@@ -251,7 +251,7 @@ ferryResult_t ferry_arena_allocate(const struct ferry_arena *arena, bool lock, c
 	uint64_t bytes, windows_at = (uint64_t)(arena->staging[0] - (char *)arena->header);
 	ferryResult_t result = ferrySuccess;
 	ferry_arena_windows(arena, &bytes);
-	/* Allocating now turns "no room" into an error here instead of a SIGBUS in somebody's copy. */
+	/* Allocating now turns "no room" into an error here instead of a SIGBUS during a copy. */
 	if (ferry_shared_may_lack(arena->descriptor))
 		result = ferry_shared_allocate(arena->descriptor, windows_at, bytes, given_up);
 	if (result)

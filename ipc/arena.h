@@ -125,7 +125,10 @@ struct ferry_traffic {
 	_Atomic uint64_t bytes;  /* given to the copy engine: between the rank's buffers and staging, or its buffers */
 	_Atomic uint64_t awaits; /* ranks that it has waited for since `since` (ferry_now_ns); 0: none, or not long */
 	_Atomic uint64_t since;
-	/* when it last looked whether calls of the rank get on, some 50 ms apart while there are any (ferry_now_ns) */
+	/*
+	 * when it last checked that calls of the rank make progress, some 50 ms apart while there are any
+	 * (ferry_now_ns)
+	 */
 	_Atomic uint64_t looked;
 	/*
 	 * 1: copies that it has begun for the rank may be under way, or about to begin
@@ -212,8 +215,8 @@ struct ferry_pair_turn {
 	_Atomic uint64_t message; /* number, from 1; 0: none, or being replaced */
 	_Atomic uint64_t base;    /* slices of all earlier messages */
 	/*
-	 * Where it was numbered when its stream came to it: the number of the first one between these ranks in that
-	 * direction that its call has, and which call that is: its word + 1, over its turn. Else 0.
+	 * Where it was numbered when its stream came to it: the number of the call's first message between these ranks
+	 * in that direction, and the call: its stream flag + 1, over its turn. Else 0.
 	 */
 	_Atomic uint64_t first, call;
 };
@@ -273,7 +276,7 @@ struct ferry_arena_header {
 	 */
 	_Atomic uint64_t epoch;
 	/*
-	 * bit r: rank r, of any domain, has died or aborted: its connection has closed without a word; 0 to 1, release
+	 * bit r: rank r, of any domain, has died or aborted: its connection has closed without DETACH; 0 to 1, release
 	 */
 	_Atomic uint64_t gone;
 	_Atomic uint32_t fate; /* enum ferry_arena_fate; from OPEN to one of the others, once, by compare and swap */
@@ -303,7 +306,7 @@ struct ferry_arena {
 	uint64_t bytes, staging_bytes;
 	uint32_t ncounters, nranks, ndomains, domain, pair_slot_bytes;
 	int descriptor; /* of the shared memory; -1 once closed */
-	bool sealed;    /* nobody can cut it short */
+	bool sealed;    /* no process can truncate it */
 };
 
 struct ferry_arena_shape {
@@ -320,9 +323,9 @@ struct ferry_arena_shape {
 ferryResult_t ferry_arena_create(const struct ferry_arena_shape *shape, struct ferry_arena *arena);
 
 /**
- * Before anybody uses its windows: has their memory where a page might be missing when it is touched; `lock`: has the
- * staging in memory in any case (mlock). That may take seconds. Ends early once *given_up is not 0, if that is not
- * NULL. Errors: ferrySystemError with the sizes (no room in /dev/shm, memlock limit too low).
+ * To be called before its windows are used: allocates their memory where a missing page would raise SIGBUS; `lock`:
+ * keeps the staging in memory in any case (mlock). That may take seconds. Ends early once *given_up is not 0, if
+ * given_up is not NULL. Errors: ferrySystemError with the sizes (no room in /dev/shm, memlock limit too low).
  */
 ferryResult_t ferry_arena_allocate(const struct ferry_arena *arena, bool lock, const _Atomic uint32_t *given_up);
 

@@ -129,7 +129,7 @@ static int send_head(int connection, const struct ferry_attach_message *message,
 	return send_all(connection, (const char *)message + sent, sizeof *message - (size_t)sent, deadline) ? 0 : -1;
 }
 
-/* Moves the control data's descriptors into received; what is no descriptor, or too many, truncates. */
+/* Moves the control data's descriptors into received; other control data, or too many descriptors, set `truncated`. */
 static void take_descriptors(struct msghdr *message, struct ferry_attach_received *received)
 {
 	received->truncated |= (message->msg_flags & MSG_CTRUNC) != 0;

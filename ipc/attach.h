@@ -31,7 +31,8 @@ enum ferry_attach_kind {
 	FERRY_ATTACH_PLAN,     /* payload: a plan to keep, under its hash, as long as this rank holds it */
 	FERRY_ATTACH_DROP,     /* this rank holds the plan `hash` no longer */
 	FERRY_ATTACH_DETACH,   /* this rank makes no more calls */
-	FERRY_ATTACH_STATUS,   /* anybody: reply with the page of counters (ipc/counters.h), renewed until it closes */
+	/* any client: reply with the page of counters (ipc/counters.h), renewed until it closes */
+	FERRY_ATTACH_STATUS,
 	FERRY_ATTACH_EXPORT,   /* payload: a struct ferry_exported: map this buffer of mine (ipc/export.h) */
 	FERRY_ATTACH_FORGET,   /* unmap what index `index` names, once no call uses it any more */
 	/*
@@ -60,9 +61,9 @@ struct ferry_attach_message {
 	uint32_t ndomains;
 	uint32_t flags;    /* FERRY_ATTACH_..., as above */
 	/*
-	 * RANK with MAPPED: 1, the rank's block of words; EXPORT: of its pieces, in the order of addresses; ADOPT, and
-	 * READY, which may be without where there is one: the arenas of all domains; ADOPT with MAPPED: then the block
-	 * of words
+	 * RANK with MAPPED: 1, the rank's block of stream flags; EXPORT: one per piece, in the order of addresses;
+	 * ADOPT, and READY, which may have none where there is one domain: the arenas of all domains; ADOPT with
+	 * MAPPED: then the block of stream flags
 	 */
 	uint32_t descriptors;
 	uint32_t index;    /* FORGET: as above */
@@ -81,7 +82,7 @@ struct ferry_attach_message {
 struct ferry_attach_reply {
 	uint32_t magic, abi;
 	uint32_t result;   /* ferryResult_t */
-	/* to RANK: FERRY_ATTACH_MAPPED; where it was asked for and is not said, `message` tells why not */
+	/* to RANK: FERRY_ATTACH_MAPPED; where the rank has asked for that and it is not set, `message` is the reason */
 	uint32_t flags;
 	char message[496]; /* why not */
 };
@@ -90,8 +91,8 @@ struct ferry_attach_reply {
 #define FERRY_MAX_PLANS 4096 /* that a job may keep in a router: a tenant's share of its memory */
 
 /**
- * Reads a message out of `length` bytes that nobody vouches for. Errors: ferryRefused for another magic or ABI (with
- * both values), ferryInvalidArgument for a field out of range.
+ * Reads a message out of `length` untrusted bytes. Errors: ferryRefused for another magic or ABI (with both values),
+ * ferryInvalidArgument for a field out of range.
  */
 ferryResult_t ferry_attach_decode(const void *bytes, size_t length, struct ferry_attach_message *message);
 

@@ -2,13 +2,13 @@
 /**
  * The counters of a router: a page of shared memory for each user that may ask for them, with a head and a row per job,
  * GPU, tenant and line of shares that this user may see. The router hands its descriptor out with the reply to STATUS
- * (ipc/attach.h), sealed so that nobody else can write or resize the page; a reader maps it, and polls it without
+ * (ipc/attach.h), sealed so that no other process can write or resize the page; a reader maps it, and polls it without
  * asking again. Every field has one writer, the router's connection thread, which renews the page every
  * FERRY_COUNTERS_MS as long as a reader is connected: lanes and workers count in places of their own (the arena's
  * ferry_traffic, struct ferry_job), which ranks share and readers must not see.
  *
  * `generation` is odd while the page is being written. Words are stored with release and loaded with acquire, so a
- * reader that finds the same even generation before and after has a copy that is whole.
+ * reader that finds the same even generation before and after has a consistent copy.
  */
 #ifndef FERRY_IPC_COUNTERS_H
 #define FERRY_IPC_COUNTERS_H
@@ -45,7 +45,7 @@ struct ferry_job_counters {
 	char tenant[32];             /* "": none */
 };
 
-/* A way from a GPU straight into another one's memory, as the driver tells. */
+/* A path from a GPU straight into another one's memory, as the driver reports it. */
 struct ferry_gpu_link {
 	uint8_t to[FERRY_GPU_BYTES]; /* UUID */
 	int32_t rank;                /* of its performance: 0 is the fastest */
@@ -113,8 +113,8 @@ void ferry_counters_write(struct ferry_counters_page *page, const struct ferry_c
 void ferry_counters_unmap(const struct ferry_counters_page *page);
 
 /**
- * The reader's side, which trusts nobody: ferryRefused where the descriptor is of no sealed page of this size. The
- * descriptor stays the caller's, and is of no use afterwards.
+ * The reader's side, which trusts no writer: ferryRefused where the descriptor is of no sealed page of this size. The
+ * descriptor stays the caller's, which may close it.
  */
 ferryResult_t ferry_counters_map(int descriptor, const struct ferry_counters_page **page);
 

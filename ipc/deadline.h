@@ -27,7 +27,7 @@ struct ferry_deadline {
 
 struct ferry_deadline ferry_deadline_for(unsigned seconds, const _Atomic uint32_t *given_up);
 
-/** Whether nobody waits any more, however much time there is left. */
+/** Whether the wait has been given up, however much time there is left. */
 bool ferry_deadline_is_given_up(const struct ferry_deadline *deadline);
 
 /** Remembers it in `over`. */

@@ -17,7 +17,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* Its socket is that user's file in a directory of root's into which not everybody may write. */
+/* The socket is that user's file in a directory of root's that not every user may write. */
 static bool is_given_by_root(const char *path, uid_t user)
 {
 	struct stat directory, file;
@@ -242,7 +242,7 @@ ferryResult_t ferry_endpoint_connect_within(const char *path, int *connection, s
 	int error = connect_patiently(made, &address, bytes, deadline);
 	if (error)
 		result = report_refused(path, error, deadline);
-	/* both ends look: an abstract name can be taken by anybody on the machine */
+	/* both ends check: any process on the machine can take an abstract name */
 	else
 		result = check_router(made, path);
 	if (result)

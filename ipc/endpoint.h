@@ -46,8 +46,8 @@ ferryResult_t ferry_endpoint_connect_patiently(const char *path, int *connection
 ferryResult_t ferry_endpoint_connect_within(const char *path, int *connection, struct ferry_deadline *deadline);
 
 /**
- * What connecting, or asking for a status, has just returned: whether it says for sure that nobody listens there. Reads
- * errno, so before anything else is called.
+ * From the result of connecting, or of asking for a status: whether it is certain that no process listens there. Reads
+ * errno, so it must be called before anything else.
  */
 bool ferry_endpoint_nobody(ferryResult_t result);
 

@@ -295,8 +295,8 @@ static uint64_t hash_text(uint64_t hash, const char *text)
 }
 
 /*
- * True if the process was started with the variable in its environment. One whose environment is hidden is somebody
- * else's.
+ * True if the process was started with the variable in its environment. A process with a hidden environment is another
+ * user's: false.
  */
 static bool started_with(pid_t process, const char *variable)
 {

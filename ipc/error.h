@@ -2,7 +2,7 @@
 /**
  * A result code together with a message that carries the values. Every function that can fail returns a ferryResult_t
  * and, on failure, has called ferry_fail(), which keeps the message for the calling thread (ferryGetLastError reads
- * it). Thread-local: nobody else writes it.
+ * it). Thread-local: no other thread writes it.
  */
 #ifndef FERRY_IPC_ERROR_H
 #define FERRY_IPC_ERROR_H

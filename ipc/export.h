@@ -68,9 +68,9 @@ static inline size_t ferry_exported_size(const struct ferry_exported *exported)
 }
 
 /**
- * Reads one out of bytes that nobody vouches for, with so many descriptors beside them. ferryInvalidArgument, with the
- * values: it is not as long as its pieces say, its index, generation, kind or lengths are out of range, or the
- * descriptors are not its pieces'.
+ * Reads an export out of untrusted bytes, with so many descriptors beside them. ferryInvalidArgument, with the values:
+ * it is not as long as its pieces say, its index, generation, kind or lengths are out of range, or the descriptors are
+ * not its pieces'.
  */
 ferryResult_t ferry_exported_read(const void *bytes, size_t length, uint32_t ndescriptors,
                                   struct ferry_exported *exported);

@@ -24,7 +24,7 @@ typedef enum {
 	ferrySuccess = 0,
 	ferryUnhandledDeviceError = 1, /**< the device (CUDA) reported an error */
 	ferrySystemError = 2,          /**< the operating system refused something: memory, a socket, a file */
-	ferryInternalError = 3,        /**< a bug in Ferry, or shared memory that somebody corrupted */
+	ferryInternalError = 3,        /**< a bug in Ferry, or shared memory that another process corrupted */
 	ferryInvalidArgument = 4,      /**< an argument has a value that no call accepts */
 	ferryInvalidUsage = 5, /**< the arguments are valid alone but not together or not now; ranks that disagree */
 	ferryRemoteError = 6,  /**< another rank or a router died, aborted or failed */

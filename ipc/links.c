@@ -14,7 +14,7 @@
 	"expected, separated by commas, d2h=GBPS, h2d=GBPS, peer=GBPS, peer@A-B=GBPS, port=GBPS, links=dgx1v:GBPS, "   \
 	"links=nvswitch:GBPS or links=pcie2:GBPS[:GBPS], and devices=A,B,..."
 
-/* What is being read: `rest` is where. */
+/* The text being read; `rest` is the part that is left. */
 struct reader {
 	const char *name, *text, *rest;
 	struct ferry_host_links *machine;
@@ -216,7 +216,7 @@ static ferryResult_t read_setting(struct reader *reader)
 	return refuse(reader, at, EXPECTED);
 }
 
-/* What is said of single links and of ports goes before what is said of all, wherever it stands. */
+/* Settings of single links and of ports override settings of all, wherever they stand. */
 static ferryResult_t settle(struct reader *reader)
 {
 	struct ferry_host_links *machine = reader->machine;

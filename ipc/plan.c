@@ -103,7 +103,7 @@ struct validator {
 		uint32_t domain, instr;
 	} * windows;
 	uint8_t *counter_used[FERRY_MAX_DOMAINS];
-	uint8_t *landed; /* by instruction: LANDs of this PUT */
+	uint8_t *landed; /* by instruction: WAIT_PUTs of this PUT */
 };
 
 static bool window_inside(const struct validator *v, uint32_t domain, uint64_t offset)

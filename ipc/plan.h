@@ -107,7 +107,7 @@ static inline bool ferry_opcode_has_window(uint8_t opcode)
 #define FERRY_PLAN_DMA 2u
 #define FERRY_PLAN_ALONE 4u /* no other call is under way beside it: it has parity 0's staging, whatever its parity */
 
-#define FERRY_PLAN_PUTS 8u     /* has PUTs: nobody puts before all ranks are known to make this call */
+#define FERRY_PLAN_PUTS 8u     /* has PUTs: no rank puts before all ranks are known to make this call */
 
 /* ferry_instr.flags */
 #define FERRY_INSTR_FINAL 1u   /* REDUCE whose result holds every rank's contribution: ferryAvg divides here */
@@ -227,13 +227,12 @@ struct ferry_plan_room {
 };
 
 /**
- * Checks every field of a blob of `bytes` bytes that nobody else can write to: bounds of all arrays and indexes,
+ * Checks every field of a blob of `bytes` bytes that no other process can write to: bounds of all arrays and indexes,
  * windows inside the staging and not overlapping, counters unique, edges acyclic at equal slice (so that the plan
  * cannot deadlock, whatever the window), lags from 0 to W, wake masks that cover every waiter, sources of the
- * instruction's length, what a PUT forwards written by what it waits for, a WAIT_PUT for each PUT, opcode and owner
- * consistent, hash right. After ferrySuccess executing the plan touches nothing
- * outside its staging and counters, and ends. Errors: ferryProgramError with the index of the instruction and the
- * values.
+ * instruction's length, the bytes that a PUT forwards written by an instruction that it waits for, a WAIT_PUT for each
+ * PUT, opcode and owner consistent, hash right. After ferrySuccess executing the plan touches nothing outside its
+ * staging and counters, and ends. Errors: ferryProgramError with the index of the instruction and the values.
  */
 ferryResult_t ferry_plan_validate(const void *blob, uint64_t bytes, const struct ferry_plan_room *room);
 

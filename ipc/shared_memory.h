@@ -24,7 +24,7 @@ ferryResult_t ferry_shared_kind_read(enum ferry_shared_kind *kind);
  */
 ferryResult_t ferry_shared_make(enum ferry_shared_kind kind, uint64_t bytes, int *descriptor);
 
-/** Whether nobody can make it shorter. */
+/** Whether it is sealed: no process can make it shorter. */
 bool ferry_shared_sealed(int descriptor);
 
 /**

@@ -135,7 +135,7 @@ struct ferry_share_rank {
 struct ferry_share_table {
 	_Atomic uint64_t signature; /* of the job's settings, as its ranks name them; 0: none */
 	/* bit k: calls of kind k are NCCL's, whatever was learned of them (orchestrator/balance/tempo.h), */
-	_Atomic uint64_t quiet, quiet_settled; /* now; and while nothing is tried, which goes for what is captured */
+	_Atomic uint64_t quiet, quiet_settled; /* now; and while no tuning is tried, which holds for captured calls */
 	char pad[104];
 	struct ferry_share_line_words lines[FERRY_SHARE_LINES], wholes[FERRY_SHARE_LINES];
 	struct ferry_share_course_words courses[FERRY_SHARE_COURSES];

@@ -9,7 +9,7 @@
  * A call of a stream carries its turn on the flag: how many calls were made on it before. The call has started once
  * `done` has come to its turn and the flag is 1. Its end stores three things: a mark with its turn in the flag, for
  * which no stream waits; then done + 1; then flag = 0. A thread that sees the new `done` no longer sees the old 1. A
- * router that takes another's place tells from the two how far the old one had come, whichever of the three it stored
+ * router that takes another's place finds from the two how far the old one had come, whichever of the three it stored
  * last: the 1 of the next call comes after the 0. docs/models/words.pml and takeover.pml check all of this.
  *
  * Each replay of a captured call is a turn of its flag, as if the call had been made then.
@@ -36,7 +36,7 @@ struct ferry_stream_flag {
 	 */
 	_Atomic uint32_t forgotten;
 	uint32_t reserved;
-	_Atomic uint64_t scalar;    /* premulsum with a factor in device memory: GPU, before word = 1 */
+	_Atomic uint64_t scalar;    /* premulsum with a factor in device memory: GPU, before flag = 1 */
 	/*
 	 * For messages that are numbered as streams come to them, by direction. Bit r: all messages of the call with
 	 * rank r are over. Stored by the lane of that direction, release, before the messages of another call with that
@@ -54,7 +54,7 @@ static inline bool ferry_stream_flag_reached(const struct ferry_stream_flag *fla
 	       atomic_load_explicit(&flag->flag, memory_order_acquire) == 1;
 }
 
-/** What the word holds of a call that is about to be over: neither 0 nor 1. */
+/** What the flag holds for a call that is about to be over: neither 0 nor 1. */
 static inline uint32_t ferry_stream_flag_mark(uint32_t turn)
 {
 	return turn << 2 | 2;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Submissions: how a rank whose router moves the data tells that router of its calls. A ring of records in shared
- * memory, written by the rank's application threads, one at a time, and taken by its D2H lane in the router. A record
- * holds all that a call needs but the plan, which the router has by its hash, and the buffers' memory, which it has
- * mapped (ipc/export.h). The router copies a record before it looks at it, and believes nothing in it.
+ * Submissions: how a rank submits calls to the router that moves its data. A ring of records in shared memory, written
+ * by the rank's application threads, one at a time, and taken by its D2H lane in the router. A record holds all that a
+ * call needs but the plan, which the router has by its hash, and the buffers' memory, which it has mapped
+ * (ipc/export.h). The router copies a record before it reads it, and checks every field.
  */
 #ifndef FERRY_IPC_SUBMISSION_H
 #define FERRY_IPC_SUBMISSION_H
@@ -23,8 +23,9 @@ enum ferry_submission_kind {
 };
 
 /* ferry_submission.flags */
-#define FERRY_SUBMIT_CAPTURED 1u    /* in a graph: its word is its own */
-#define FERRY_SUBMIT_SCALAR 2u      /* premulsum: the factor is in the word when the stream reaches the call */
+#define FERRY_SUBMIT_CAPTURED 1u    /* in a graph: it has a stream flag of its own */
+/* premulsum: the factor is in the stream flag's `scalar` when the stream reaches the call */
+#define FERRY_SUBMIT_SCALAR 2u
 #define FERRY_SUBMIT_MORE 4u        /* messages: the next record goes on with the same call */
 #define FERRY_SUBMIT_FIXED_ALONE 8u /* ferry_order.fixed_alone */
 

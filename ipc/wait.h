@@ -85,7 +85,7 @@ void ferry_bells_wait(const struct ferry_seen_bell *bells, uint32_t count, int64
 /** Wakes up to `threads` sleepers, all where negative. For ferry_doorbell_ring. */
 void ferry_doorbell_wake(struct ferry_doorbell *bell, int threads);
 
-/** After publishing what somebody may wait for. */
+/** To be called after publishing, for threads that may wait for it. */
 static inline void ferry_doorbell_ring(struct ferry_doorbell *bell)
 {
 	ferry_full_fence();
@@ -123,7 +123,7 @@ static inline void ferry_relax(void)
 /** Of a group of threads: the lanes of a communicator, or the workers of a router. Zeroed, but for limit_ns. */
 struct ferry_spin {
 	uint64_t limit_ns;           /* to spin at most; constant; 0: not at all */
-	/* nobody spins before; by a thread that finds CPUs short, by compare and exchange from a past time */
+	/* no thread spins before; by a thread that finds CPUs short, by compare and exchange from a past time */
 	_Atomic uint64_t rest_until;
 	/* the last rest's length; by the thread that has set rest_until. One that reads the old one rests less */
 	_Atomic uint64_t rest_ns;
@@ -136,7 +136,7 @@ struct ferry_spin {
 struct ferry_idle {
 	struct ferry_spin *spin;
 	uint64_t since; /* when it first found nothing; 0: it found something the last time */
-	/* what the kernel tells of the thread; -1: nothing. When it was last asked */
+	/* the kernel's statistics of the thread; -1: none. When it last read them */
 	int file;
 	uint64_t asked_at;
 	uint64_t judged_at, ran_ns, waited_ns; /* and of the thread's life until then; judged_at 0: not yet */
@@ -154,7 +154,10 @@ static inline uint64_t ferry_spin_ns(const struct ferry_spin *spin, uint64_t now
 /** CPUs are short. The first call after a rest counts. */
 void ferry_spin_rest(struct ferry_spin *spin, uint64_t now);
 
-/** First of all. Where the kernel does not tell, as on Linux without CONFIG_SCHED_INFO or /proc, nobody ever rests. */
+/**
+ * To be called first. Where the kernel has no such statistics, as on Linux without CONFIG_SCHED_INFO or /proc, spinning
+ * never rests.
+ */
 void ferry_idle_open(struct ferry_idle *idle, struct ferry_spin *spin);
 void ferry_idle_close(struct ferry_idle *idle);
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Copy queues: a stream, or several by turns. Behind each copy an event is recorded, which the lane queries: next to no
- * work for the host and none for the copy engine, which goes on to the next copy of the same stream at once. A word
- * that the stream writes behind the copy makes it wait until all is written; then a second stream fills the gap, but
- * two copies that go on together both end late, and the pipeline with them (docs/lab/lanes-and-workers.md).
+ * work for the host and none for the copy engine, which goes on to the next copy of the same stream at once. A flag in
+ * memory that the stream writes behind the copy would make the engine wait until all is written. A second stream would
+ * fill that gap, but two copies that go on together both end late, and the pipeline with them
+ * (docs/lab/lanes-and-workers.md).
  */
 #include "router/copy/cuda.h"
 

@@ -22,7 +22,7 @@ bool ferry_cuda_may_be_loss(CUresult result)
 	        CUDA_ERROR_ECC_UNCORRECTABLE,
 	        CUDA_ERROR_NVLINK_UNCORRECTABLE,
 	        CUDA_ERROR_CONTAINED,
-	        /* Somebody has reset the GPU, or the server has thrown its client out. */
+	        /* A user has reset the GPU, or the MPS server has disconnected its client. */
 	        CUDA_ERROR_CONTEXT_IS_DESTROYED,
 	        CUDA_ERROR_DEVICE_UNAVAILABLE,
 	        CUDA_ERROR_MPS_CLIENT_TERMINATED,

@@ -306,7 +306,7 @@ static void admit_parity(struct ferry_job *job, uint32_t parity)
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++)
 		ferry_descriptor_read(&ferry_rank_line(&job->shared, rank)->ring[parity], &calls[rank]);
 	/*
-	 * Nobody waits for a router without work in the call: the ranks may have gone on and be writing their next
+	 * Ranks do not wait for a router without work in the call: they may have gone on and be writing their next
 	 * descriptors.
 	 */
 	ferry_full_fence();

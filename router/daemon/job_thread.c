@@ -29,7 +29,7 @@ struct ferry_job_thread {
 	_Atomic bool joined; /* the job's ranks have gone; the reaper */
 };
 
-/* All ranks wait for the header's word before they ask for more (rank-lib/attach/attach.c). */
+/* All ranks wait for the header's `ready` before they ask for more (rank-lib/attach/attach.c). */
 static void report_ready(struct ferry_job *job)
 {
 	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;

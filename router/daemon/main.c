@@ -458,8 +458,8 @@ static int start_when_free(struct arguments *arguments)
 
 /*
  * The router runs no kernels: one queue for them is as good as eight, makes a context in half the time, and ends with
- * its process in less than half (docs/lab/routers-die.md). What is set is meant for the ranks, one of which may have
- * started this process.
+ * its process in less than half (docs/lab/routers-die.md). A value in the environment is meant for the ranks, one of
+ * which may have started this process.
  */
 static void ask_for_small_contexts(void)
 {

@@ -22,7 +22,7 @@ static void keep(struct ferry_memory *memory, uint64_t left, uint64_t whole, con
 	snprintf(memory->holder, sizeof memory->holder, "%s%.200s", who, detail);
 }
 
-/* Somebody has `left` of `whole` bytes. */
+/* A source has `left` of `whole` bytes. */
 static void take(struct reader *reader, uint64_t left, uint64_t whole, const char *who, const char *detail)
 {
 	if (left < reader->least_left.left)

@@ -4,7 +4,7 @@
 #include "ipc/environment.h"
 #include "ipc/error.h"
 
-#define DEFAULT_STAGING (16u << 20) /* where the machine does not tell its cache sizes */
+#define DEFAULT_STAGING (16u << 20) /* where the machine does not report its cache sizes */
 /* For one rank, which sums nothing but what it scales, or by a program of its user's. */
 #define ALONE_STAGING (256u << 10)
 #define LEAST_USEFUL (1u << 20)     /* that a job is given by default; calls with less are slow */

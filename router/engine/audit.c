@@ -11,7 +11,7 @@
 
 /* ---- numbers of calls ---- */
 
-/* A word of a parity with the number of a call in it. It was read before its bounds, which only rise. */
+/* A field of a parity that holds the number of a call. It was read before its bounds, which only rise. */
 struct number {
 	enum { OWN, RANK, ROUTER } whose;
 	uint32_t of;           /* RANK, ROUTER: which */
@@ -60,7 +60,7 @@ static uint64_t begun_in(const struct ferry_member *member, uint32_t parity)
 	return logged > member->order.last_seq[parity] ? logged : member->order.last_seq[parity];
 }
 
-/* The words by which others begin calls. */
+/* Checks the fields by which others begin calls. */
 static bool order_fits(const struct ferry_member *member, uint32_t parity, char *text)
 {
 	for (uint32_t rank = 0; rank < member->shared->nranks; rank++) {
@@ -146,7 +146,7 @@ static bool gates_fit(const struct ferry_job_arenas *shared, const struct ferry_
 		if (!gates[i].nslices)
 			continue;
 		bool over = finished_by(shared, &ferry_plan_instrs(plan)[edge->instr], seq % FERRY_PARITIES) >= seq;
-		uint64_t value = acquire(&gates[i].counter->value); /* behind that word */
+		uint64_t value = acquire(&gates[i].counter->value); /* after finished_by */
 		uint32_t least = over && most != UINT32_MAX ? most : 0;
 		if (counter_fits(value, seq, most) && ferry_counter_slices(value, seq) >= least)
 			continue;

@@ -125,7 +125,7 @@ void ferry_call_arm(struct ferry_call *call, uint32_t parity)
 			transfer->issued = transfer->finished = transfer->open = 0;
 			transfer->current = transfer->published = false;
 			if (!transfer->step || transfer->step->instr->opcode == FERRY_PUT)
-				transfer->destination = NULL; /* each run finds out anew where it lands */
+				transfer->destination = NULL; /* each run finds its put target anew */
 		}
 	}
 }

@@ -20,7 +20,10 @@ static void wake_child_keys(struct ferry_lane *lane, const struct ferry_call *ca
 		ferry_wake(member->shared, 0, 1ull << member->rank, 0);
 }
 
-/* The stream waits: gives the call its number if it has none, and tells the others, once its parity is free. */
+/*
+ * The stream waits: gives the call its number if it has none, and submits it to the other ranks, once its parity is
+ * free.
+ */
 static bool begin(struct ferry_member *member, struct ferry_call *call)
 {
 	bool numbered = !call->name || call->recovery;
@@ -309,7 +312,7 @@ void ferry_lane_free_room(struct ferry_lane *lane)
 	lane->bells = NULL;
 }
 
-/* Looks at the list of members again. True if it may have changed. */
+/* Reads the list of members again. True if it may have changed. */
 static bool refresh(struct ferry_lane *lane)
 {
 	struct ferry_lanes *lanes = lane->lanes;

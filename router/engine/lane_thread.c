@@ -114,7 +114,10 @@ static void watch(struct ferry_lane *lane, uint64_t now)
 			ferry_stall_watch_lane_rank(lane->lane_ranks[i], now);
 		ferry_audit_lane_rank(lane->lane_ranks[i]);
 	}
-	/* With nothing under way one lane stays out of the driver: when the other hangs in there, it can still tell. */
+	/*
+	 * With nothing under way one lane stays out of the driver, so that it can report the other one if that hangs in
+	 * there.
+	 */
 	if (is_busy(lane) && (lane->direction == FERRY_DIR_D2H || ferry_copies_any(&lane->copies)) &&
 	    (ferry_copies_check(&lane->copies) || ferry_pushes_check(&lane->pushes)))
 		fail_all(lane);

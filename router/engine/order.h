@@ -37,7 +37,7 @@ uint64_t ferry_order_blocked_by(const struct ferry_member *member, const struct 
 /** The domain of a router that has not finished call `before`, in which it had work; FERRY_MAX_DOMAINS: none. */
 uint32_t ferry_order_blocking_router(const struct ferry_member *member, uint64_t before);
 
-/** Tells the other ranks and the routers. */
+/** Submits the call: writes its descriptor, and wakes the other ranks and the routers. */
 void ferry_order_submit(struct ferry_member *member, struct ferry_call *call);
 
 /** Bit r: rank r has not submitted the call. Either lane. */

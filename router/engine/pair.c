@@ -15,7 +15,7 @@
 #define ROUND 4096u
 #define PUSH_SLICE (256u << 20) /* one copy: engines pause between copies */
 
-/* Ends that agree on a message's length agree on this, and those that do not learn it from the first slot. */
+/* Ends that agree on a message's length agree on this; ends that do not agree find that out from the first slot. */
 static uint32_t slice_of(uint32_t slot_bytes, uint64_t length)
 {
 	uint64_t best = (uint64_t)sqrt(COST_BYTES * (double)length);

@@ -285,7 +285,7 @@ static void restore_turn(struct ferry_remote_rank *remote_rank, enum ferry_direc
 		                         1ull << peer, memory_order_release);
 }
 
-/* Seated, and on no lane yet. */
+/* Its lane ranks are initialized, and on no lane yet. */
 static void restore(struct ferry_remote_rank *remote_rank)
 {
 	if (!remote_rank->recovery)

@@ -20,7 +20,7 @@ static struct ferry_counter *counter_of(const struct ferry_job_arenas *shared, c
 	return &shared->arenas[instr->domain].counters[seq % FERRY_PARITIES][instr->counter];
 }
 
-/* Of alltoallv, the sender tells the length with the call; the receiver has as much. */
+/* Of alltoallv, the sender gives the length with the call; the receiver has the same. */
 static uint32_t slices_of(const struct ferry_job_arenas *shared, const struct ferry_plan *plan,
                           const struct ferry_instr *instr, uint64_t seq)
 {
@@ -58,7 +58,7 @@ static bool may_run(const struct ferry_job_arenas *shared, const struct ferry_pl
 	return true;
 }
 
-/* Nobody waits for what ends without a counter, COPY and WAIT_PUT, but its own rank's call. */
+/* Instructions without a counter, COPY and WAIT_PUT, hold up only their own rank's call. */
 static bool is_counted(const struct ferry_instr *instr)
 {
 	return instr->opcode != FERRY_COPY && instr->opcode != FERRY_WAIT_PUT;
@@ -132,7 +132,7 @@ static void find_messages(const struct ferry_lane_rank *lane_rank, uint64_t amon
 	}
 }
 
-/* What the call waits for, as far as the lane of this lane rank can tell. among: of peers only these. */
+/* What the call waits for, as far as the lane of this lane rank knows. among: of peers only these. */
 static struct blocker find_blocker(const struct ferry_lane_rank *lane_rank, const struct ferry_call *call,
                                    uint64_t among)
 {
@@ -306,7 +306,7 @@ static struct copied count_copied(const struct ferry_half *half)
 	return copied;
 }
 
-/* Nobody else is to blame. */
+/* The lane waits for its own copies, not for another rank. */
 static void say_copies(const struct ferry_lane_rank *lane_rank, const struct ferry_call *call,
                        const struct copied *copied, unsigned long long seconds, char *line, size_t bytes)
 {
@@ -377,7 +377,7 @@ static bool is_new(struct ferry_lane_rank *lane_rank, const struct ferry_call *c
 	return true;
 }
 
-/* Waiting for one's own stream is nothing to report; of ranks that have not come the D2H lane tells. */
+/* Waiting for one's own stream is nothing to report; the D2H lane reports ranks that have not come. */
 static bool is_to_be_reported(struct ferry_lane_rank *lane_rank, const struct blocker *blocker)
 {
 	if (!blocker->call ||

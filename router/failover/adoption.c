@@ -269,7 +269,7 @@ ferryResult_t ferry_adoption_come(struct ferry_jobs *jobs, struct ferry_job *job
 	return ferrySuccess;
 }
 
-/* A rank that has attached here has a connection, which tells. */
+/* A rank that has attached here has a connection, which closes when it dies. */
 static bool has_died(const struct ferry_job *job, uint32_t rank)
 {
 	const struct ferry_rank_line *line = ferry_rank_line(&job->shared, rank);

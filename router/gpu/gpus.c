@@ -218,7 +218,7 @@ int64_t ferry_gpus_rest(struct ferry_gpus *gpus, bool all)
 	int64_t next = -1;
 	for (struct ferry_gpu **link = &gpus->all; *link;) {
 		struct ferry_gpu *gpu = *link;
-		/* Nobody else holds it again: that takes a holder. */
+		/* No other thread holds it again: that takes a holder. */
 		bool held = atomic_load_explicit(&gpu->holders, memory_order_acquire) > 0;
 		uint64_t due = atomic_load_explicit(&gpu->idle_since, memory_order_relaxed) + FERRY_GPU_IDLE_NS;
 		if (held || (!all && now < due)) {

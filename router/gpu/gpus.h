@@ -72,8 +72,10 @@ bool ferry_gpus_describe(struct ferry_gpus *gpus, uint64_t place, struct ferry_g
 /** The GPU's copier, for lanes; valid as long as the GPU is held. */
 struct ferry_copier *ferry_gpu_copier(struct ferry_gpu *gpu);
 
-/** Gives up the contexts that nobody has held for FERRY_GPU_IDLE_NS, or (all) for any time. Nanoseconds until there may
- * be another, or -1. */
+/**
+ * Gives up the contexts that had no holder for FERRY_GPU_IDLE_NS, or (all) have none. Returns nanoseconds until there
+ * may be another, or -1.
+ */
 int64_t ferry_gpus_rest(struct ferry_gpus *gpus, bool all);
 
 /**

@@ -6,7 +6,7 @@
 enum ferry_store {
 	FERRY_STORE_ORDINARY,
 	FERRY_STORE_STREAM, /* non-temporal; ordered by an sfence before the kernel returns */
-	/* ordinary, then cldemote per line if the CPU has it: copy engines read what is dirty in an L2 at half speed */
+	/* ordinary, then cldemote per line if the CPU has it: copy engines read dirty lines of an L2 at half speed */
 	FERRY_STORE_DEMOTE,
 	FERRY_NUM_STORES
 };
