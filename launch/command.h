@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The command that the ranks are to be, looked for before anything is started: an mpiexec would tell of it in words and
- * with an exit code of its own, and with the routers already there. Called by ferryrun; nothing is kept.
+ * Looks for the ranks' command before anything is started: an mpiexec would report a missing one in its own words and
+ * with its own exit code, when the routers already run. Called by ferryrun; nothing is kept.
  */
 #ifndef FERRY_LAUNCH_COMMAND_H
 #define FERRY_LAUNCH_COMMAND_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * How much of a GPU's memory a process has, as the driver's management library (NVML) tells, which is opened at run
- * time. Called by ferry-stat, for the contexts of routers.
+ * How much of a GPU's memory a process has, by the driver's management library (NVML), which is opened at run time.
+ * Called by ferry-stat, for the contexts of routers.
  */
 #ifndef FERRY_LAUNCH_CONTEXT_MEMORY_H
 #define FERRY_LAUNCH_CONTEXT_MEMORY_H
@@ -10,8 +10,8 @@
 #include <sys/types.h>
 
 /**
- * Bytes on the GPU of that UUID ("GPU-..."). 0: not known: there is no such library or GPU, or it numbers processes
- * otherwise, as it does in a container.
+ * Returns the process's bytes on the GPU of that UUID ("GPU-..."). 0 if unknown: there is no such library or GPU, or it
+ * numbers processes otherwise, as in a container.
  */
 uint64_t ferry_context_memory(const char *uuid, pid_t pid);
 

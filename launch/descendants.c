@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STOP_NS 1000000000ull /* for who is in the driver, or under a debugger */
+#define STOP_NS 1000000000ull /* for a process that is in the driver, or under a debugger */
 
 /* pgrp session tty tpgid flags minflt cminflt majflt cmajflt utime stime cutime cstime priority nice */
 #define SKIP_15 " %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s"
@@ -20,7 +20,7 @@ struct process {
 	pid_t pid, parent;
 	unsigned threads;
 	char state;
-	bool below; /* or one of those themselves */
+	bool below; /* or one of the top processes themselves */
 };
 
 /* The name in the second field may hold anything, brackets too: it ends at the last one. */
@@ -78,7 +78,10 @@ static bool is_one_of(pid_t pid, const pid_t *tops, size_t ntops)
 	return false;
 }
 
-/* Each goes up to who has nobody above it; what is read while parents die may go round, so not for ever. */
+/*
+ * Goes up from each process to its root. As parents die while /proc is read the chain may have a cycle, so steps are
+ * limited.
+ */
 static void mark_below(struct process *all, size_t count, const pid_t *tops, size_t ntops)
 {
 	qsort(all, count, sizeof *all, by_pid);
@@ -91,16 +94,16 @@ static void mark_below(struct process *all, size_t count, const pid_t *tops, siz
 	}
 }
 
-/* Who waits in the kernel is among them: as one that vforks does, for the child that has been stopped. */
+/* Processes that wait in the kernel count as well: such as one that vforks and waits for the child that was stopped. */
 static bool stands_still(const struct process *process)
 {
 	return strchr("TtDZX", process->state);
 }
 
 /*
- * Those processes and all below them, stopped: else one of them may start another between the look at /proc and its
- * signal, an orphan that nobody knows. A look may miss who is started meanwhile, so until a second one finds all of
- * them stopped.
+ * Stops those processes and all below them. Else one of them may start another between the look at /proc and its
+ * signal, an orphan that no list has. A look may miss a process that was started meanwhile, so this repeats until a
+ * second look finds all of them stopped.
  */
 static struct process *stop_below(const pid_t *tops, size_t ntops, size_t *count)
 {

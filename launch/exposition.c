@@ -117,7 +117,7 @@ static void end(const struct family *family, double value, FILE *out)
 	fprintf(out, family->kind == NANOSECONDS ? "} %.6f\n" : "} %.0f\n", value);
 }
 
-/* Of one that has not answered it is known that it is silent. */
+/* A router that has not answered is counted as silent. */
 static void print_routers(const struct ferry_report *report, const struct family *family, FILE *out)
 {
 	bool headed = false;

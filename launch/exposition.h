@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A report in Prometheus's text exposition format, for who collects values from many nodes: totals and what there is
- * now, no rates, which the collector makes. Called by ferry-stat.
+ * A report in Prometheus's text exposition format, for collectors of many nodes: totals and present values, no rates,
+ * which the collector makes. Called by ferry-stat.
  */
 #ifndef FERRY_LAUNCH_EXPOSITION_H
 #define FERRY_LAUNCH_EXPOSITION_H

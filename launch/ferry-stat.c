@@ -246,7 +246,7 @@ static void wait_until(uint64_t then_ns, double seconds)
 	}
 }
 
-/* What fits: of a line its beginning, as one that goes on in the next would push the first ones out. */
+/* Shows what fits: the beginning of each line, as a line that goes on in the next would push the first ones out. */
 static ferryResult_t show_on_screen(const struct ferry_rows *rows, const struct ferry_sockets *sockets)
 {
 	struct winsize size = {0};
@@ -261,7 +261,7 @@ static ferryResult_t show_on_screen(const struct ferry_rows *rows, const struct 
 		free(text);
 		return ferry_fail(ferrySystemError, "no memory for the table");
 	}
-	printf("\033[H\033[J"); /* home, and clear what is below */
+	printf("\033[H\033[J"); /* home, and clear the screen below */
 	for (const char *line = text; *line;) {
 		int length = (int)strcspn(line, "\n");
 		printf("%.*s\n", size.ws_col && length > size.ws_col ? size.ws_col : length, line);
@@ -285,14 +285,14 @@ static ferryResult_t show(const struct ferry_report *before, const struct ferry_
 	return result;
 }
 
-/* Until somebody ends this process, or nobody reads what it prints. */
+/* Until a signal ends this process, or its output is closed. */
 static int watch(const struct arguments *arguments)
 {
 	struct ferry_report before, now;
 	bool terminal = isatty(STDOUT_FILENO) && !arguments->json;
 	bool again = !arguments->once && (terminal || arguments->interval_s > 0);
 	double interval = arguments->interval_s > 0 ? arguments->interval_s : again ? INTERVAL_S : INTERVAL_ONCE_S;
-	/* nobody likes to wait for the first one, nor a screen for a router that is silent */
+	/* the first report comes soon, and a screen does not wait for a router that is silent */
 	double first = again ? INTERVAL_ONCE_S : interval, patience = again && terminal ? INTERVAL_ONCE_S : PATIENCE_S;
 	ferryResult_t result = ferry_report_take(&before, NULL, patience);
 	if (!result)
@@ -309,7 +309,7 @@ static int watch(const struct arguments *arguments)
 	return result ? fail() : 0;
 }
 
-/* Once, or until nobody reads what it prints. */
+/* Once, or until its output is closed. */
 static int watch_shares(const struct arguments *arguments)
 {
 	bool again = !arguments->once && arguments->interval_s > 0;

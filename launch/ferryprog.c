@@ -489,7 +489,7 @@ static ferryResult_t write_picture(const char *name, const char *text, size_t by
 	return ferrySuccess;
 }
 
-/* Into memory first, so that a program that is wrong leaves the file as it is. */
+/* Into memory first, so that a wrong program leaves the file as it is. */
 static int draw(const struct arguments *arguments)
 {
 	struct ferry_program *program = NULL;

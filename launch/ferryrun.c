@@ -81,7 +81,7 @@ static unsigned number_of(const char *value, unsigned most, const char *name, st
 	return (unsigned)number;
 }
 
-/* mpiexecs' -np 4 is -n with the value "p" and one more word; what else is meant like it is told of. */
+/* mpiexecs' -np 4 is -n with the value "p" and one more argument; similar ones get an error message. */
 static unsigned ranks_of(const char *value, struct argp_state *state)
 {
 	const char *digits = value + strspn(value, "p=");
@@ -289,7 +289,7 @@ static ferryResult_t start_forked(struct ferry_supervisor *supervisor, const str
 	return result;
 }
 
-/* A launcher itself: it tells its processes who they are. */
+/* ferryrun is a launcher itself: it gives its processes their ranks. */
 static ferryResult_t start_alone(struct ferry_supervisor *supervisor, const struct arguments *arguments)
 {
 	char *none[] = {NULL};
@@ -383,7 +383,7 @@ static ferryResult_t set_layout(const char *given)
 	return set("FERRY_LAYOUT", is_file ? path : given);
 }
 
-/* What is wrong with the command line can be told before anything is started. 0, or the exit code. */
+/* Checks the command line before anything is started. Returns 0, or the exit code. */
 static int check(const struct arguments *arguments)
 {
 	struct ferry_layout layout;

@@ -44,13 +44,13 @@ struct picture {
 	double *columns;          /* by step: where it begins; one more, where the last one ends */
 	double lane_y[2 * FERRY_MAX_RANKS + FERRY_MAX_DOMAINS], lane_height[2 * FERRY_MAX_RANKS + FERRY_MAX_DOMAINS];
 	double over[2 * FERRY_MAX_RANKS + FERRY_MAX_DOMAINS]; /* of a lane's height, above its boxes */
-	double domain_y[FERRY_MAX_DOMAINS], domain_height[FERRY_MAX_DOMAINS]; /* 0: nobody there has anything to do */
+	double domain_y[FERRY_MAX_DOMAINS], domain_height[FERRY_MAX_DOMAINS]; /* 0: nothing to do there */
 	double width, height;
 };
 
 /* ---- text ---- */
 
-/* A value in the words of who wrote the statement. */
+/* A value by its name in the section of the statement. */
 static const char *value_text(const struct ferry_schedule *schedule, uint32_t value, uint32_t section, char text[48])
 {
 	return ferry_value_text(&schedule->versions, value, schedule->program->rank_domain[section], text);
@@ -196,7 +196,7 @@ static void place_lanes(struct picture *picture)
 	picture->height = y;
 }
 
-/* Whether an arrow would pass behind boxes of its own lane, and be taken for theirs. */
+/* Whether an arrow would pass behind boxes of its own lane, and look like theirs. */
 static bool passes_over(const struct ferry_event *from, const struct ferry_event *to)
 {
 	return from->lane == to->lane && to->step > from->step + 1;
@@ -253,7 +253,7 @@ static void place_boxes(struct picture *picture)
 
 /* ---- colours ---- */
 
-/* Where one rank's data goes to all, or data is summed, what matters is which chunk it is; else whose it is. */
+/* If one rank's data goes to all, or data is summed, colours stand for chunks; else for the ranks that own the data. */
 static bool colours_are_chunks(const struct ferry_program *program)
 {
 	return ferry_collective_reduces(program->collective) || program->collective == FERRY_BROADCAST ||
@@ -276,7 +276,7 @@ static uint32_t event_colour(const struct ferry_schedule *schedule, const struct
 
 /* ---- SVG ---- */
 
-/* What is no letter of ASCII, or would be markup, as XML takes it; of other bytes nobody knows the encoding. */
+/* Escapes what XML does not take as text, and bytes that are not ASCII, as their encoding is unknown. */
 static void print_escaped(FILE *out, const char *text, size_t bytes)
 {
 	for (size_t i = 0; i < bytes; i++) {

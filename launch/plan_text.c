@@ -37,7 +37,7 @@ static void names_close(struct names *names)
 	free(names->texts);
 }
 
-/* The domain from whose point of view the author wrote it. */
+/* The domain of the section in which the author wrote it. */
 static uint32_t section_domain(const struct names *names, uint32_t instr)
 {
 	const struct ferry_program *program = names->traced->program;
@@ -51,7 +51,7 @@ static void print_window(const struct names *names, uint32_t instr, uint32_t dom
 	fputs(ferry_value_text(names->traced->versions, value, section_domain(names, instr), text), out);
 }
 
-/* Sums that the author has named and that are only on the way to this one: they became part of its pass. */
+/* Sums that the author has named and that are only intermediate results of this one: they became part of its pass. */
 static void print_passed(const struct names *names, uint32_t value, FILE *out)
 {
 	const struct ferry_program *program = names->traced->program;

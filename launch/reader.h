@@ -15,7 +15,7 @@ enum ferry_reader_state {
 	FERRY_READER_CONNECTING, /* also where there is no place among those that the router has not accepted yet */
 	FERRY_READER_ASKED,      /* the reply is to come */
 	FERRY_READER_MAPPED,     /* the page is there */
-	FERRY_READER_NOBODY,     /* no router of this user's listens there */
+	FERRY_READER_NOBODY,     /* no router of this user listens there */
 	FERRY_READER_FAILED      /* trouble says why */
 };
 
@@ -23,9 +23,9 @@ struct ferry_reader {
 	struct ferry_socket socket;
 	enum ferry_reader_state state;
 	int connection;    /* -1: none */
-	pid_t pid;         /* of who listens; 0: nobody has taken the connection */
+	pid_t pid;         /* of the router that listens; 0: no router has accepted the connection */
 	uint64_t heard_ns; /* ferry_now_ns, when it was begun, or the router last did something */
-	bool silent;       /* the report before has found so, and it has done nothing since */
+	bool silent;       /* it was silent in the last report, and has done nothing since */
 	char trouble[200];
 	struct ferry_attach_reply reply;
 	size_t received;   /* of the reply */
@@ -34,17 +34,17 @@ struct ferry_reader {
 	uint64_t seen, copied; /* generations: the last one seen, and of the last copy */
 };
 
-/** To be ended. Does nothing yet. */
+/** Initializes a reader, which the caller ends. Does nothing else yet. */
 void ferry_reader_begin(struct ferry_reader *reader, const struct ferry_socket *socket);
 
 /**
- * Goes on as far as it gets. True: `counters` has a copy that is newer than the one before, or there will be none
- * (NOBODY, FAILED). False: to be called again when its connection is readable, or, as nothing tells when the page is
- * written, after a moment.
+ * Makes as much progress as it can. Returns true if `counters` has a copy that is newer than the one before, or if
+ * there will be none (NOBODY, FAILED). False: call it again when its connection is readable, or, as no event signals
+ * that the page was written, after a moment.
  */
 bool ferry_reader_go_on(struct ferry_reader *reader, struct ferry_counters *counters);
 
-/** In any state. */
+/** Ends a reader in any state. */
 void ferry_reader_end(struct ferry_reader *reader);
 
 #endif

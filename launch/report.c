@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RETRY_MS 10 /* nothing tells when a router takes connections again, or has written its page */
+#define RETRY_MS 10 /* no event signals when a router takes connections again, or has written its page */
 
 /* Where its counters go, and whether that is settled. */
 struct attempt {
@@ -38,7 +38,7 @@ static void take_over(struct ferry_report *last, struct ferry_reader *reader, co
 	}
 }
 
-/* Until something may have come from one that is not silent, or it is; false: there is none. */
+/* Waits until something may have come from a router that is not silent, or one becomes silent. False: there is none. */
 static bool wait_for_any(const struct ferry_report *report, const struct attempt *attempts, struct pollfd *entries,
                          uint64_t patience_ns)
 {
@@ -51,7 +51,7 @@ static bool wait_for_any(const struct ferry_report *report, const struct attempt
 	return waited;
 }
 
-/* It has not answered: of what it may have told before, nothing is for sure. */
+/* It has not answered: what it reported before may be outdated. */
 static void report_silent(struct ferry_router_report *router, struct ferry_reader *reader)
 {
 	double seconds = (double)(ferry_now_ns() - reader->heard_ns) / 1e9;

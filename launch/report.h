@@ -11,8 +11,8 @@
 struct ferry_router_report {
 	struct ferry_socket socket;
 	uint32_t domain;                 /* as its socket is called */
-	uint32_t silent;                 /* 1: it says nothing */
-	pid_t pid;                       /* 0: nobody has taken the connection */
+	uint32_t silent;                 /* 1: it does not answer */
+	pid_t pid;                       /* 0: no router has accepted the connection */
 	char trouble[200];               /* why there are no counters; "": there are */
 	struct ferry_counters *counters; /* NULL: there are none */
 };
@@ -27,11 +27,11 @@ struct ferry_report {
 };
 
 /**
- * Reads all at the same time. A router that has done nothing for so long is silent, and told of as that. `last`: NULL,
- * or the report before, whose readers are taken over: so a router is asked once for its page, which is read as often as
- * there are reports, and a silent one is waited for once.
+ * Reads all routers at the same time. A router that has done nothing for so long is silent, and reported as that.
+ * `last`: NULL, or the report before, whose readers are taken over: so a router is asked once for its page, which is
+ * read for every report, and a silent one is waited for once.
  *
- * To be freed. Errors: those of ferry_sockets_find; ferrySystemError without memory.
+ * The caller frees the report. Errors: those of ferry_sockets_find; ferrySystemError without memory.
  */
 ferryResult_t ferry_report_take(struct ferry_report *report, struct ferry_report *last, double patience_s);
 void ferry_report_free(struct ferry_report *report);

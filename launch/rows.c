@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The same router process in the report before; NULL: it was not there, or told nothing. */
+/* The same router process in the report before; NULL: it was not there, or had no counters. */
 static const struct ferry_counters *counters_before(const struct ferry_report *before,
                                                     const struct ferry_router_report *router)
 {
@@ -75,7 +75,7 @@ static struct ferry_job_row *row_of(struct ferry_rows *rows, const struct ferry_
 static void add_job(struct ferry_job_row *row, const struct ferry_job_counters *job, double gbps)
 {
 	double waited_s = (double)job->waited_ns / 1e9, ago_s = (double)job->takeover_ago_ns / 1e9;
-	if (job->state != FERRY_JOB_READY) /* one that has failed, or has ranks to come, tells more */
+	if (job->state != FERRY_JOB_READY) /* one that has failed, or has ranks to come, has more to show */
 		row->state = job->state;
 	row->attached &= job->attached;
 	row->left |= job->left;
@@ -94,7 +94,7 @@ static void add_job(struct ferry_job_row *row, const struct ferry_job_counters *
 	row->waited_s = waited_s > row->waited_s ? waited_s : row->waited_s;
 }
 
-/* What its counters say of it and of its jobs; busy: less work than before: a job with its own has left. */
+/* Adds what its counters say of it and of its jobs; busy: less work than before: a job with its own has left. */
 static void add_router(const struct ferry_report *before, const struct ferry_router_report *router,
                        struct ferry_rows *rows)
 {
@@ -144,7 +144,7 @@ ferryResult_t ferry_rows_make(const struct ferry_report *before, const struct fe
 	for (size_t i = 0; i < now->nrouters; i++)
 		add_router(before, &now->routers[i], rows);
 	for (size_t i = 0; i < rows->njobs; i++)
-		if (rows->jobs[i].awaited & ~rows->jobs[i].waiting) /* who waits himself is not to blame */
+		if (rows->jobs[i].awaited & ~rows->jobs[i].waiting) /* a rank that waits itself is not to blame */
 			rows->jobs[i].awaited &= ~rows->jobs[i].waiting;
 	return ferrySuccess;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What ferry-stat shows, made of two reports (launch/report.h): a row per router, per job, whichever routers it is in,
- * per GPU that a router has a context on, and per tenant of a router. Values of now are means over the time between the
+ * What ferry-stat shows, made of two reports (launch/report.h): a row per router, per job in any of its routers, per
+ * GPU that a router has a context on, and per tenant of a router. Present values are means over the time between the
  * two.
  */
 #ifndef FERRY_LAUNCH_ROWS_H
@@ -21,10 +21,11 @@ struct ferry_job_row {
 	const char *place, *path;  /* of its first router's socket */
 	const char *tenant;        /* "": none */
 	uint64_t attached, left;   /* attached: to all its routers */
-	uint64_t calls;            /* of the rank that has made the most */
+	uint64_t calls;            /* of the rank that has made the most calls */
 	uint64_t staging, d2h, h2d;
 	double gbps;
-	uint64_t waiting, awaited; /* who waits, and for whom that does not wait itself, if there is one */
+	uint64_t waiting, awaited; /* the ranks that wait, and those that they wait for and that do not wait
+	                              themselves, if any */
 	double waited_s;
 	uint64_t takeovers;                 /* in all its routers */
 	double takeover_ms, takeover_ago_s; /* the last */
@@ -50,7 +51,10 @@ struct ferry_rows {
 	size_t nrouters, njobs, ngpus, ntenants;
 };
 
-/** They point into `now`. To be freed, also after an error. Errors: ferrySystemError without memory. */
+/**
+ * Makes the rows, which point into `now`. The caller frees them, also after an error. Errors: ferrySystemError without
+ * memory.
+ */
 ferryResult_t ferry_rows_make(const struct ferry_report *before, const struct ferry_report *now,
                               struct ferry_rows *rows);
 void ferry_rows_free(struct ferry_rows *rows);

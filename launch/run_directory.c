@@ -134,8 +134,8 @@ static void remove_left_over(const char *parent, const char *prefix)
 }
 
 /*
- * Whoever looks for what was left over holds the lock for a moment, and finds one that nobody has locked yet empty:
- * false where it has removed that. Where it cannot be locked, nobody else can lock it either.
+ * A ferryrun that looks for stale directories holds the lock for a moment, and takes one that is not locked yet for
+ * stale and empty. Returns false if another has removed this one. If this process cannot lock it, no other can either.
  */
 static bool lock(struct ferry_run_directory *directory)
 {

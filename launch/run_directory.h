@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The directory of one ferryrun's sockets: run-XXXXXX in the socket directory, or ferry-run-XXXXXX in /tmp where a
+ * The directory of one ferryrun's sockets: run-XXXXXX in the socket directory, or ferry-run-XXXXXX in /tmp if a
  * socket's path there would be too long; an absolute path, as ranks may work in another directory. ferryrun makes it,
- * its routers put their sockets into it, and ferryrun removes it; what a ferryrun that was killed together with its
- * routers has left, the next one removes. Each ferryrun holds a lock (flock(2)) on its own directory for life, which
+ * its routers put their sockets into it, and ferryrun removes it. If a ferryrun is killed together with its routers,
+ * the next ferryrun removes its directory. Each ferryrun holds a lock (flock(2)) on its own directory for life, which
  * ends however the process does.
  */
 #ifndef FERRY_LAUNCH_RUN_DIRECTORY_H
@@ -19,9 +19,9 @@ struct ferry_run_directory {
 };
 
 /**
- * Removes what others have left, then makes a directory of mode 0700 and locks it. Another's is removed only if it is
- * this user's, nobody holds its lock, what is in it, if anything, are routers' sockets and their locks, by name and
- * kind, and no router answers on any. Errors: ferrySystemError with the path; those of ferry_endpoint_directory.
+ * Removes stale directories, then makes a directory of mode 0700 and locks it. A directory of another ferryrun is stale
+ * if it is this user's, no process holds its lock, it has only routers' sockets and their locks, by name and kind, and
+ * no router answers on any. Errors: ferrySystemError with the path; those of ferry_endpoint_directory.
  */
 ferryResult_t ferry_run_directory_make(struct ferry_run_directory *directory);
 

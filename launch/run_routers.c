@@ -43,7 +43,7 @@ ferryResult_t ferry_run_routers_init(struct ferry_run_routers *routers, const ch
 	return ferrySuccess;
 }
 
-/* number: as in struct ferry_child; ready: where it says that ranks can attach; -1: nobody waits for that. */
+/* number: as in struct ferry_child; ready: where it reports that ranks can attach; -1: that is not waited for. */
 static ferryResult_t start(struct ferry_run_routers *routers, struct ferry_supervisor *supervisor, uint32_t number,
                            int ready)
 {
@@ -69,7 +69,7 @@ static ferryResult_t start(struct ferry_run_routers *routers, struct ferry_super
 	return ferry_start_child(supervisor, FERRY_CHILD_ROUTER, (int)number, argv, none, true);
 }
 
-/* *killed: it has not come so far, as somebody has killed it. */
+/* *killed: it has not come so far, as a signal has killed it. */
 static ferryResult_t await_ready(struct ferry_supervisor *supervisor, int ready, uint32_t domain, const char *command,
                                  bool *killed)
 {
@@ -88,7 +88,7 @@ static ferryResult_t await_ready(struct ferry_supervisor *supervisor, int ready,
 	                  end);
 }
 
-/* *ready: the end of a pipe that tells when ranks can attach. */
+/* *ready: the end of a pipe that becomes readable when ranks can attach. */
 static ferryResult_t start_one(struct ferry_run_routers *routers, struct ferry_supervisor *supervisor, uint32_t domain,
                                int *ready)
 {
@@ -143,7 +143,7 @@ ferryResult_t ferry_run_routers_start(struct ferry_run_routers *routers, struct 
 	return result;
 }
 
-/* Counts the end, of one that serves or stands by. True: it has come too often, which is said once. */
+/* Counts the end of a router that serves or stands by. Returns true if it has ended too often, which is logged once. */
 static bool is_too_often(struct ferry_run_routers *routers, int domain, bool killed)
 {
 	uint64_t now = ferry_now_ns(), before = routers->ends[domain].last_ns;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The routers of one ferryrun, a process per domain: started before the ranks, and again where one ends while ranks
- * run, which then hand their job over to it (router/failover/adoption.h).
+ * The routers of one ferryrun, a process per domain: started before the ranks, and again if one ends while ranks run,
+ * which then hand their job over to it (router/failover/adoption.h).
  */
 #ifndef FERRY_LAUNCH_RUN_ROUTERS_H
 #define FERRY_LAUNCH_RUN_ROUTERS_H
@@ -37,8 +37,8 @@ ferryResult_t ferry_run_routers_start(struct ferry_run_routers *routers, struct 
                                       uint32_t ndomains);
 
 /**
- * The supervisor's: the router of that number (struct ferry_child) has ended with that status (waitpid), while ranks
- * run. One that crashes again and again is not started any more, and that is said.
+ * Called by the supervisor: the router of that number (struct ferry_child) has ended with that status (waitpid), while
+ * ranks run. A router that crashes again and again is not started any more, which is logged.
  */
 void ferry_run_routers_replace(void *routers, struct ferry_supervisor *supervisor, int number, int status);
 

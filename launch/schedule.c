@@ -54,8 +54,8 @@ static uint32_t lane_of(const struct ferry_schedule *schedule, const struct ferr
 /* ---- chains ---- */
 
 /*
- * The REDUCE that goes on where this one has stopped, if nobody else looks at what is there between: FERRY_NO_STATEMENT
- * if there is none.
+ * The REDUCE that continues this one, if no other statement reads the value between: FERRY_NO_STATEMENT if there is
+ * none.
  */
 static uint32_t next_of_chain(const struct ferry_schedule *schedule, const bool *waited, uint32_t statement)
 {
@@ -165,9 +165,9 @@ static int by_number(const void *left, const void *right)
 }
 
 /*
- * Gives every event its step, each lane taking first what is ready first. When that is depends on the steps of others:
- * so it begins with any order that has producers before consumers, and goes over it again with what it found. An order
- * by readiness has them so, too.
+ * Gives every event its step, each lane taking first what is ready first. When an event is ready depends on the steps
+ * of others: so it begins with any order that has producers before consumers, and repeats with the steps found. An
+ * order by readiness has producers first, too.
  */
 static void find_steps(struct ferry_schedule *schedule, uint64_t *order, uint32_t ncopies)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Who does what, in which order: a program's statements on lanes, as a picture shows them. Every statement takes one
- * step of its lane, and comes as soon as the lane is free and what it waits for is there; a chain of REDUCEs into one
- * chunk is one event, as the engine makes it one pass. Steps are no times: they tell what comes after what. Made from a
+ * Which lane executes which statement, in which order: a program's statements on lanes, as a picture shows them. Every
+ * statement takes one step of its lane, and comes as soon as the lane is free and its dependencies are done; a chain of
+ * REDUCEs into one chunk is one event, as the engine makes it one pass. Steps are an order, no times. Made from a
  * program that the checker approves, which must outlive it; read-only then.
  */
 #ifndef FERRY_LAUNCH_SCHEDULE_H

@@ -65,7 +65,7 @@ static void print_routers(const struct ferry_rows *rows, size_t count, FILE *out
 	}
 }
 
-/* Whom or what a job waits for, in WAITS columns. */
+/* What a job waits for, or the ranks that it waits for, in WAITS columns. */
 static void print_waits(const struct ferry_job_row *row, char text[WAITS + 1])
 {
 	char ranks[FERRY_RANKSET_TEXT], all[FERRY_RANKSET_TEXT + 64];
@@ -124,7 +124,7 @@ static void print_takeovers(const struct ferry_rows *rows, size_t count, FILE *o
 	}
 }
 
-/* NULL: it reaches none such, or the router did not know that one when it told. */
+/* NULL: it reaches none such, or the router did not know that one when it reported. */
 static const struct ferry_gpu_link *link_to(const struct ferry_gpu_row *row, const struct ferry_gpu_row *other)
 {
 	for (uint64_t i = 0; row->router == other->router && i < row->counters->nlinks; i++)
@@ -226,7 +226,7 @@ static void fit(const size_t all[TABLES], size_t lines, size_t shown[TABLES])
 		taken += (shown[table] = all[table]) ? heads[table] + all[table] : 0;
 	if (!lines || taken <= lines)
 		return;
-	taken = 2; /* and the line that says what is left out */
+	taken = 2; /* and the line that says how many are left out */
 	for (int table = 0; table < TABLES; table++) {
 		shown[table] = all[table] && taken + heads[table] < lines;
 		taken += shown[table] ? heads[table] + 1 : 0;

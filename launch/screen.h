@@ -8,16 +8,16 @@
 #include <stdio.h>
 
 /**
- * A table of the routers, one of the jobs, one of the GPUs and one of the tenants, if there are any. lines: that a
- * screen has, the cursor's among them; what does not fit is left out, of all tables alike, and the last line says how
- * much that is. 0: it is no screen.
+ * Prints a table of the routers, one of the jobs, one of the GPUs and one of the tenants, if there are any. lines: of
+ * the screen, the cursor's among them; rows that do not fit are left out, of all tables alike, and the last line says
+ * how many. 0: it is no screen.
  */
 void ferry_screen_print(const struct ferry_rows *rows, const struct ferry_sockets *sockets, size_t lines, FILE *out);
 
-/** That no router answers, and where it was looked for. */
+/** Prints that no router answers, and where it was looked for. */
 void ferry_screen_print_none(const struct ferry_sockets *sockets, FILE *out);
 
-/** One line of JSON; docs/man/ferry-stat.1 has its fields. Errors: ferrySystemError without memory. */
+/** Prints one line of JSON; docs/man/ferry-stat.1 has its fields. Errors: ferrySystemError without memory. */
 ferryResult_t ferry_screen_print_json(const struct ferry_rows *rows, FILE *out);
 
 #endif

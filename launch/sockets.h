@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * Where routers of this user may listen: in the socket directory, in the directories of ferryruns, and, embedded in a
- * rank, under names without a file. Called by ferry-stat, which then asks who answers; nothing is made.
+ * rank, under names without a file. Called by ferry-stat, which then finds out which routers answer; nothing is made.
  */
 #ifndef FERRY_LAUNCH_SOCKETS_H
 #define FERRY_LAUNCH_SOCKETS_H
@@ -24,9 +24,8 @@ struct ferry_sockets {
 };
 
 /**
- * Finds them, in the order of their paths where they are together; a directory that is not there holds none. To be
- * freed, also after an error. Errors: those of ferry_endpoint_directory; ferrySystemError where the directory may not
- * be searched, or without memory.
+ * Finds the sockets, sorted by their paths; a missing directory holds none. The caller frees them, also after an error.
+ * Errors: those of ferry_endpoint_directory; ferrySystemError if the directory may not be searched, or without memory.
  */
 ferryResult_t ferry_sockets_find(struct ferry_sockets *sockets);
 void ferry_sockets_free(struct ferry_sockets *sockets);

@@ -112,7 +112,9 @@ static bool is_ranks(const struct ferry_child *child)
 	return child->pid && child->role != FERRY_CHILD_ROUTER;
 }
 
-/* number: 0: somebody else tells them. An mpiexec tells its ranks itself, but that they are killed. */
+/*
+ * number: 0: another process sends it to them. An mpiexec signals its ranks itself, except that it does not kill them.
+ */
 static void signal_ranks(const struct ferry_supervisor *supervisor, int number)
 {
 	pid_t logged[FERRY_MOST_CHILDREN], others[FERRY_MOST_CHILDREN];
@@ -129,7 +131,7 @@ static void signal_ranks(const struct ferry_supervisor *supervisor, int number)
 		if (number)
 			kill(child->pid, number);
 	}
-	/* Who is stopped takes none but SIGKILL. */
+	/* A stopped process handles no signal but SIGKILL. */
 	if (ntold)
 		ferry_descendants_signal(logged, ntold, number);
 	if (nothers)
@@ -146,7 +148,7 @@ static int alive(const struct ferry_supervisor *supervisor, bool routers)
 
 /* ---- the end of the ranks ---- */
 
-/* number: what they are told by; 0: somebody else tells them. */
+/* number: the signal that they get; 0: another process sends it to them. */
 static void ask_ranks(struct ferry_supervisor *supervisor, int number)
 {
 	if (supervisor->state != FERRY_RANKS_RUN)
@@ -166,7 +168,7 @@ static void kill_ranks(struct ferry_supervisor *supervisor, const char *why)
 	signal_ranks(supervisor, SIGKILL);
 }
 
-/* Ranks that have been told to end may need it, too, for that. */
+/* Ranks that have got a signal to end may need a router for that, too. */
 static void note_router(struct ferry_supervisor *supervisor, int number, int status, int code)
 {
 	if (supervisor->state == FERRY_RANKS_KILLED || !alive(supervisor, false))
@@ -241,8 +243,8 @@ static void out_of_patience(struct ferry_supervisor *supervisor, unsigned timeou
 }
 
 /*
- * The first time the ranks are told too, if the terminal has not told the whole foreground group itself; again: they
- * are killed.
+ * The first time the ranks get the signal, too, unless the terminal has sent it to the whole foreground group itself;
+ * the second time they are killed.
  */
 static void note_asked(struct ferry_supervisor *supervisor, int number, bool by_terminal)
 {
@@ -315,7 +317,7 @@ int ferry_supervisor_report_end(struct ferry_supervisor *supervisor, enum ferry_
 		pid_t waited = 0;
 		if (child->role != role || child->number != number || !child->pid)
 			continue;
-		/* Each that ends tells; of several that do at once, one may. */
+		/* Each child that ends sends SIGCHLD; several at once may send one. */
 		while ((waited = waitpid(child->pid, &status, WNOHANG)) == 0 &&
 		       sigtimedwait(&child_signal, NULL, &second) > 0)
 			;
@@ -350,7 +352,7 @@ void ferry_supervisor_end(struct ferry_supervisor *supervisor)
 	reap(supervisor);
 	while (alive(supervisor, true) + alive(supervisor, false)) {
 		int number = next_signal(deadline, &info);
-		if (number != SIGCHLD) { /* patience is over, or that of who tells us to end is */
+		if (number != SIGCHLD) { /* the grace period is over, or another signal to end has come */
 			signal_all(supervisor, SIGKILL);
 			deadline = 0;
 		}

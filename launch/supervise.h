@@ -31,7 +31,7 @@ struct ferry_child {
 /* How far the ranks' end has come; never back. */
 enum ferry_supervisor_state {
 	FERRY_RANKS_RUN,
-	FERRY_RANKS_ASKED, /* they have been told to end, and are killed at the deadline */
+	FERRY_RANKS_ASKED, /* they have got a signal to end, and are killed at the deadline */
 	FERRY_RANKS_KILLED
 };
 
@@ -40,13 +40,15 @@ struct ferry_supervisor {
 	int nchildren;
 	int exit_code;       /* of the first rank that failed, or of mpiexec */
 	bool failed;         /* exit_code is a failure's */
-	int asked;           /* the signal that this process was told to end by; 0: none */
+	int asked;           /* the signal by which this process was asked to end; 0: none */
 	uint64_t asked_at;   /* ns */
 	enum ferry_supervisor_state state;
-	unsigned grace_s;    /* between telling the ranks to end and killing them */
-	uint64_t deadline;   /* ns: when patience with the ranks ends; 0: none */
+	unsigned grace_s;    /* between the signal to end and the killing of the ranks */
+	uint64_t deadline;   /* ns: when the ranks are killed; 0: never */
 	struct ferry_run_directory *directory; /* NULL: none */
-	/* a router has ended with this status while ranks run: starts another; NULL: nobody does. `routers` is its */
+	/*
+	 * a router has ended with this status while ranks run: starts another; NULL: none is started. `routers` is its
+	 */
 	void (*replace)(void *routers, struct ferry_supervisor *supervisor, int number, int status);
 	void *routers;
 };
@@ -55,40 +57,41 @@ struct ferry_supervisor {
 void ferry_supervisor_init(struct ferry_supervisor *supervisor, unsigned grace_s);
 
 /**
- * Starts argv as a child that ends when this process does, in the place of one of that role and number that has ended.
- * environment: NULL-terminated NAME=VALUE to add. null_input:
- * stdin from /dev/null. Errors: ferrySystemError; a program that cannot be run is one, with its name.
+ * Starts argv as a child that ends when this process does; it replaces an ended child of that role and number.
+ * environment: NULL-terminated NAME=VALUE to add. null_input: stdin from /dev/null. Errors: ferrySystemError, also with
+ * the name of a program that cannot be run.
  */
 ferryResult_t ferry_start_child(struct ferry_supervisor *supervisor, enum ferry_child_role role, int number,
                                 char *const *argv, char *const *environment, bool null_input);
 
 /**
- * For who waits for a child before ferry_supervise does: until the descriptor can be read, for this long at most. false
- * where that is over, or this process was told to end: the supervisor's `asked` says by what, and so does the message.
+ * For a caller that waits for a child before ferry_supervise does: waits until the descriptor can be read, for this
+ * long at most. Returns false if that time is over, or a signal asked this process to end: the supervisor's `asked` is
+ * the signal, and the message has it.
  */
 bool ferry_supervisor_await(struct ferry_supervisor *supervisor, int descriptor, unsigned timeout_ms);
 
 /**
- * How that child has ended ("ended with exit code 1"), or that it has not: for a second it is waited for. The signal
- * that has killed it, or 0.
+ * Writes how that child has ended ("ended with exit code 1"), or that it has not: waits a second for it. Returns the
+ * signal that has killed it, or 0.
  */
 int ferry_supervisor_report_end(struct ferry_supervisor *supervisor, enum ferry_child_role role, int number, char *text,
                                 size_t bytes);
 
 /**
- * Waits until all ranks (or mpiexec) have ended. The first signal that tells this process to end is passed on to them;
- * with the second one, or after the grace period, they are killed. timeout_s: tells them to end after so long; 0:
- * never.
+ * Waits until all ranks (or mpiexec) have ended. The first signal to end is passed on to them; with the second one, or
+ * after the grace period, they are killed. timeout_s: sends them a signal to end after so long; 0: never.
  */
 void ferry_supervise(struct ferry_supervisor *supervisor, unsigned timeout_s);
 
 /**
- * In a rank's process, before its command is executed: it is killed when its parent dies, where that has one thread:
- * what Linux looks at is the death of the thread that forked, and a parent with several may have ended that one.
+ * Called in a rank's process before its command is executed: makes the kernel kill it when its parent dies, if the
+ * parent has one thread. Linux looks at the death of the thread that forked, and a parent with several may have ended
+ * that one.
  */
 void ferry_become_rank(void);
 
-/** Ends the routers, politely first, and removes the socket directory. */
+/** Ends the routers, first by SIGTERM, and removes the socket directory. */
 void ferry_supervisor_end(struct ferry_supervisor *supervisor);
 
 #endif

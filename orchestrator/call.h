@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** One call of NCCL's that Ferry may share among fabrics: what the program asked for. Of the thread that makes it. */
+/** One call of NCCL's that Ferry may divide among fabrics: what the program asked for. Of the thread that makes it. */
 #ifndef FERRY_ORCHESTRATOR_CALL_H
 #define FERRY_ORCHESTRATOR_CALL_H
 

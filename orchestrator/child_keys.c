@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The first fact of a key: what is made in one way has no key of what is made in the other. */
+/* The first part of a key: splits and shrinks have different keys. */
 enum { SPLIT, SHRINK };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

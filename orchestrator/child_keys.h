@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The keys of communicators that are made out of others: the same on all their ranks, and no two alike. Ranks know how
- * often they have made one in the same way, as they do that together: splits are made by all ranks of the parent, what
- * a shrink leaves by those that it leaves. So splits are counted by themselves, and shrinks by the ranks that go; a
- * rank that was not there for some of them has counted the others all the same.
+ * The keys of communicators that are made out of others: the same on all their ranks, and no two alike. The ranks know
+ * how often they have made a communicator in the same way, as they do that together: all ranks of the parent make a
+ * split, the remaining ranks make a shrink. So splits are counted by themselves, and shrinks by the ranks that they
+ * exclude. A rank that took no part in some of the shrinks has still counted all others.
  *
  * Called by constructors.c, from any thread; the list of a communicator's shrinks is under one lock.
  */
@@ -12,20 +12,22 @@
 
 #include "orchestrator/communicators.h"
 
-/** Counts a split, which all ranks do whatever their color, and gives the key of what has this color after it. */
+/**
+ * Counts a split, in which all ranks take part whatever their color, and returns the key of this color's communicator.
+ */
 struct ferry_nccl_key ferry_nccl_child_keys_split(struct ferry_nccl_comm *parent, int color);
 
-/** NCCL has refused it on this rank, so that it has not been, on any. */
+/** NCCL has refused the split on this rank, and so on all ranks: takes the count back. */
 void ferry_nccl_child_keys_unsplit(struct ferry_nccl_comm *parent);
 
 /**
- * Counts a shrink by these ranks, in any order, and gives the key of what it leaves. False, without a key: no list that
- * NCCL takes, a longer one than Ferry has ranks, or no memory.
+ * Counts a shrink by these ranks, in any order, and gives the key of the remaining communicator. Returns false, without
+ * a key, if NCCL refuses the list, if it is longer than Ferry has ranks, or without memory.
  */
 bool ferry_nccl_child_keys_shrink(struct ferry_nccl_comm *parent, const int *excluded, int count,
                                   struct ferry_nccl_key *key);
 
-/** As of splits. */
+/** The same for a shrink that NCCL has refused. */
 void ferry_nccl_child_keys_unshrink(struct ferry_nccl_comm *parent, const int *excluded, int count);
 
 #endif

@@ -17,7 +17,7 @@ struct ferry_clock {
 /** Whether what the stream gets goes into a graph. */
 bool ferry_clock_captures(cudaStream_t stream);
 
-/** Until it is given back the calls of this thread end no capture. */
+/** Lets this thread call the driver without ending a capture, until the returned mode is given back. */
 int ferry_clock_relax(void);
 void ferry_clock_restore(int mode);
 

@@ -57,7 +57,7 @@ void ferry_nccl_comm_hold(struct ferry_nccl_comm *comm)
 struct ferry_nccl_comm *ferry_nccl_comm_take(ncclComm_t handle)
 {
 	struct ferry_nccl_comm *comm = atomic_load_explicit(chain_of(handle), memory_order_acquire);
-	if (!handle) /* those that have ended have it */
+	if (!handle) /* entries whose communicators have ended have it */
 		return NULL;
 	for (; comm; comm = atomic_load_explicit(&comm->next, memory_order_acquire)) {
 		unsigned users = atomic_load_explicit(&comm->users, memory_order_relaxed);
@@ -83,7 +83,7 @@ static struct ferry_nccl_comm *find(ncclComm_t handle)
 	return comm;
 }
 
-/* An entry of the chain that nobody has, or a new one at its front. */
+/* A free entry of the chain, or a new one at its front. */
 static struct ferry_nccl_comm *vacancy(ncclComm_t handle)
 {
 	struct ferry_nccl_comm *_Atomic *chain = chain_of(handle);
@@ -170,7 +170,10 @@ unsigned ferry_nccl_comm_revoke(ncclComm_t handle)
 	return set;
 }
 
-/* Who finds a part lost by revoking sees that it is revoked, as that was said before: so it is asked second. */
+/*
+ * A revoke can make a part lost, and sets REVOKED before it does. So a thread that sees the loss sees REVOKED: it is
+ * read second.
+ */
 bool ferry_nccl_comm_lost(ncclComm_t handle)
 {
 	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(handle);
@@ -193,7 +196,7 @@ static bool ask(struct ferry_nccl_comm *comm)
 #define TEXT(number)    #number
 #define TEXT_OF(number) TEXT(number)
 
-/* Of one that is learned: why it is NCCL's alone for good; NULL: it need not be. */
+/* Why a learned communicator is NCCL's alone for good; NULL: it is not. */
 static const char *why_alone(const struct ferry_nccl_comm *comm)
 {
 	if (comm->copies)

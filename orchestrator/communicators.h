@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What Ferry knows of NCCL's communicators, beside them: handles stay NCCL's own. constructors.c adds and removes,
+ * What Ferry knows of NCCL's communicators, beside them: handles stay NCCL's own. constructors.c adds and removes them;
  * every call looks its communicator up, without a lock and from any thread.
  *
- * The table is an array of chains of entries. An entry belongs to its chain for good: where its communicator ends it
- * loses its handle, and the next one whose handle falls into the chain has it. So who walks a chain never leaves it,
- * and no memory goes while somebody may look at it; there are as many entries as communicators have lived at a time.
+ * The table is an array of chains of entries. An entry belongs to its chain for good: when its communicator ends it
+ * loses its handle, and the next communicator whose handle falls into the chain gets it. So a thread that walks a chain
+ * never leaves it, and no entry is freed while a thread may look at it; there are as many entries as communicators have
+ * lived at a time.
  *
  * - `handle` is written under the table's lock. It is stored with release after all that the communicator begins with
- *   has been written, and who looks up loads it with acquire.
- * - `users` counts the table, while the communicator is there, and those who have looked it up. Looking up goes from a
- *   count above 0 to the next one, never from 0, then reads the handle once more: an entry that has changed hands
- *   between is let go again, or, if NCCL has given out the same handle again, is the right one. Who comes to 0 ends the
- *   entry's state, alone, and then marks it as free (release; the lock's owner acquires).
- * - A communicator is removed before NCCL frees it, so that no entry of a later one with the same handle is.
+ *   has been written, and a lookup loads it with acquire.
+ * - `users` counts the table, while the communicator is there, and the threads that have looked it up. A lookup goes
+ *   from a count above 0 to the next one, never from 0, then reads the handle once more: an entry that has changed its
+ *   handle meanwhile is released again; if NCCL has given out the same handle again, it is the right entry. The thread
+ *   that comes to 0 ends the entry's state, alone, and then marks it as free (release; the lock's owner acquires).
+ * - A communicator is removed before NCCL frees it, so that no entry of a later one with the same handle is removed.
  *
- * The other fields say who writes them.
+ * The other fields' comments name their writers.
  */
 #ifndef FERRY_ORCHESTRATOR_COMMUNICATORS_H
 #define FERRY_ORCHESTRATOR_COMMUNICATORS_H
@@ -56,7 +57,7 @@ struct ferry_nccl_comm {
 	atomic_bool vacant;
 	struct ferry_nccl_comm *_Atomic next;
 
-	/* Of who makes it, before the handle is stored. */
+	/* of the thread that makes it, before the handle is stored */
 	struct ferry_nccl_key key;
 	bool has_key; /* ranks that joined by ncclCommGrow share none */
 	bool copies;  /* made for copy engines: NCCL's own business */
@@ -65,69 +66,74 @@ struct ferry_nccl_comm {
 	_Atomic int known;
 	int rank, nranks, device;
 
-	_Atomic unsigned state;                    /* enum ferry_nccl_comm_state; of who calls NCCL for it */
-	_Atomic uint64_t calls;                    /* that Ferry has seen; of who makes them */
-	_Atomic uint64_t splits;                   /* of who makes them */
-	struct ferry_nccl_shrink *shrinks;         /* under descent.c's lock; ended by the last user, alone */
+	_Atomic unsigned state;                    /* enum ferry_nccl_comm_state; of the thread that calls NCCL */
+	_Atomic uint64_t calls;                    /* that Ferry has seen; of the thread that makes calls */
+	_Atomic uint64_t splits;                   /* of the thread that makes them */
+	struct ferry_nccl_shrink *shrinks;         /* under child_keys.c's lock; ended by the last user, alone */
 	_Atomic(struct ferry_nccl_redop *) redops; /* under redops.c's lock */
-	_Atomic(struct ferry_shadow_comm *) shadow_comm; /* Ferry's, once there is one; of who begins it */
-	_Atomic bool aborted; /* Ferry's is given up, not waited for; of who calls NCCL for it */
+	_Atomic(struct ferry_shadow_comm *) shadow_comm; /* Ferry's, once there is one; of the thread that begins it */
+	_Atomic bool aborted; /* Ferry's is given up, not waited for; of the thread that calls NCCL for it */
 };
 
-/** How a new communicator is known. */
+/** What is known of a new communicator. */
 struct ferry_nccl_pending_comm {
 	struct ferry_nccl_key key;
 	bool has_key, copies;
 };
 
-/** Adds a communicator that NCCL has given out; one of the same handle that nobody has removed is forgotten. */
+/** Adds a communicator that NCCL has given out; an entry with the same handle that was not removed is forgotten. */
 void ferry_nccl_comm_add(ncclComm_t handle, const struct ferry_nccl_pending_comm *pending_comm);
 
-/** The communicator, to be let go of with ferry_nccl_comm_release; NULL for one that Ferry has not seen made. */
+/**
+ * Returns the communicator, which the caller releases by ferry_nccl_comm_release; NULL if Ferry has not seen it made.
+ */
 struct ferry_nccl_comm *ferry_nccl_comm_take(ncclComm_t handle);
 
-/** Lets go of what ferry_nccl_comm_take has given; NULL is fine. */
+/** Releases what ferry_nccl_comm_take has returned; does nothing for NULL. */
 void ferry_nccl_comm_release(struct ferry_nccl_comm *comm);
 
-/** Takes it once more, for who has it. */
+/** Takes one more reference, for a caller that has one. */
 void ferry_nccl_comm_hold(struct ferry_nccl_comm *comm);
 
-/** Before NCCL ends it. What Ferry has for it ends when the last thread that uses it lets go. */
+/** To be called before NCCL ends it. What Ferry has for it ends when the last thread that uses it releases it. */
 void ferry_nccl_comm_remove(ncclComm_t handle);
 
-/** Sets and clears bits of enum ferry_nccl_comm_state, if Ferry knows the communicator. Returns those that are new. */
+/**
+ * Sets and clears bits of enum ferry_nccl_comm_state, if Ferry knows the communicator. Returns the bits that are new.
+ */
 unsigned ferry_nccl_comm_change(ncclComm_t handle, unsigned set, unsigned clear);
 
 /**
- * NCCL has made it: of the process's first one, on all its devices, Ferry's is begun now and not with the first call
- * that is worth it, which most programs do not wait for. Others might never make such a call: a communicator of Ferry's
- * has staging. With FERRY_SPLIT_WAIT the caller then waits for those that were begun: ferry_nccl_comm_await.
+ * To be called when NCCL has made it. For the process's first communicator with all its devices, Ferry's is begun now
+ * instead of with the first call that is worth it: then it is ready earlier, and most programs need not wait. Later
+ * communicators might never make such a call, and each communicator of Ferry's takes staging. With FERRY_SPLIT_WAIT the
+ * caller then waits for those that were begun: ferry_nccl_comm_await.
  */
 void ferry_nccl_comm_made(ncclComm_t handle);
 void ferry_nccl_comm_await(ncclComm_t handle);
 
 /**
- * It is about to be aborted: nobody waits for what Ferry has of it. Not NULL: Ferry's is just being made, and may wait
- * for what NCCL's abort ends; to be released behind that.
+ * To be called before it is aborted: no thread waits for Ferry's communicator any more. Returns it if it is just being
+ * made, when it may wait for what NCCL's abort ends; the caller releases it after that. Else returns NULL.
  */
 struct ferry_nccl_comm *ferry_nccl_comm_give_up(ncclComm_t handle);
 
 /**
- * NCCL is about to stop its calls under way, but not to end it. Ferry's part of them is given up first, as NCCL waits
- * for streams; later ones are NCCL's. Returns the bits of its state that are new.
+ * To be called before NCCL stops its calls under way without ending it. Ferry's parts of them are given up first, as
+ * NCCL waits for streams; later calls are NCCL's. Returns the bits of its state that are new.
  */
 unsigned ferry_nccl_comm_revoke(ncclComm_t handle);
 
-/** Whether a part of one of its calls that Ferry had may not have arrived, and nobody has asked for that. */
+/** Whether a part that Ferry had of a call may not have arrived, though the communicator was not revoked. */
 bool ferry_nccl_comm_lost(ncclComm_t handle);
 
 /**
- * Asks NCCL for rank, size and device, once, when the communicator is ready; the first time rank 0 says in the log that
- * it is watched, or why it is NCCL's alone. False where NCCL does not tell: it is not ready, or has failed.
+ * Asks NCCL for rank, size and device, once, when the communicator is ready. The first time rank 0 logs that Ferry
+ * watches it, or why it is NCCL's alone. Returns false if NCCL does not answer: it is not ready, or has failed.
  */
 bool ferry_nccl_comm_learn(struct ferry_nccl_comm *comm);
 
-/** Ferry's communicator beside it, begun by who asks first; NULL where there can be none. Of one that is learned. */
+/** Returns Ferry's communicator beside a learned one; the first caller begins it. NULL if there can be none. */
 struct ferry_shadow_comm *ferry_nccl_comm_shadow_comm(struct ferry_nccl_comm *comm);
 
 #endif

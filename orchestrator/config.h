@@ -26,9 +26,9 @@ bool ferry_nccl_policy_read(const char *value, int version, bool *copies);
 bool ferry_nccl_policy_copies(bool copies);
 
 /**
- * Whether a call may be made later than with this configuration at hand, which is NULL or the caller's to free: it
- * names no algorithm, event or vendor's option, and asks for no copy engines. NCCL wants it to be the same on all
- * ranks, so they all agree.
+ * Whether a call can be made later with this configuration, which is NULL or the caller's to free: it names no
+ * algorithm, event or vendor's option, and asks for no copy engines. NCCL requires it to be the same on all ranks, so
+ * all ranks agree.
  */
 bool ferry_nccl_config_is_plain(const ncclCollConfig_t *config);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What makes, changes and ends communicators and reductions, and ends memory of NCCL's. NCCL does it; Ferry notes what
- * comes of it. A handle is there when the call returns, though the communicator may not be ready, but for
- * ncclCommSplit's and ncclCommShrink's (births.h).
+ * Functions that make, change and end communicators and reductions, and that free memory of NCCL's. NCCL does it; Ferry
+ * notes the result. A handle is there when the call returns, though the communicator may not be ready, except
+ * ncclCommSplit's and ncclCommShrink's (pending_comms.h).
  */
 #include "orchestrator/child_keys.h"
 #include "orchestrator/communicators.h"
@@ -115,8 +115,8 @@ static struct ferry_nccl_pending_comm born_by_shrink(ncclComm_t handle, const in
 }
 
 /*
- * NCCL sets *where to NULL before anything else, so what is there now, or at its time, is the new one. Where the call
- * is over and nothing is there nothing will be, and the place is the program's again.
+ * NCCL sets *where to NULL before anything else, so what is there now, or at its time, is the new handle. If the call
+ * is over and nothing is there, nothing will be, and the place is the program's again.
  */
 static void note_pending_comm(ncclComm_t parent, ncclComm_t *where, const struct ferry_nccl_pending_comm *pending_comm,
                               ncclResult_t result)
@@ -212,7 +212,9 @@ ncclResult_t ferry_nccl_CommAbort(ncclComm_t comm)
 {
 	ferry_nccl_group_give_back(comm);
 	ferry_nccl_pending_comms_ready(comm);
-	/* Ferry's first, as streams wait for it; but who makes one may wait for streams, and those for NCCL */
+	/*
+	 * Ferry's first, as streams wait for it; but a thread that makes one may wait for streams, and those for NCCL
+	 */
 	struct ferry_nccl_comm *making = ferry_nccl_comm_give_up(comm);
 	ferry_nccl_comm_remove(comm);
 	ncclResult_t result = ferry_nccl_real_CommAbort(comm);
@@ -220,7 +222,7 @@ ncclResult_t ferry_nccl_CommAbort(ncclComm_t comm)
 	return result;
 }
 
-/* Where NCCL refuses, what Ferry has given up by then is told as lost. */
+/* If NCCL refuses, calls that Ferry has given up by then are reported as lost. */
 ncclResult_t ferry_nccl_CommRevoke(ncclComm_t comm, int flags)
 {
 	unsigned set = ferry_nccl_comm_revoke(comm);

@@ -13,7 +13,10 @@
 
 #define NOT_INITIALIZED 3 /* cudaErrorInitializationError, CUDA_ERROR_NOT_INITIALIZED */
 
-/* The function behind this library's, looked for by the first call. NULL: there is none, which the log tells once. */
+/*
+ * Returns the function behind this library's, which the first call looks for. NULL: there is none, which is logged
+ * once.
+ */
 static void *behind(void *_Atomic *known, atomic_flag *logged, const char *library, const char *name)
 {
 	void *function = atomic_load_explicit(known, memory_order_acquire);
@@ -27,7 +30,7 @@ static void *behind(void *_Atomic *known, atomic_flag *logged, const char *libra
 	return function;
 }
 
-/* NCCL frees what is its own, and may do so while Ferry waits for it. */
+/* NCCL frees its own memory, and may do so while Ferry waits for it. */
 static bool is_own(const void *caller)
 {
 	const struct ferry_nccl *nccl = ferry_nccl_get();

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * NCCL's groups. NCCL's own group is open as long as the program's is, so that all that is passed on is in it, and
- * communicators are made and ended in it. Calls that Ferry looks at are kept; when the outermost group ends, NCCL's is
- * ended first, then the kept calls are launched together (launch.h). All state is the calling thread's.
+ * NCCL's groups. NCCL's own group is open as long as the program's is, so that it has all calls that are passed on, and
+ * communicators are made and ended in it. Calls that Ferry may divide are kept. When the outermost group ends, NCCL's
+ * is ended first, then the kept calls are launched together (launch.h). All state is the calling thread's.
  *
- * What NCCL would tell at a kept call it tells at the group's end; what is wrong with a call at sight is not kept, so
- * it is told at once.
+ * An error that NCCL would return at a kept call is returned at the group's end; a call that is wrong at sight is not
+ * kept, so its error comes at once.
  */
 #ifndef FERRY_ORCHESTRATOR_GROUPS_H
 #define FERRY_ORCHESTRATOR_GROUPS_H
@@ -22,8 +22,8 @@ bool ferry_nccl_group_is_open(void);
 bool ferry_nccl_group_keep(const struct ferry_nccl_call *call);
 
 /**
- * Gives the kept calls of a communicator that is about to end to NCCL's open group, which tells of errors at its end.
- * Those of others stay: their ranks may end nothing, and look the same calls up.
+ * Gives the kept calls of a communicator that is about to end to NCCL's open group, which returns errors at its end.
+ * Those of other communicators stay: their ranks may end nothing, and look the same calls up.
  */
 void ferry_nccl_group_give_back(ncclComm_t handle);
 

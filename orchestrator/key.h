@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** How a communicator of NCCL's is known to all its ranks: made of what they all have, its unique id above all. */
+/** The key by which all ranks know a communicator of NCCL's: made of what they all have, its unique id above all. */
 #ifndef FERRY_ORCHESTRATOR_KEY_H
 #define FERRY_ORCHESTRATOR_KEY_H
 

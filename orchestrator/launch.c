@@ -78,7 +78,7 @@ static ncclResult_t issue_one(const struct ferry_nccl_call *call)
 
 /* ---- blocks with gaps between them ---- */
 
-/* A call for block `block` of one of those, or for one end of it. There are no settings for messages. */
+/* Makes a call for block `block` of the original one, or for one end of it. Messages have no settings. */
 static ncclResult_t issue_as(const struct ferry_nccl_call *call, enum ferry_collective collective, const void *send,
                              void *receive, int root)
 {
@@ -92,7 +92,10 @@ static ncclResult_t issue_as(const struct ferry_nccl_call *call, enum ferry_coll
 	return issue_one(&one);
 }
 
-/* What NCCL itself makes of the call, as to who sends and who receives. In place there is nothing to send oneself. */
+/*
+ * Makes the messages that NCCL itself makes of the call: the same senders and receivers. In place a rank sends itself
+ * nothing.
+ */
 static ncclResult_t issue_messages(const struct ferry_nccl_call *call, const char *sent, char *received, int peer)
 {
 	int me = call->comm->rank;
@@ -182,8 +185,8 @@ static ncclResult_t as_nccl(ferryResult_t result)
 }
 
 /*
- * Only one call's parts can be told apart in a stream: a communicator's single call in a group, or the first of its
- * messages where those go one way.
+ * In a stream the parts of only one call can be timed apart: a communicator's single call in a group, or the first of
+ * its messages if all go one way.
  */
 static bool may_measure(const struct launch *launch, int which)
 {
@@ -320,8 +323,9 @@ static ncclResult_t issue_rests(struct launch *launch)
 }
 
 /*
- * Messages are whole; of those the first one may be measured where all are alike. What unequal ones take together fits
- * no size, and they cannot be told apart in a stream: they try nothing, and go where groups of alike ones have gone.
+ * Messages are not divided; the first one of a group may be measured if all are alike. The time of unequal ones
+ * together fits no size, and they cannot be timed apart in a stream: they try nothing, and go where groups of alike
+ * ones have gone.
  */
 static bool is_alone(const struct launch *launch, int which)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The calls of one group, or one call outside any, on their way. groups.c and collectives.c call this; what the fabrics
- * are to share of them is decided here.
+ * Launches the calls of one group, or one call outside any. groups.c and collectives.c call this; it decides which
+ * parts of them the fabrics have.
  */
 #ifndef FERRY_ORCHESTRATOR_LAUNCH_H
 #define FERRY_ORCHESTRATOR_LAUNCH_H

@@ -115,7 +115,7 @@ static uint32_t all_of(enum ferry_fabric fabric)
 	return ferry_shares_pack(&shares);
 }
 
-/* What is not NCCL's is the fabric's. All calls are divided then. */
+/* The fabric has what NCCL has not. All calls are divided then. */
 static uint32_t pinned_word(const struct ferry_meter *meter, enum ferry_fabric fabric)
 {
 	uint16_t nccl = meter->rules.pins.part[FERRY_FABRIC_NCCL];
@@ -130,7 +130,7 @@ static bool has_room(const struct ferry_meter *meter)
 	return meter->nsamples < FERRY_METER_SAMPLES;
 }
 
-/* However far a program runs ahead, only a few of its calls try something before it is known what one of them took. */
+/* However far a program runs ahead, only a few of its calls try something before the time of one of them is known. */
 static uint32_t tries_under_way(const struct ferry_meter *meter, const struct ferry_balancer_call *call)
 {
 	uint32_t tries = 0;
@@ -186,7 +186,7 @@ static bool is_counted(const struct ferry_meter *meter)
 	return meter->follows && !meter->ledger.self;
 }
 
-/* Ranks that see it late propose what was before: what is sealed holds for all, and windows bear a few of these. */
+/* Ranks that see it late propose what was before: the agreed one holds for all, and windows tolerate a few of these. */
 static void record_tempo(struct ferry_meter *meter)
 {
 	struct ferry_share_table *table = meter->ledger.table;
@@ -272,7 +272,7 @@ static enum ferry_fabric ferrys_fabric(uint32_t word)
 	return shares.part[FERRY_FABRIC_PEER] ? FERRY_FABRIC_PEER : FERRY_FABRIC_HOST;
 }
 
-/* A whole call. Rank 0 tells the next job, and who looks, what it has learned of them. */
+/* A whole call. Rank 0 publishes what it has learned of such calls, for the next job and for people. */
 static void learn_whole(struct ferry_meter *meter, const struct ferry_sample *sample)
 {
 	bool ours = sample->word != FERRY_SHARES_NONE;
@@ -308,7 +308,7 @@ double ferry_meter_ahead_us(const struct ferry_meter *meter)
 	return us;
 }
 
-/* Whether both parts have ended. Who has the whole is timed by events. */
+/* Whether both parts have ended. A whole call is timed by events. */
 static bool has_ended(struct ferry_sample *sample, ferryComm_t comm)
 {
 	uint64_t ns;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * NCCL's names, as programs call them: nccl... and pnccl... of every function in functions.def. The same object is
- * libferry-nccl.so, for LD_PRELOAD, and libnccl.so.2 in a folder of its own, for who opens NCCL by name.
+ * libferry-nccl.so, for LD_PRELOAD, and libnccl.so.2 in a folder of its own, for programs that open NCCL by name.
  */
 #include "ipc/error.h"
 #include "orchestrator/real.h"

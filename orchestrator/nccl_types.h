@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * NCCL's types as far as its callers' and its own binary interface go, so that Ferry is built where there is neither
- * nccl.h nor CUDA. Structs that Ferry only hands on are opaque: a newer NCCL may have more fields. Not to be included
- * beside nccl.h; tests/nccl_values.c compares the two.
+ * NCCL's types as far as its callers' and its own binary interface need them, so that Ferry builds without nccl.h and
+ * CUDA. Structs that Ferry only passes on are opaque: a newer NCCL may have more fields. Not to be included beside
+ * nccl.h; tests/nccl_values.c compares the two.
  */
 #ifndef FERRY_ORCHESTRATOR_NCCL_TYPES_H
 #define FERRY_ORCHESTRATOR_NCCL_TYPES_H

@@ -13,7 +13,7 @@ struct expected {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct expected *expected;    /* under the lock */
-static _Atomic unsigned outstanding; /* its length; read without the lock by who looks for work */
+static _Atomic unsigned outstanding; /* its length; read without the lock by threads that look for work */
 
 /* Communicators that this thread has had made in its open group; of more than that Ferry's begin with their calls. */
 #define MOST_GROUPED 64

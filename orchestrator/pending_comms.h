@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Communicators that NCCL has yet to give out: ncclCommSplit and ncclCommShrink store the new handle when it is ready,
- * in a group at its end, and of a communicator that does not block when NCCL's own thread is done. Where they store is
- * the program's memory, so it is looked at no later than the program is told that it may.
+ * Communicators that NCCL has yet to give out. ncclCommSplit and ncclCommShrink store the new handle when it is ready:
+ * in a group at its end, and for a nonblocking communicator when NCCL's own thread is done. They store it in the
+ * program's memory, which is therefore read no later than the program may expect the handle there.
  *
  * Called by constructors.c and groups.c, from any thread; the list is under one lock.
  */

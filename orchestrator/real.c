@@ -28,7 +28,7 @@ static struct link_map *object_of(const void *address)
 	return address && dladdr1(address, &info, (void **)&object, RTLD_DL_LINKMAP) ? object : NULL;
 }
 
-/* This library, or another build of it: whoever it is that these names come from. */
+/* Whether these names come from this library, or from another build of it. */
 static bool is_ferry(const void *function, void *handle)
 {
 	const struct link_map *object = object_of(function);
@@ -79,7 +79,7 @@ static bool read_functions(struct ferry_nccl *nccl, void *handle)
 	return true;
 }
 
-/* Loaded already: whose names those are, but for this library's. */
+/* Loaded already: takes its names, unless it is this library. */
 static bool take_loaded(const char *path, void *context)
 {
 	void *handle = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
@@ -91,8 +91,8 @@ static bool take_loaded(const char *path, void *context)
 }
 
 /*
- * NCCL's own names go before all others in its scope, so that it calls itself directly. Not so where the program has
- * brought an allocator: NCCL would then free with the C library what that has allocated.
+ * NCCL's own names go before all others in its scope, so that it calls itself directly. Not if the program has an
+ * allocator of its own: NCCL would then free with the C library memory that the other allocator has allocated.
  */
 static int binding(void)
 {
@@ -147,8 +147,8 @@ static void set_log_level(void)
 }
 
 /*
- * No lock is held while the loader works: it has one of its own, and who holds that may be a constructor that calls
- * NCCL. Threads that come at the same time search each for itself, and all but one throw away what they have found.
+ * No lock is held while the loader works: it has one of its own, which may be held by a constructor that calls NCCL.
+ * Threads that come at the same time search each for itself, and all but one discard what they have found.
  */
 const struct ferry_nccl *ferry_nccl_find(const void *caller)
 {

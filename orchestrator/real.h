@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The real NCCL: found once per process, then a table of its functions. Called by names.c with the address of who calls
- * NCCL, and through the functions below by every file that has something for NCCL to do.
+ * The real NCCL: found once per process, then a table of its functions. Called by names.c with the return address of
+ * NCCL's caller, and through the functions below by every file that calls NCCL.
  *
- * NCCL's names are weak and it calls itself through them: under LD_PRELOAD such calls come back here. They are known
- * by the thread being inside NCCL already, or by being made from NCCL's own code, as its helper threads do.
+ * NCCL's names are weak and it calls itself through them: under LD_PRELOAD such calls come back here. They are
+ * recognized because the thread is inside NCCL already, or because they are made from NCCL's own code, as its helper
+ * threads do.
  *
- * Who writes: the table is filled by whoever comes first and published by one compare and exchange (release); all
- * others read it after an acquiring load, and nobody writes it again. `inside` is the thread's own.
+ * The first caller fills the table and publishes it by one compare and exchange (release); all others read it after an
+ * acquiring load, and it is not written again. `inside` is the thread's own.
  */
 #ifndef FERRY_ORCHESTRATOR_REAL_H
 #define FERRY_ORCHESTRATOR_REAL_H
@@ -17,7 +18,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/** NCCL's functions by their names without "nccl"; NULL for what the NCCL found is too old for. */
+/** NCCL's functions by their names without "nccl"; NULL for functions that the NCCL found is too old for. */
 struct ferry_nccl_functions {
 #define NCCL_VALUE(since, type, name, parameters, arguments) type(*name) parameters;
 #include "orchestrator/functions.def"
@@ -53,19 +54,19 @@ static inline bool ferry_nccl_calls_itself(const struct ferry_nccl *nccl, const 
 }
 
 /**
- * Another library's function that this one stands before: the next object's behind this one, else that of what the
- * process has loaded as LIBRARY.so...: Python loads such libraries where only their owners see them. NULL: there is
+ * Finds another library's function that this library stands before: that of the next object after this one, else that
+ * of LIBRARY.so... if the process has loaded it; Python loads such libraries in scopes of their own. NULL if there is
  * none.
  */
 void *ferry_nccl_find_behind(const char *library, const char *name);
 
 /**
- * Says that the NCCL found is too old for a function: as the thread's message, which ncclGetLastError gives, and in the
- * log, once for each `told`. Returns ncclInvalidUsage.
+ * Reports that the NCCL found is too old for a function: as the thread's message, which ncclGetLastError gives, and in
+ * the log, once for each `logged`. Returns ncclInvalidUsage.
  */
 ncclResult_t ferry_nccl_too_old(const char *name, int since, atomic_flag *logged);
 
-/** A thread's message where its last error was this library's; "" if it was not. Told once. */
+/** Returns the thread's message if its last error was this library's, else "". Returns it once. */
 const char *ferry_nccl_message(void);
 
 /* ferry_nccl_real_AllReduce(...) and so on: into NCCL, with the thread marked as being inside. */

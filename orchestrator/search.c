@@ -16,7 +16,7 @@
 #define LIBRARY "libnccl.so.2"
 #define WHEEL   "nvidia/nccl/lib/" LIBRARY
 
-/* Paths of the process's objects. They are copied first: who tries one opens it, which the loader's lock forbids. */
+/* Paths of the process's objects. They are copied first: trying one opens it, which the loader's lock forbids. */
 struct paths {
 	char **paths;
 	size_t count, capacity;

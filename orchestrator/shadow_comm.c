@@ -20,7 +20,7 @@ _Static_assert(sizeof(struct ferry_nccl_key) == FERRY_KEY_BYTES, "a communicator
 
 /* ---- life ---- */
 
-/* Before the shadow communicator is ready: nobody else has the communicator. */
+/* Before the shadow communicator is ready: no other thread has the communicator. */
 static ferryResult_t look_around(struct ferry_shadow_comm *shadow_comm, bool *peers)
 {
 	struct ferryComm *comm = shadow_comm->comm;
@@ -48,10 +48,10 @@ void ferry_shadow_comm_await(struct ferry_shadow_comm *shadow_comm, uint64_t dea
 }
 
 /*
- * All that is to be there for the first call that is shared. From the next one on the rank looks calls up, which it
- * says now: with its first call it would come too late for that one. Who abandons it meanwhile does not look any up:
- * ferry_shadow_comm_revoke says so before it takes the lock, so this sees it, or that finds a shadow communicator that
- * is ready.
+ * Prepares all that the first divided call needs. From the next call on the rank looks calls up, and publishes that
+ * now: with its first call that would be too late for that call. If a thread abandons the communicator meanwhile, the
+ * rank looks up none: ferry_shadow_comm_revoke stores that before it takes the lock, so either this function sees it,
+ * or that one finds a shadow communicator that is ready.
  */
 static void get_ready(struct ferry_shadow_comm *shadow_comm, bool peers)
 {
@@ -192,7 +192,7 @@ void ferry_shadow_comm_end(struct ferry_shadow_comm *shadow_comm, bool abort)
 	if (abort && ferry_shadow_comm_is_ready(shadow_comm) && !ferry_rank_failed(&shadow_comm->comm->rank))
 		ferry_rank_fail(&shadow_comm->comm->rank, ferryRemoteError, "the communicator is aborted");
 	ferry_preregister_ring(&shadow_comm->preregister);
-	pthread_mutex_lock(&shadow_comm->lock); /* who begins it may not be out yet */
+	pthread_mutex_lock(&shadow_comm->lock); /* the thread that begins it may still hold it */
 	bool begun = shadow_comm->begun;
 	pthread_mutex_unlock(&shadow_comm->lock);
 	if (begun)
@@ -305,19 +305,19 @@ uint32_t ferry_shadow_comm_take_message(struct ferry_shadow_comm *shadow_comm, i
 }
 
 /*
- * Readiness, in the table of shares (ipc/shares.h). A rank's words are its own: who makes its calls writes them, and
- * the thread that shows, both under the lock. `wanted` is what it would propose for its last call of the kind. `shown`
- * is set when its routers have what the last such call that was asked for needs, by whoever finds that out, and taken
- * back by a call that finds something missing; a call that nobody wants finds nothing out and leaves it.
+ * Readiness, in the table of shares (ipc/shares.h). Each rank writes its own entries: the threads that make its calls,
+ * and the thread that preregisters, both under the lock. `wanted` says that the rank would propose Ferry for its last
+ * call of the kind. `shown` is set, by the thread that finds it out, when the rank's routers have what the last such
+ * call needs; a call that finds something missing clears it; a call that no rank wants does not check, and leaves it.
  *
- * Words are relaxed, and ranks may see them at different times: they say what to propose, and no more. What happens to
- * call n is what its cell is sealed with (ipc/agreement.h), by one rank, and the others find it there whatever they
- * would have proposed. Who sees a word too early or too late, so: - not yet that a rank has shown: proposes NCCL.
- * Nothing is lost but a call. - still that a rank has shown, whose next call comes with a new buffer or an idle one:
- * that rank finds Ferry sealed,
- *    and shows in the call. The one wait that is left; where ranks change buffers together, whoever is first at the
- *    call misses its own, and proposes NCCL.
- * - `wanted` too late: shows one call later.
+ * Entries are relaxed, and ranks may see them at different times: they influence proposals, and no more. Call n gets
+ * what its cell is agreed on (ipc/agreement.h) by one rank, and the others find it there whatever they would have
+ * proposed. So a rank that sees an entry too early or too late has these effects:
+ * - It does not see yet that another rank is ready: it proposes NCCL. Ferry loses a call.
+ * - It still sees as ready a rank whose next call comes with a new buffer or an idle one: that rank finds Ferry agreed
+ *   on, and preregisters in the call. This is the only wait that is left; if ranks change buffers together, the first
+ *   rank at the call finds its own missing, and proposes NCCL.
+ * - It sees `wanted` too late: it preregisters one call later.
  */
 static uint32_t said_by(const struct ferry_share_table *table, uint32_t rank, uint64_t kind)
 {

@@ -13,7 +13,8 @@
 struct asking {
 	const struct ferry_nccl_call *call;
 	struct ferry_split *split;
-	const struct ferry_split *first; /* it goes as this one of its group does, which is measured; NULL: by itself */
+	const struct ferry_split *first; /* it goes as this one of its group, which is measured; NULL: decided by
+	                                    itself */
 	bool captured;
 	bool tries; /* what it takes will be known */
 };
@@ -48,8 +49,8 @@ static void divide(const struct ferry_nccl_call *call, struct ferry_split *split
 }
 
 /*
- * The same for such a call on all its ranks; messages of one direction share one. Of other calls the plan is part of
- * it, and so are the shares of one that is divided: one is ready, another is not.
+ * The same for such a call on all its ranks; messages of one direction share one. For other calls the plan is part of
+ * it, and so are the shares of a divided call, as each plan becomes ready by itself.
  */
 static uint64_t kind_of(const struct ferry_nccl_call *call, const struct ferry_split *split)
 {
@@ -63,7 +64,7 @@ static uint64_t kind_of(const struct ferry_nccl_call *call, const struct ferry_s
 	       (split->asked.in_place ? FERRY_SHADOW_COMM_IN_PLACE : 0);
 }
 
-/* Ferry's part of the call as it would be with that word. */
+/* Ferry's part of the call with these shares. */
 static struct ferry_request part_of(const struct ferry_nccl_call *call, const struct ferry_split *split)
 {
 	struct ferry_request request = {.collective = call->collective,
@@ -85,8 +86,8 @@ static struct ferry_request part_of(const struct ferry_nccl_call *call, const st
 }
 
 /*
- * Whether Ferry could have its part of the call, with that word, on all ranks: their routers know the buffers, and its
- * plan. Where any of them wants that it will be so. Of most calls nobody does.
+ * Whether Ferry could have its part of the call with these shares, on all ranks: their routers have mapped the buffers,
+ * and have its plan. If any rank wants that, it is prepared. Most calls no rank wants.
  */
 static bool can_begin(const struct asking *asking, uint32_t word, bool wanted, bool now)
 {
@@ -118,7 +119,7 @@ static uint32_t propose_whole(const struct asking *asking, uint64_t n)
 	/* it goes by a window, which is made in the first call and takes what pushes gain */
 	bool aside = call->collective == FERRY_ALLTOALL && split->asked.in_place && split->fabric == FERRY_FABRIC_PEER;
 	word = aside ? FERRY_SHARES_NONE : word;
-	/* who learns will soon try Ferry */
+	/* a size that is being learned will soon try Ferry */
 	bool wanted = word != FERRY_SHARES_NONE || (!aside && (asking->tries || asking->first) &&
 	                                            ferry_meter_learns(meter, &split->asked));
 	return can_begin(asking, word, wanted, word != FERRY_SHARES_NONE) ? word : FERRY_SHARES_NONE;
@@ -141,7 +142,7 @@ static uint32_t propose_divided(const struct asking *asking, uint64_t n)
 	return ready && word != FERRY_SHARES_NONE ? other : FERRY_SHARES_NONE;
 }
 
-/* Ferry is not proposed before its routers know all ranks' buffers, and the plan of its part. */
+/* Ferry is not proposed before all ranks' routers have mapped the buffers and have the plan of its part. */
 static uint32_t propose(void *argument, uint64_t n)
 {
 	const struct asking *asking = argument;
@@ -191,9 +192,10 @@ static bool is_in_place(const struct ferry_nccl_call *call)
 }
 
 /*
- * Sums, where GPUs reach each other: NCCL has those links, and Ferry's part takes the ones to the host. Elsewhere all
- * goes over the links to the host, and whoever makes the better use of them has all of a call; so with pushes, which
- * have NCCL's links, and with a message, whose pace only two ranks know. What is pinned needs no pace.
+ * Whether the call is divided. Sums are if GPUs reach each other: NCCL has those links, and Ferry's part takes the ones
+ * to the host. Elsewhere all data takes the links to the host, and the library that uses them better has the whole
+ * call; so with pushes, which take NCCL's links, and with a message, whose pace only two ranks know. Fixed shares need
+ * no pace.
  */
 static bool is_divided(const struct ferry_nccl_call *call, const struct ferry_split *split, bool works)
 {
@@ -205,8 +207,8 @@ static bool is_divided(const struct ferry_nccl_call *call, const struct ferry_sp
 }
 
 /*
- * The first message of a group is measured where all go one way (launch.c), so those that are like it go where it goes.
- * Where each tried for itself, the second call of a try would be another message, and never be measured.
+ * The first message of a group is measured if all go one way (launch.c), so messages like it go where it goes. If each
+ * tried for itself, the second call of a try would be another message, and never be measured.
  */
 static bool is_like(const struct ferry_split *split, const struct ferry_split *first)
 {
@@ -297,7 +299,7 @@ ferryResult_t ferry_split_ask(const struct ferry_nccl_call *call, const struct f
 	if (result)
 		return result;
 	result = ask(call, split, op);
-	ferryRedOpDestroy(op, comm); /* the group keeps what it needs of it */
+	ferryRedOpDestroy(op, comm); /* the group has its own copy */
 	return result;
 }
 
@@ -309,7 +311,7 @@ struct ferry_nccl_call ferry_split_rest(const struct ferry_nccl_call *call, cons
 	rest.count = split->nccls;
 	if (!skipped)
 		return rest;
-	if (split->mirrored && call->comm->rank == 1) { /* of its own block the beginning is left */
+	if (split->mirrored && call->comm->rank == 1) { /* the beginning of its own block is left for NCCL */
 		sent = call->collective == FERRY_ALLGATHER ? 0 : skipped;
 		received = call->collective == FERRY_ALLGATHER ? skipped : 0;
 	} else if (!split->mirrored && has_blocks(call)) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What Ferry has had of the calls of a communicator that it was asked about, for the line at its end. Whoever makes a
- * call adds; nobody acts on it.
+ * How much of a communicator's calls Ferry has had, for the log line at its end. Threads that make calls add to it;
+ * nothing depends on it.
  */
 #ifndef FERRY_ORCHESTRATOR_TALLY_H
 #define FERRY_ORCHESTRATOR_TALLY_H
@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 struct ferry_tally {
-	_Atomic uint64_t calls, ferrys_calls; /* all; and those that Ferry had some of */
+	_Atomic uint64_t calls, ferrys_calls; /* all calls; those that Ferry had some of */
 	_Atomic uint64_t bytes, ferrys_bytes; /* the same, of the calls' own bytes */
 };
 

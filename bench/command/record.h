@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Where a command's figures go: its standard output, and the file of --json ("-": standard output, and what is printed
- * goes to standard error). Used by the commands of bench/, in one thread. What fails prints its reason behind the
- * command's name.
+ * Where a command's figures go: its standard output, and the file of --json ("-": standard output, and all other output
+ * goes to standard error). Used by the commands of bench/, in one thread. A function that fails prints its reason after
+ * the command's name.
  */
 #ifndef FERRY_BENCH_RECORD_H
 #define FERRY_BENCH_RECORD_H
@@ -24,7 +24,7 @@ bool record_print_beside(const char *command, const char *name);
  */
 bool record_write(const char *command, const char *name, cJSON *whole, bool last);
 
-/** Standard output so far, for who reads along. */
+/** Flushes standard output, for readers that follow it. */
 void record_flush(void);
 
 /** Whether all that was printed has arrived. For the end. */

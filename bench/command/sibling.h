@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/** The name of the file beside this command, or the bare name where that is not known. */
+/** The path of the file beside this command, or the bare name if the folder is not known. */
 static inline void sibling_path(char *path, size_t bytes, const char *name)
 {
 	ssize_t length = readlink("/proc/self/exe", path, bytes - 1);

@@ -54,7 +54,7 @@ static error_t parse(int key, char *value, struct argp_state *state)
 	}
 }
 
-/* The folders of the default file; nobody else makes them. */
+/* Makes the folders of the default file. */
 static ferryResult_t make_folders(const char *path)
 {
 	char folder[512];

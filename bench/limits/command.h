@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** `ferry-perf limits`: measures what the machine can do at most and writes it to the file of limits. Called by
- * ferry-perf's main. */
+/**
+ * `ferry-perf limits`: measures what the machine can do at most and writes it to the limits file. Called by
+ * ferry-perf's main.
+ */
 #ifndef FERRY_BENCH_LIMITS_COMMAND_H
 #define FERRY_BENCH_LIMITS_COMMAND_H
 

@@ -21,7 +21,7 @@ struct pattern {
 	              */
 	uint64_t window, copy;
 	struct rate_schedule schedule;
-	atomic_bool *stop; /* somebody failed */
+	atomic_bool *stop; /* set by a thread that has failed */
 };
 
 /* ---- a thread per GPU ---- */

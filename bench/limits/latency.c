@@ -17,7 +17,7 @@
 #define MOST_QUEUE  64 /* copies behind a gate: far fewer than a stream can queue before it makes the caller wait */
 #define PATIENCE_US 2e6
 
-/* Pinned words, a pair of cache lines each. The GPU reads the gate and writes the answer. */
+/* Pinned flags, a pair of cache lines each. The GPU reads the gate and writes the answer. */
 struct gate {
 	_Alignas(128) _Atomic uint32_t open;
 	_Alignas(128) _Atomic uint32_t answer;

@@ -170,7 +170,7 @@ static ferryResult_t measure_pair(struct port *one, struct port *other, struct f
 	return ferrySuccess;
 }
 
-/* Everybody into everybody, each pair in its own part of the buffers. */
+/* All into all, each pair in its own part of the buffers. */
 static ferryResult_t measure_all_at_once(struct port *ports, struct ferry_limits *limits)
 {
 	static struct push pushes[FERRY_LIMITS_LINKS];

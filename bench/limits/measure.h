@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Who measures which part of `ferry-perf limits`. The command's thread owns the figures, which are those of the file
- * (rank-lib/program/limits.h); on a failure those measured before it stay.
+ * The parts of `ferry-perf limits`, and the file that measures each. The command's thread owns the figures, which are
+ * those of the file (rank-lib/program/limits.h); on a failure those measured before it stay.
  */
 #ifndef FERRY_BENCH_LIMITS_MEASURE_H
 #define FERRY_BENCH_LIMITS_MEASURE_H

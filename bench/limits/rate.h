@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Rates are bytes counted in a few equal intervals of one continuous run, all threads against one clock: nobody waits
- * for the slowest, nothing starts cold, and the median of the intervals is a median of repetitions. A measuring thread
- * writes to its own count alone, and is joined before that is read.
+ * Rates are bytes counted in a few equal intervals of one continuous run, all threads against one clock: no thread
+ * waits for the slowest, nothing starts cold, and the median of the intervals is a median of repetitions. A measuring
+ * thread writes to its own count alone, and is joined before that is read.
  */
 #ifndef FERRY_BENCH_RATE_H
 #define FERRY_BENCH_RATE_H

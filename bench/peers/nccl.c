@@ -102,7 +102,7 @@ void nccl_close(struct peers *peers)
 
 /* ---- talk ---- */
 
-/* A child that has died says so in place of its answer. */
+/* A child that has died answers with an error. */
 static void order_child(const struct peer_setting *setting, const struct nccl_order *order)
 {
 	send(setting->socket, order, sizeof *order, MSG_NOSIGNAL);
@@ -123,7 +123,7 @@ static enum peer_result format_exit(struct peer_setting *setting)
 	return PEER_REFUSED;
 }
 
-/* The other ranks may not have failed: they are told by an abort, not met. */
+/* The other ranks may not have failed: this rank ends them by an abort instead of meeting them. */
 static enum peer_result broken(struct bench_rank *rank)
 {
 	rank->failed_alone = true;
@@ -178,7 +178,9 @@ static bool agree(struct peers *peers, struct bench_rank *rank)
 	return true;
 }
 
-/* Gives every child the order, then hears them all: they work at the same time. ids: a setting's id each, or NULL. */
+/*
+ * Gives every child the order, then takes their answers: they work at the same time. ids: a setting's id each, or NULL.
+ */
 static bool order_all(struct peers *peers, struct bench_rank *rank, struct nccl_order *order, char (*ids)[128])
 {
 	for (unsigned i = 0; i < peers->count; i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What ferry-perf (nccl.c) and its NCCL children (nccl_child.c) say to each other: over a SOCK_SEQPACKET socket, one
+ * The messages between ferry-perf (nccl.c) and its NCCL children (nccl_child.c): over a SOCK_SEQPACKET socket, one
  * order, one answer. Both are of one build and on one machine. A child ends when the socket closes.
  */
 #ifndef FERRY_BENCH_NCCL_ORDER_H

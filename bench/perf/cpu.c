@@ -47,7 +47,7 @@ void perf_work_done_read(struct perf_work_done *done)
 	char directory[64], path[128];
 	struct ferry_counters *counters = malloc(sizeof *counters);
 	memset(done, 0, sizeof *done);
-	/* Whoever answers beside ranks that host their routers works for others. */
+	/* If ranks host their routers, a router process that answers serves other jobs. */
 	bool asked = counters && !perf_routers_embedded() &&
 	             !ferry_endpoint_directory(directory, sizeof directory, false);
 	for (unsigned domain = 0; asked && domain < FERRY_MAX_DOMAINS; domain++) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * CPU time that a job spends: this rank's process, its calling thread, and the routers. Read from the kernel's CPU
- * clocks, which other processes' may be read by anybody: /proc's ticks of 10 ms are too coarse for samples of 2 ms.
- * And, as the routers tell, how much of that their workers work: most of the rest they look for the next slice.
+ * clocks, which any process may read: /proc's ticks of 10 ms are too coarse for samples of 2 ms. And, by the routers'
+ * counters, how much of that their workers work: most of the rest they look for the next slice.
  */
 #ifndef FERRY_BENCH_CPU_H
 #define FERRY_BENCH_CPU_H
@@ -35,7 +35,7 @@ void perf_routers_find(struct perf_routers *routers);
 void perf_cpu_read(const struct perf_routers *routers, struct perf_cpu *cpu);
 
 void perf_work_done_read(struct perf_work_done *done);
-/** Workers at work while a call was under way, of all routers together; negative if none tells. */
+/** Workers at work while a call was under way, of all routers together; negative if no router reports it. */
 double perf_workers_at_work(const struct perf_work_done *before, const struct perf_work_done *after);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ferry-perf: nccl-tests' measurements for Ferry, alone or against MPI or NCCL. Without a launcher it starts the ranks
- * itself, by ferryrun; what is wrong with what was asked is said before that, and once.
+ * itself, by ferryrun; it reports errors of the command line before that, and once.
  */
 #include "bench/command/option.h"
 #include "bench/command/sibling.h"
@@ -73,7 +73,10 @@ static char *join_command(int argc, char **argv)
 
 static FILE *aloud; /* standard error, while this rank keeps quiet; else NULL */
 
-/* Who leaves first is the rank that launchers name, and end the others for: it is to be the one that has said why. */
+/*
+ * The first rank to leave is the one that launchers name, and end the others for: rank 0, which has printed the reason,
+ * must be the first.
+ */
 static void leave_after_rank_0(int code, void *unused)
 {
 	(void)unused;
@@ -81,7 +84,7 @@ static void leave_after_rank_0(int code, void *unused)
 		sleep(1);
 }
 
-/* All ranks have the same arguments: what is wrong with them, rank 0 says for all. */
+/* All ranks have the same arguments: rank 0 reports their errors for all. */
 static void keep_quiet(void)
 {
 	struct ferry_launch launch;
@@ -109,7 +112,7 @@ static const char *mpi_refuses(const struct perf_options *parsed, const struct m
 	return perf_work_bytes(&trial) > INT_MAX ? "its counts are 32-bit: -e 2047M at most" : mpi->supports(&trial);
 }
 
-/* A program that computes something else than what is checked and counted would be measured wrongly, or hang. */
+/* A program that computes something else than the check expects would be measured wrongly, or hang. */
 static int refuse_another_program(const struct perf_options *parsed, const struct ferry_program *program, int nranks,
                                   uint32_t ndomains)
 {
@@ -152,8 +155,10 @@ static int refuse_program(const struct perf_options *parsed, int nranks)
 	return code;
 }
 
-/* Refuses what so many ranks cannot be asked for: 0, or the exit code with a message printed. Ranks come here, and who
- * starts them. */
+/*
+ * Refuses what so many ranks cannot do: 0, or the exit code with a message printed. Called by ranks, and by the process
+ * that starts them.
+ */
 static int refuse_at_start(const struct perf_options *parsed, int nranks)
 {
 	struct peers peers = {0};
@@ -177,7 +182,9 @@ static int refuse_at_start(const struct perf_options *parsed, int nranks)
 	return refused ? OPTION_EXIT : 0;
 }
 
-/* Says which devices are missing: 1, else 0. Each rank has its own; who starts ranks says for them what it finds. */
+/*
+ * Reports which devices are missing: 1, else 0. Each rank has its own; the process that starts ranks reports for them.
+ */
 static int refuse_devices(const struct perf_options *parsed, bool starts_ranks)
 {
 	bool cuda = !strcmp(bench_buffers_kind(), "cuda"), nccl = parsed->peer && !strcmp(parsed->peer, "nccl");

@@ -61,7 +61,7 @@ static char *read_file(const char *name)
 	return text;
 }
 
-/* One of two words. */
+/* One of two values. */
 static bool either(const char *value, const char *one, const char *other, const char *name, struct argp_state *state)
 {
 	if (strcmp(value, one) && strcmp(value, other))
@@ -166,7 +166,9 @@ static error_t parse(int key, char *value, struct argp_state *state)
 	}
 }
 
-/* nccl-tests takes `-c 0`; to argp an optional value is part of the same word. No collective begins with a digit. */
+/*
+ * nccl-tests takes `-c 0`; to argp an optional value is part of the same argument. No collective begins with a digit.
+ */
 static void join_check_option(int *argc, char **argv)
 {
 	static char joined[16];

@@ -23,7 +23,7 @@ void perf_progress(const struct perf_run *run, uint64_t bytes, const char *what,
 	double now = sample_now_us(), pause = terminal ? 2e5 : 1e7;
 	if (run->rank.rank || (progress_at && now - progress_at < pause))
 		return;
-	if (!progress_at) { /* the first row has just begun: nobody is waiting yet */
+	if (!progress_at) { /* the first row has just begun: no progress line is needed yet */
 		progress_at = now;
 		return;
 	}

@@ -10,7 +10,7 @@
 
 /** Bytes that either buffer may need. */
 size_t perf_room(const struct perf_options *options, int nranks);
-/** The smallest size, in bytes, that has an element for everybody. */
+/** The smallest size, in bytes, that has an element for every rank. */
 uint64_t perf_work_least(const struct perf_options *options, int nranks);
 
 /** A trial of about so many bytes. */

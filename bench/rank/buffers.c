@@ -24,7 +24,7 @@ const char *bench_buffers_kind(void)
 
 bool bench_buffers_open(struct bench_buffers *buffers, const char *kind, int local_rank)
 {
-	/* Any other kind: making the communicator says what is wrong with it. */
+	/* Any other kind: making the communicator reports the error. */
 	*buffers = (struct bench_buffers){.kind = kind, .cuda = !strcmp(kind, "cuda")};
 	if (!buffers->cuda)
 		return true;

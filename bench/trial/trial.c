@@ -158,7 +158,7 @@ static void set_input(const struct ferry_trial *trial, int rank, size_t index, v
 	                      0x9e3779b97f4a7c15ull);
 	double unit = (double)(random >> 11) * 0x1p-53, sign = random & 1 ? -1 : 1, value;
 	if (!ferry_element_is_float(trial->type)) {
-		/* An average is of sums that do not wrap: what division makes of a wrapped one is nobody's promise. */
+		/* An average is of sums that do not wrap: dividing a wrapped one has no defined result. */
 		uint64_t most = (ferry_element_is_signed(trial->type) ? 127u : 255u) / (unsigned)trial->nranks;
 		if (trial->op == ferryAvg)
 			random = ferry_element_is_signed(trial->type) ? random % (2 * most + 1) - most

@@ -6,7 +6,7 @@
 
 #define LEAST_GAIN   0.02  /* of a fabric that has nothing */
 #define STEP_GAIN    0.015 /* a step for less is noise */
-#define SET_GAIN     0.025 /* nor is another set of fabrics taken for less, of which other samples tell */
+#define SET_GAIN     0.025 /* nor is another set of fabrics taken for less, if it is known from other samples */
 #define GROWTH       8.0   /* times the largest part that was seen at a size, at most */
 #define ELSEWHERE    4.0   /* and times the largest that was seen at others, of a size that has seen none */
 #define DIVIDED_US   4.0   /* what a call costs more in which NCCL is not alone */
@@ -17,11 +17,11 @@
 #define LARGEST_STEP 8     /* in 1024ths */
 #define TRIES        2     /* calls of a set before it is judged at a size, one at a time, */
 #define LARGE        (128u << 20) /* or of so many bytes at once: there what is least known, starts, matters little */
-#define MOST_TRIES   8     /* of a set of which nothing is told */
+#define MOST_TRIES   8     /* of a set of which nothing is known */
 #define LONG_US      100   /* a fabric of which nothing is known is not tried by shorter calls, */
 #define MANY         64    /* but where there are more than so many of them */
 #define HOPE         1.15  /* times as slow as now, as far as is known: worth being tried */
-#define SURE         1.05  /* times as fast by what is known of other sizes: not tried first */
+#define SURE         1.05  /* times as fast by what is known of other sizes: then it is not tried first */
 #define SURE_US      20.0  /* and by so much */
 #define SURE_SAMPLES 4
 #define PROBE_SOON   4u
@@ -149,9 +149,9 @@ static double largest_part(const struct ferry_trace *trace)
 }
 
 /*
- * Parts that vary are made a little shorter, so that they are the last ones seldom. With a share x it pays to be last
- * in a part x of the calls: then what is lost by a bit more of it, in these calls, is what is gained in the others. And
- * what a part of many times the bytes takes is not to be told from small ones.
+ * Parts that vary are made a little shorter, so that they seldom end last. With a share x it pays to end last in a part
+ * x of the calls: then a little more of it loses in these calls as much as it gains in the others. And the time of a
+ * part of many times the bytes cannot be predicted from small ones.
  */
 static void restrain(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line,
                   struct ferry_shares *shares)
@@ -175,8 +175,8 @@ static void restrain(const struct ferry_balancer *balancer, const struct ferry_b
 }
 
 /*
- * In steps of 3 to 6%, of a large part 1%: each share is a plan of its own, which takes a while to make, and no better
- * known than that. NCCL has what is left, or the largest part where it has none.
+ * In steps of 3 to 6%, for a large part 1%: each share is a plan of its own, which takes a while to make, and shares
+ * are known no better than that. NCCL has the rest, or, if it has no part, the largest part has it.
  */
 static void round_down(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line,
                        struct ferry_shares *shares)
@@ -351,7 +351,7 @@ static bool promises_much(double now_us, double us)
 	return now_us > SURE * us && now_us - us > SURE_US;
 }
 
-/* What is known of other sizes is enough where it promises much. */
+/* What is known of other sizes is enough if it promises much. */
 static void begin(const struct ferry_balancer *balancer, struct ferry_balancer_line *line)
 {
 	struct ferry_paces paces;
@@ -438,7 +438,7 @@ bool ferry_balancer_measures(struct ferry_balancer *balancer, const struct ferry
 
 /* ---- what it learns ---- */
 
-/* A fabric has changed at one size: the next sample of each other one that says so is believed. */
+/* A fabric has changed at one size: of each other size one sample suffices for the same change. */
 static void warn_others(struct ferry_balancer *balancer, const struct ferry_balancer_line *changed, int fabric,
                         bool slower)
 {

@@ -1,35 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The balancer: what part of each call every fabric has, learned from what the parts took. Arithmetic alone: no clock,
- * no threads, no memory but its own. It is told of calls after they have ended, in any order and late, with the shares
- * that they had; what it says of the next is a proposal (ipc/agreement.h).
+ * The balancer: which part of each call every fabric has, learned from the times that the parts took. Arithmetic alone:
+ * no clock, no threads, no memory but its own. It gets the times of calls after they have ended, in any order and late,
+ * with the shares that they had; its shares for the next call are a proposal (ipc/agreement.h).
  *
  * It begins as HyLink's Algorithm 1: nothing changes while the parts end together, and the part that ends last gets
- * less. But it steps to where they would end together, as it knows each fabric's pace, and looks at every set of
- * fabrics, as two may be slower together than one alone (NCCL and pushes share links, NCCL and the host PCIe):
+ * less. But it steps straight to the shares with which they would end together, as it knows each fabric's pace. It also
+ * considers every set of fabrics, as two may be slower together than one alone (NCCL and pushes share links, NCCL and
+ * the host PCIe):
  *
  * - At first paces are what has been measured elsewhere (rules.paces), then what calls have shown (belief.h). A line
- *   through all sizes of a collective and type (rate_fit) says it for a size that has not been seen, if parts were not
- *   far smaller; what a size itself has seen (trace) goes before. Of a set that has not been tried one expects the mean
- *   of what is known of other sets.
- * - A size begins as NCCL's alone, but where other sizes promise much. Sets with NCCL that may be better are tried by
- *   two calls, one at a time, however far a program runs ahead, or both at once where calls are long: at the shares
- *   that they would have, or, where nothing is known of a fabric, by a small part. So NCCL alone and NCCL beside
+ *   through all sizes of a collective and type (rate_fit) predicts a size that has not been seen, if the parts seen
+ *   were not far smaller; measurements of the size itself (trace) take precedence. A set that has not been tried is
+ *   predicted as the mean of what is known of other sets.
+ * - A size begins with NCCL alone, unless other sizes promise much. Sets with NCCL that may be better are tried by two
+ *   calls, one at a time, however far a program runs ahead, or both at once if calls are long. A try has the shares
+ *   that the set would have, or, if nothing is known of a fabric, a small part of it. So NCCL alone and NCCL beside
  *   others have been measured at the same size before one is preferred. Short calls are not used to try a fabric of
  *   which nothing is known.
- * - All goes by the median of five samples. While a size is not settled every call is measured, and one slow sample, as
- *   of a call in which buffers are shown, is not believed. One that is settled measures as seldom as costs a
- *   thousandth. A step is made for a gain of 1.5%, to another set of fabrics for 4%; and 4 us are what dividing a call
- *   costs.
- * - Shares go in steps, and those of which the routers have the plan are kept where others gain no more than a step.
- * - Parts that vary from call to call are made shorter than would end together on average: so they are last seldom.
+ * - Decisions go by the median of five samples. While a size is not settled every call is measured. One slow sample, as
+ *   of a call in which buffers are mapped, changes nothing. A settled size measures so seldom that it costs a
+ *   thousandth. A step is made for a gain of 1.5%, to another set of fabrics for 4%; dividing a call costs 4 us.
+ * - Shares go in steps, and shares whose plan the routers have are kept if others gain no more than a step.
+ * - Parts that vary from call to call are made shorter than would end together on average, so that they seldom end
+ *   last.
  * - Bursts: one sample out of the band is noise, two on the same side are a change, and so is one that fits what the
- *   fabric was before its last change: a burst is left, and met again, at once. A change of a fabric holds for all
- *   sets that it is in, also those that were not tried; other sizes, and other fabrics of the same call, are then
- *   believed at their first sample. What was learned in a burst stays out of the line through all sizes. Drift stays in
- *   the band, and the median follows.
- * - Other sets are tried again: soon after a change, else by one call in 64, then, when all have been, by half as many,
- *   down to one in 16384; and never so many that they cost more than a two-hundredth, or half of that where they
+ *   fabric was before its last change: so the end and the return of a burst are seen at once. A change of a fabric
+ *   holds for all sets that it is in, also untried ones; other sizes, and other fabrics of the same call, then change
+ *   with their first sample. Samples of a burst stay out of the line through all sizes. Drift stays in the band, and
+ *   the median follows.
+ * - Other sets are tried again: soon after a change, else by one call in 64, then, when all have been tried, by half as
+ *   many, down to one in 16384; and never so many that they cost more than a two-hundredth, or half of that if they
  *   only leave a fabric out; and not in the first 64 samples.
  */
 #ifndef FERRY_ORCHESTRATOR_BALANCE_BALANCER_H
@@ -45,13 +46,13 @@ struct ferry_balancer_rules {
 	double measure_us;    /* what measuring a call costs */
 	bool pinned;
 	struct ferry_shares pins;
-	struct ferry_pace paces[FERRY_NUM_FABRICS]; /* of each alone, as measured elsewhere; rate 0: it has not been */
+	struct ferry_pace paces[FERRY_NUM_FABRICS]; /* of each alone, as measured elsewhere; rate 0: not measured */
 };
 
 struct ferry_balancer_line {
 	uint8_t collective, type, size_class, why;
 	uint32_t word;        /* the shares, packed */
-	uint32_t probe;       /* what one call in `probe_every` has in their place; 0 of these: none */
+	uint32_t probe;       /* shares of one call in `probe_every` instead; 0 in either: none */
 	uint32_t probe_every;
 	uint32_t interval;    /* one call in so many is measured */
 	uint32_t samples;     /* since the line was made */
@@ -59,16 +60,16 @@ struct ferry_balancer_line {
 	uint8_t backoff;      /* probes in a row that have not helped */
 	uint8_t probe_set;    /* which set is tried */
 	uint8_t trial;        /* which set is tried now, as it has not been tried enough; 0: none */
-	uint8_t tries[FERRY_FABRIC_SETS]; /* calls of each set that have told what they took */
-	bool due;             /* this rank's: a probe is to be made, and has not been */
-	uint32_t had;         /* this rank's: what calls of which Ferry had a part had last */
+	uint8_t tries[FERRY_FABRIC_SETS]; /* calls of each set whose times are known */
+	bool due;             /* this rank's: a probe is to be made, and has not been yet */
+	uint32_t had;         /* this rank's: shares of the last calls that Ferry had a part of */
 	uint32_t tried;       /* this rank's: 1 + the samples that were known at its last try */
 	uint8_t eager;        /* something has changed: that set is tried soon */
 	uint64_t bytes;       /* of the last call */
 	struct ferry_belief belief;
 };
 
-#define FERRY_BALANCER_TRY 1u /* probe_every while a set has not been tried enough: as soon as none is under way */
+#define FERRY_BALANCER_TRY 1u /* probe_every while a set has been tried too seldom: as soon as no try is under way */
 #define FERRY_BALANCER_PLACES 256 /* few sizes share one */
 
 struct ferry_balancer {
@@ -90,26 +91,26 @@ struct ferry_balancer_rules ferry_balancer_default_rules(void);
 
 void ferry_balancer_init(struct ferry_balancer *balancer, const struct ferry_balancer_rules *rules);
 
-/** What an earlier job, or another rank, has learned of a collective and type: starts from that. */
+/** Starts from what an earlier job, or another rank, has learned of a collective and type. */
 void ferry_balancer_adopt(struct ferry_balancer *balancer, const struct ferry_share_course *learned);
 
-/** The same of this line's collective and type, for others. */
+/** Fills in what this line's collective and type have taught, for other ranks and jobs. */
 void ferry_balancer_record(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line,
                            struct ferry_share_course *learned);
 
 /** Calls of a class differ by a factor of 1.4 at most. */
 uint8_t ferry_balancer_size_class(uint64_t bytes);
 
-/** Where one who looks for lines of such calls notes what he has found. */
+/** The place where a search for lines of such calls notes its result. */
 uint8_t ferry_balancer_place(const struct ferry_balancer_call *call, uint8_t size_class);
 
-/** The shares of call n, packed. trying: calls of its size that try something and have not ended. */
+/** Returns the packed shares of call n. trying: calls of its size that try something and have not ended. */
 uint32_t ferry_balancer_propose(struct ferry_balancer *balancer, const struct ferry_balancer_call *call, uint64_t n,
                                 uint32_t trying);
 
 /**
- * Whether this rank proposes a line's `probe` for call n, where one in `every` has it. Once that is due it is proposed
- * until it is made (ferry_balancer_probed): other reasons, as buffers that have not been shown, may be against a call.
+ * Whether this rank proposes a line's `probe` for call n; one in `every` has it. Once due it is proposed until it is
+ * made (ferry_balancer_probed), as a call may be unfit for other reasons, such as buffers that are not mapped.
  */
 bool ferry_balancer_probes(struct ferry_balancer_line *line, uint32_t every, uint64_t n, uint32_t trying);
 
@@ -118,7 +119,7 @@ void ferry_balancer_probed(struct ferry_balancer_line *line);
 /** Whether call n is to be measured. */
 bool ferry_balancer_measures(struct ferry_balancer *balancer, const struct ferry_balancer_call *call, uint64_t n);
 
-/** A call has ended that had these shares: us[c] is what fabric c's part took from the call's start; 0: unknown. */
+/** A call with these shares has ended: us[c] is the time of fabric c's part from the call's start; 0: unknown. */
 void ferry_balancer_feed(struct ferry_balancer *balancer, const struct ferry_balancer_call *call, uint32_t word,
                          const double us[FERRY_NUM_FABRICS]);
 
@@ -130,7 +131,7 @@ struct ferry_balancer_line *ferry_balancer_line(struct ferry_balancer *balancer,
 void ferry_balancer_paces(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line,
                           struct ferry_paces *paces);
 
-/** What one call in `every` has: the same on all ranks that ask for call n. */
+/** Whether call n is one in `every`: the same on all ranks that ask. */
 bool ferry_balancer_picks(uint64_t n, uint32_t every);
 
 #endif

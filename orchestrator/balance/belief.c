@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#define RANGE  8   /* times the largest part that was seen, or less, is told by the line through all sizes */
+#define RANGE  8   /* times the largest part that was seen, or less, is predicted by the line through all sizes */
 #define LIKELY 5.0 /* at most so many times off */
 
 /* ---- of all sizes ---- */
@@ -74,7 +74,7 @@ static struct ferry_pace seen_pace(const struct ferry_course *course, const stru
 	return (struct ferry_pace){fit->start_us * factor, fit->rate / factor};
 }
 
-/* Of a set that has not been tried: between alone, and the one that is known to be the slowest. */
+/* The pace in a set that has not been tried: between that alone, and that in the slowest known set. */
 static struct ferry_pace expected_pace(const struct ferry_course *course, const struct ferry_belief *belief, int fabric)
 {
 	struct ferry_pace fast = {0, 0}, slow = {0, 0};
@@ -100,9 +100,9 @@ void ferry_belief_paces(const struct ferry_course *course, const struct ferry_be
 	}
 }
 
-/* ---- what calls tell ---- */
+/* ---- what calls show ---- */
 
-/* Beside others it is as it is alone, or beside yet others, as far as that is known. */
+/* Beside other fabrics it begins as it is alone, or beside yet others, as far as that is known. */
 static void begin_fit(struct ferry_course *course, int fabric, int slot)
 {
 	struct ferry_rate_fit *fits = course->fits[fabric];

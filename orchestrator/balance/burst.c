@@ -2,7 +2,7 @@
 #include "orchestrator/balance/burst.h"
 
 #define SLOW  1.4  /* times as slow as usual, */
-#define AGAIN 1.2  /* and what is usual again */
+#define AGAIN 1.2  /* and so many times the usual time, or less, ends the burst */
 #define QUICK 0.93 /* NCCL's, of what they took in the burst */
 #define ROW   2    /* samples that are alike */
 #define SOON  4.0  /* times what a try costs, or a call takes, until the first one: it may have been chance */

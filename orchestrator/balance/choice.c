@@ -145,7 +145,7 @@ static double median(const struct ferry_choice_line *line, int who)
 
 /* ---- what is believed, for a class's size ---- */
 
-/* Of the size itself; of a first call of NCCL's who has been there knows more. */
+/* The belief from the size itself; for a first call of NCCL's an earlier job's time is better. */
 static struct ferry_choice_belief of_line(const struct ferry_choice_line *line, int who)
 {
 	if (line->seen[who] > (who == NCCLS))
@@ -241,7 +241,7 @@ static double promised_us(const struct ferry_choice *choice, const struct ferry_
 	return fabric == FERRY_FABRIC_PEER && !*guess ? us - saved_by_host(choice, collective, us) : us;
 }
 
-/* Of those sizes and collectives that Ferry has by the same fabric, and has been seen in, the nearest one. */
+/* The nearest of the sizes and collectives that Ferry has by the same fabric and has been seen in. */
 static const struct ferry_choice_line *nearest_seen(const struct ferry_choice *choice,
                                                     const struct ferry_choice_line *line)
 {
@@ -327,7 +327,7 @@ static int calls_of_try(const struct ferry_choice_outlook *outlook)
 	return outlook->of[OURS].us > SINGLE_US ? 1 : CALLS;
 }
 
-/* Both are known: whose it is, but for a try of the other now and then. */
+/* Both times are known: chooses the faster library, but for a try of the other now and then. */
 static bool choose(struct ferry_choice_line *line, const struct ferry_choice_outlook *outlook, uint64_t n)
 {
 	double us[2] = {outlook->of[NCCLS].us, outlook->of[OURS].us};
@@ -350,16 +350,18 @@ static bool choose(struct ferry_choice_line *line, const struct ferry_choice_out
 	                      !line->pending);
 }
 
-/* A try finds lanes asleep: a few calls of Ferry's are to bring that in, or those that were made can bear it. */
+/*
+ * A try finds lanes asleep: a few calls of Ferry's must make up for that, or the calls made so far can bear the cost.
+ */
 static bool pays_soon(const struct ferry_choice_line *line, const struct ferry_choice_outlook *outlook)
 {
 	return FEW * (outlook->of[NCCLS].us - outlook->of[OURS].us) > ASLEEP_US || line->credit_us > ASLEEP_US;
 }
 
 /*
- * Whether a guess can be held against what NCCL takes. Its first call is no measure, unless another size, or this one
- * out of place or in place, has told what its later ones take. Of short calls, in which lanes that are asleep are late,
- * there have to be some before.
+ * Whether a guess can be compared with the times of NCCL's calls. Its first call does not count, unless another size,
+ * or this one out of place or in place, has shown what its later ones take. Of short calls, in which lanes that are
+ * asleep are late, there have to be some before.
  */
 static bool has_measure(const struct ferry_choice *choice, const struct ferry_choice_line *line)
 {
@@ -372,7 +374,7 @@ static bool has_measure(const struct ferry_choice *choice, const struct ferry_ch
 	return measured && (line->outlook.of[NCCLS].us > LONG_US || line->credit_us > ASLEEP_US);
 }
 
-/* What is believed, and nothing is tried. */
+/* What is believed; nothing is tried. */
 static bool is_ours(const struct ferry_choice_line *line, const struct ferry_choice_outlook *outlook)
 {
 	return outlook->settled ? line->ours : outlook->clear && outlook->of[OURS].doubt < SURE;
@@ -422,7 +424,7 @@ void ferry_choice_unmeasured(struct ferry_choice *choice, const struct ferry_bal
 	line->pending -= ours && line->pending;
 }
 
-/* One call in so many is measured; more of those that Ferry has, which are not to be slower than NCCL's. */
+/* One call in so many is measured; more of those that Ferry has, which must not be slower than NCCL's. */
 static uint32_t look_every(const struct ferry_choice_outlook *outlook, bool ours)
 {
 	double us = outlook->of[ours].us, calls = us > 0 ? ceil(MEASURE_US / (LOOK_COST * us)) : 1;
@@ -474,7 +476,7 @@ static void take_instead(struct ferry_choice_line *line, int who, double us)
 	line->us[who][0] = line->us[who][1] = (float)us;
 }
 
-/* Bursts, and what is known in them. */
+/* Feeds a sample to the burst, and to what is known in it. */
 static void feed_burst(struct ferry_choice_line *line, bool ours, double us)
 {
 	double usual[2] = {median(line, NCCLS), median(line, OURS)};

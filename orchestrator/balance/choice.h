@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Who carries calls that one fabric has whole, NCCL or Ferry: for each size whoever is faster. Arithmetic alone, like
- * the balancer; a rank's own.
+ * Which library has a call that cannot be divided, NCCL or Ferry: for each size the faster one. Arithmetic alone, like
+ * the balancer; each rank has its own.
  *
- * - What a size itself has taken goes before what an earlier job has seen of it, then what the sizes around it take,
- *   straight between two of them; a line through all sizes promises too much at their ends. Of Ferry one begins with
- *   what ferry-perf limits has measured, or with a little more than the best that NCCL has reached: the same links
- *   carry both. Each of these is doubted more than the one before it; limits hardly, once they have come true for a
- *   size or collective that Ferry has by the same links.
- * - Ferry has a call at once where it is faster, doubts and all. What may be slower is tried for credit only: a
- *   hundredth of the time that calls of that size have taken so far, and those count as soon as they are made. So what
- *   trying costs is bounded however far a program runs ahead of its results, and of what is doubted no more than two
- *   calls are under way.
- * - Ferry's first call of a size is not believed if it disappoints: some rank may have been late with a plan.
- * - The slower one has a call now and then, for credit, ever more rarely the slower it was.
+ * - Times of the size itself take precedence over times of an earlier job, then comes interpolation between the sizes
+ *   around it; a line through all sizes promises too much at its ends. For Ferry the first guess is the rate that
+ *   ferry-perf limits has measured, or a little more than the best that NCCL has reached, as the same links carry both.
+ *   Each of these is doubted more than the one before it; limits hardly, once they have come true for a size or
+ *   collective that Ferry carries by the same links.
+ * - Ferry gets a call at once if it is faster, even allowing for the doubt. If it may be slower it is tried for credit
+ *   only: a hundredth of the time that calls of that size have taken so far, and tries count as soon as they are made.
+ *   So the cost of trying is bounded however far a program runs ahead of its results, and of doubtful calls no more
+ *   than two are under way.
+ * - Ferry's first call of a size is ignored if it disappoints: some rank may have been late with a plan.
+ * - The slower library gets a call now and then, for credit, ever more rarely the slower it was.
  */
 #ifndef FERRY_ORCHESTRATOR_BALANCE_CHOICE_H
 #define FERRY_ORCHESTRATOR_BALANCE_CHOICE_H
@@ -31,22 +31,22 @@ struct ferry_choice_belief {
 struct ferry_choice_outlook {
 	struct ferry_choice_belief of[2]; /* NCCL's, Ferry's */
 	bool settled;                     /* both are known */
-	bool clear;                       /* Ferry is faster, doubts and all */
-	double cost;                      /* of a try of Ferry's, doubts and all */
+	bool clear;                       /* Ferry is faster, even allowing for the doubt */
+	double cost;                      /* of a try of Ferry's, allowing for the doubt */
 };
 
 struct ferry_choice_line {
 	uint8_t collective, type, size_class;
 	bool in_place;
-	bool ours;         /* whose it is where both are known */
+	bool ours;         /* true: Ferry has it, when both are known */
 	bool due;          /* the other one is to be tried, and has not been: proposed until all ranks are ready */
 	bool warm;         /* Ferry had the last call: its lanes are awake */
 	bool again;        /* that was the first one of a try */
 	uint32_t asked[2]; /* calls that were to be measured: NCCL's, Ferry's */
 	uint32_t seen[2];  /* samples */
-	uint32_t pending;  /* calls that Ferry had while it was doubted and of which nothing is known yet */
+	uint32_t pending;  /* calls that Ferry had while it was doubted, whose times are not known yet */
 	uint64_t bytes;    /* of the last call */
-	double credit_us;  /* what trying the slower one may cost */
+	double credit_us;  /* what trying the slower library may cost */
 	float known[2];    /* what an earlier job took for the class's size; 0: nothing */
 	float us[2][FERRY_CHOICE_SAMPLES]; /* the same of this one */
 	struct ferry_burst burst;
@@ -56,7 +56,7 @@ struct ferry_choice_line {
 
 struct ferry_choice {
 	/* constant */
-	bool peers; /* what needs no sum is pushed from device to device */
+	bool peers; /* collectives without sums are pushed from device to device */
 	uint32_t nranks;
 	/* of the bytes that the busiest device moves; rate 0: not measured */
 	struct ferry_pace paces[FERRY_NUM_FABRICS];
@@ -71,17 +71,20 @@ struct ferry_choice {
 void ferry_choice_init(struct ferry_choice *choice, bool peers, uint32_t nranks,
                        const struct ferry_pace paces[FERRY_NUM_FABRICS]);
 
-/** By what Ferry carries these, or its part of them. */
+/** The fabric by which Ferry carries these calls, or its part of them. */
 enum ferry_fabric ferry_choice_fabric(const struct ferry_choice *choice, enum ferry_collective collective);
 
-/** Whether to propose Ferry for call n. measurable: what it takes will be known; else nothing is tried with it. */
+/** Whether to propose Ferry for call n. measurable: its time will be known; else nothing is tried with it. */
 bool ferry_choice_ours(struct ferry_choice *choice, const struct ferry_balancer_call *call, uint64_t n,
                        bool measurable);
 
 /** Whether Ferry may be proposed for calls of this size soon: it has not been seen enough, and may be faster. */
 bool ferry_choice_learns(struct ferry_choice *choice, const struct ferry_balancer_call *call);
 
-/** The ranks have agreed on who has call n. True: it is to be measured. For every call; it counts from now on. */
+/**
+ * The ranks have agreed on the library for call n. Returns true if it is to be measured. For every call; it counts from
+ * now on.
+ */
 bool ferry_choice_agreed(struct ferry_choice *choice, const struct ferry_balancer_call *call, uint64_t n, bool ours,
                          bool measurable);
 
@@ -91,10 +94,13 @@ void ferry_choice_unmeasured(struct ferry_choice *choice, const struct ferry_bal
 /** A call that NCCL or Ferry has had took so long. */
 void ferry_choice_feed(struct ferry_choice *choice, const struct ferry_balancer_call *call, bool ours, double us);
 
-/** What an earlier job has learned of a size. */
+/** Takes what an earlier job has learned of a size. */
 void ferry_choice_adopt(struct ferry_choice *choice, const struct ferry_share_line *learned);
 
-/** What this one has, of a call's size: for others, and to look at. False: there is no line; else *index is its own. */
+/**
+ * Fills in what this job has learned of a call's size, for other jobs and for people; *index: its line. Returns false
+ * if there is no line.
+ */
 bool ferry_choice_record(struct ferry_choice *choice, const struct ferry_balancer_call *call, uint32_t *index,
                          struct ferry_share_line *line);
 

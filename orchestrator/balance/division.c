@@ -46,7 +46,7 @@ static void end_together(const struct ferry_pace *paces, double bytes, uint32_t 
 		parts[c] = set & BIT(c) ? (work / rates - paces[c].start_us) * paces[c].rate : 0;
 }
 
-/* One of the set whose part is below the floor; -1: none. */
+/* A fabric of the set whose part is below the floor; -1: none. */
 static int below_floor(uint32_t set, const double *parts, double floor_bytes)
 {
 	for (int c = 0; c < FERRY_NUM_FABRICS; c++)
@@ -55,7 +55,7 @@ static int below_floor(uint32_t set, const double *parts, double floor_bytes)
 	return -1;
 }
 
-/* Whoever would have less than the floor has that, where it is kept; else the set is no good. */
+/* A part below the floor becomes the floor if its fabric is kept; else the set is unusable. */
 static bool find_parts(const struct ferry_pace *paces, double bytes, uint32_t set,
                          const struct ferry_division_rules *rules, double *parts)
 {

@@ -118,7 +118,7 @@ uint32_t ferry_ledger_propose(struct ferry_ledger *ledger, const struct ferry_ba
 	bool learns = does_learn(ledger, call);
 	struct ferry_balancer_line *own;
 	if (learns && ledger->self && find_line(ledger, call, &line) && (own = ferry_balancer_line(balancer, call))) {
-		/* rank 0 has not told yet what came of the last one */
+		/* rank 0 has not published yet how the last try went */
 		bool waits = own->tried && own->tried == line.samples + 1;
 		bool probe = ferry_balancer_probes(own, line.probe_every, n, trying + waits);
 		*measure = own->due || ferry_balancer_picks(n, line.interval);
@@ -135,7 +135,7 @@ uint32_t ferry_ledger_propose(struct ferry_ledger *ledger, const struct ferry_ba
 	return word;
 }
 
-/* What this rank knows of a size: its line, and what is tried there as rank 0 has it. NULL: nothing is learned. */
+/* What this rank knows of a size: its line, and what rank 0 tries there. NULL: nothing is learned. */
 static struct ferry_balancer_line *own_line(struct ferry_ledger *ledger, const struct ferry_balancer_call *call,
                                             struct ferry_share_line *line)
 {
@@ -210,7 +210,10 @@ void ferry_ledger_log(struct ferry_ledger *ledger, const struct ferry_balancer_c
 	fprintf(ledger->log, ",\"us\":%.1f,\"why\":\"%s\"}\n", fmax(us[0], fmax(us[1], us[2])), why);
 }
 
-/* The slowest rank's time of each part; false: not all have told. Whoever has not is not waited for if it is `late`. */
+/*
+ * The slowest rank's time of each part. Returns false if a rank has not reported it; with `late` such ranks are left
+ * out.
+ */
 static bool slowest(const struct ferry_ledger *ledger, uint64_t n, bool late, double us[FERRY_NUM_FABRICS])
 {
 	memset(us, 0, FERRY_NUM_FABRICS * sizeof *us);
@@ -225,7 +228,7 @@ static bool slowest(const struct ferry_ledger *ledger, uint64_t n, bool late, do
 	return true;
 }
 
-/* Of a size's first calls each counts, and ranks that tell of one with their next come too late for that. */
+/* Each of a size's first calls counts, and ranks that report one with their next call come too late for that. */
 static bool is_urgent(struct ferry_ledger *ledger, const struct ferry_balancer_call *call)
 {
 	const struct ferry_balancer_line *line = ferry_balancer_line(&ledger->balancer, call);

@@ -12,7 +12,7 @@
 #define LONGEST    (FERRY_TEMPO_HISTORY / 2)
 #define NO_STEP    64u    /* calls of a window at least, where they do not repeat, or by kind alone */
 #define WINDOW_US  3000.0 /* at least */
-#define PATIENCE   16u    /* steps until Ferry has its calls again, whose buffers have to be shown first */
+#define PATIENCE   16u    /* steps until Ferry has its calls again, whose buffers have to be mapped first */
 
 #define FEW         3u /* pairs that are enough where each says much, */
 #define MUCH        0.05
@@ -22,7 +22,7 @@
 #define MARGIN      0.003 /* shorter by no more than this is not shorter */
 #define LEAST_NOISE 0.002
 #define OF_MEDIAN   1.2533 /* its deviation, of that of a mean */
-#define OF_MAD      1.4826 /* a deviation, of the median of what is off */
+#define OF_MAD      1.4826 /* a standard deviation, by the median of the absolute deviations */
 
 #define REST      20u   /* times the calls of an examination, */
 #define BACKOFFS  8u    /* doublings, */
@@ -77,7 +77,7 @@ static int8_t end_window(struct ferry_tempo *tempo, uint32_t steps, bool sound)
 	return (int8_t)at;
 }
 
-/* What is under way is over for nobody. */
+/* The times of windows under way are not needed any more. */
 static void drop_windows(struct ferry_tempo *tempo)
 {
 	tempo->open = false;
@@ -181,7 +181,7 @@ static struct ferry_tempo_marks survey(struct ferry_tempo *tempo, uint8_t kind, 
 	return marks;
 }
 
-/* Whose mode a window is: F N N F F N N F, or the other way round. */
+/* Whether a window is Ferry's: F N N F F N N F, or the other way round. */
 static bool is_ours(const struct ferry_tempo *tempo, uint32_t which)
 {
 	return tempo->exam.begins_with ^ (which & 1) ^ (which >> 1 & 1);
@@ -198,7 +198,7 @@ static void start_exam(struct ferry_tempo *tempo)
 	tempo->exam.ends = false;
 	memset(tempo->exam.step_us, 0, sizeof tempo->exam.step_us);
 	tempo->quiet = quiet ? UINT64_MAX : 0;
-	/* what is settled for some kinds is not what the window is to have */
+	/* some kinds were settled otherwise than this window is: it leaves a step out first */
 	tempo->exam.leads = quiet;
 	tempo->exam.left = quiet ? tempo->exam.period : 0;
 }
@@ -260,8 +260,8 @@ static uint64_t usual_rest(struct ferry_tempo *tempo)
 }
 
 /*
- * The calls are no longer those that were surveyed, or Ferry does not come to have its part: what was settled stays.
- * Where nothing is, a survey tells when there is something to examine again, and costs nothing until then.
+ * The calls are no longer those that were surveyed, or Ferry does not come to have its part: what was settled stays. If
+ * nothing is settled, a survey shows when there is something to examine again, and costs nothing until then.
  */
 static void give_up(struct ferry_tempo *tempo)
 {
@@ -322,7 +322,7 @@ static struct ferry_tempo_marks cross_border(struct ferry_tempo *tempo)
 		give_up(tempo);
 		return marks;
 	}
-	if (!has_room(tempo)) { /* the stream is far behind: until it has come to what was timed all stays as it is */
+	if (!has_room(tempo)) { /* the stream is far behind: all stays as it is until it has reached the marks */
 		tempo->exam.left = tempo->exam.period;
 		return marks;
 	}
@@ -391,7 +391,9 @@ static bool all_say_much(const double *longer, uint32_t count)
 	return more == count || less == count;
 }
 
-/* So late that what this one has cost is little by then; one that has found another verdict is soon looked at again. */
+/*
+ * The next examination comes so late that the cost of this one is small by then; after a changed verdict it comes soon.
+ */
 static void settle(struct ferry_tempo *tempo, const struct ferry_tempo_verdict *verdict)
 {
 	bool same = tempo->verdicts && tempo->verdict.gives_way == verdict->gives_way;

@@ -8,9 +8,9 @@
 #define NOISES     4.0  /* mean deviations */
 #define LIKE       0.15 /* as it was before its last change */
 #define UNSETTLED  5    /* samples that count */
-#define SEVERAL    3    /* are not outdone by one that was faster */
+#define SEVERAL    3    /* are not replaced by one that was faster */
 #define SLOW       1.5  /* times as slow as is known: the first sample is doubted */
-#define SECOND     0.5  /* of a change two samples tell that differ by no more */
+#define SECOND     0.5  /* two samples show a change if they differ by no more */
 #define FAR        0.2
 #define LIKELY_NOISE 0.1
 #define NOISE_WEIGHT 0.1
@@ -66,7 +66,7 @@ static void strike(struct ferry_trace *trace, double bytes, double us, int8_t si
 	trace->strike_us = (float)us;
 }
 
-/* Out of the band like the one before: one that was only late is not told by another one. */
+/* Whether it is out of the band like the one before: two delays of different length are no change. */
 static bool is_second(const struct ferry_trace *trace, const struct ferry_pace *pace, double ratio, int8_t side)
 {
 	if (trace->strikes != side)
@@ -77,7 +77,7 @@ static bool is_second(const struct ferry_trace *trace, const struct ferry_pace *
 	return fabs(log(ratio * ferry_pace_us(pace, trace->strike_bytes) / trace->strike_us)) < SECOND;
 }
 
-/* Held against what is known, if something is. */
+/* Compares it with what is known, if something is. */
 static void add_first(struct ferry_trace *trace, double ratio, double bytes, double us, bool known)
 {
 	trace->noise = LIKELY_NOISE;
@@ -119,7 +119,7 @@ bool ferry_trace_add(struct ferry_trace *trace, const struct ferry_pace *pace, d
 		strike(trace, bytes, us, side);
 		return false;
 	}
-	/* who learns believes all, but a change is one only if it is settled or undone */
+	/* while learning all samples count, but a change is one only if it is settled or undone */
 	bool changed = settled || back;
 	if (changed) {
 		trace->away = !trace->away;

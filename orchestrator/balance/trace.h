@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What has been seen of one fabric at one size (struct ferry_balancer_trace): its last samples, robust against single
- * ones, quick to see that it has changed. Relative to a pace, as calls of a size class are not all alike.
+ * The last samples of one fabric at one size (struct ferry_balancer_trace), robust against single outliers, quick to
+ * see a change. Relative to a pace, as calls of a size class are not all alike.
  */
 #ifndef FERRY_ORCHESTRATOR_BALANCE_TRACE_H
 #define FERRY_ORCHESTRATOR_BALANCE_TRACE_H
@@ -24,18 +24,18 @@ struct ferry_trace {
 };
 
 /**
- * A sample. settled: one out of the band is not believed, unless it fits what was before. Who is not settled believes
- * one that was faster, if few are known, and one that was slower only when the next is slow, too: calls in which
- * buffers are shown to the router take many times as long. known: the pace has been measured, and the first sample is
- * held against it. True: it has changed.
+ * Adds a sample. settled: one sample out of the band changes nothing, unless it fits what was before. Not settled: a
+ * faster one counts if few are known, a slower one only if the next is slow, too, because calls in which buffers are
+ * mapped by the router take many times as long. known: the pace has been measured, and the first sample is compared
+ * with it. Returns true if the fabric has changed.
  */
 bool ferry_trace_add(struct ferry_trace *trace, const struct ferry_pace *pace, double bytes, double us, bool settled,
                      bool known);
 
-/** The last sample is what the fabric is like: no outlier, nor of a burst. */
+/** Whether the last sample is typical of the fabric: no outlier, nor of a burst. */
 bool ferry_trace_typical(const struct ferry_trace *trace);
 
-/** It has changed elsewhere: the next sample that says so is believed. */
+/** The fabric has changed elsewhere: one sample suffices for a change here. */
 void ferry_trace_warn(struct ferry_trace *trace, bool slower);
 
 /** The fabric is so many times slower than when these were taken. */
