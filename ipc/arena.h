@@ -361,10 +361,10 @@ static inline char *ferry_pair_window(const struct ferry_arena *arena, uint32_t 
 	       ((uint64_t)source * arena->nranks + destination) * FERRY_PAIR_SLOTS * (uint64_t)arena->pair_slot_bytes;
 }
 
-/** The seals of calls of all ranks, for rank self. In domain 0's arena. */
+/** Opens the agreement on calls of all ranks, for rank self. In domain 0's arena. */
 void ferry_arena_agreement(const struct ferry_arena *arena, uint32_t self, struct ferry_agreement *agreement);
 
-/** The seals of messages of an ordered pair, for that end of it which self says: 0 the source, 1 the destination. */
+/** Opens the agreement on messages of an ordered pair, for the end `self`: 0 the source, 1 the destination. */
 void ferry_arena_agreement_pair(const struct ferry_arena *arena, uint32_t source, uint32_t destination, uint32_t self,
                                 struct ferry_agreement *agreement);
 
@@ -378,13 +378,13 @@ void ferry_failure_set(struct ferry_failure *failure, ferryResult_t code, const 
  */
 bool ferry_failure_read(const struct ferry_failure *failure, uint32_t *code, char message[FERRY_MESSAGE_BYTES]);
 
-/** The router that moves the rank's data is about to end, over this; one thread at a time. */
+/** Records that the router that moves the rank's data is about to end for this reason; one thread at a time. */
 void ferry_loss_set(struct ferry_loss *loss, uint64_t now, const char *message);
 
-/** When the last one was, and what was said of it, read as a failure's message is. 0: there was none. */
+/** Returns when the last loss was, with its reason, read as a failure's message is; 0: there was none. */
 uint64_t ferry_loss_read(const struct ferry_loss *loss, char message[FERRY_LOSS_BYTES]);
 
-/** Such a code as a result: `otherwise` if it is none, or success. */
+/** Returns such a code as a result: `otherwise` if it is invalid, or success. */
 static inline ferryResult_t ferry_failure_result(uint32_t code, ferryResult_t otherwise)
 {
 	return code && code < ferryNumResults ? (ferryResult_t)code : otherwise;

@@ -36,22 +36,23 @@ enum ferry_attach_kind {
 	FERRY_ATTACH_EXPORT,   /* payload: a struct ferry_exported: map this buffer of mine (ipc/export.h) */
 	FERRY_ATTACH_FORGET,   /* unmap what index `index` names, once no call uses it any more */
 	/*
-	 * This rank's router has ended: take its place for job `key`, whose arenas come along. What else the rank has
-	 * handed to that one follows: its plans.
+	 * This rank's router has ended: take its place for job `key`, whose arenas come along. Messages with the rank's
+	 * plans follow.
 	 */
 	FERRY_ATTACH_ADOPT,
 	/* payload: submissions that were taken, and are not over (ipc/submission.h), in order: take them again */
 	FERRY_ATTACH_RESUBMIT,
-	FERRY_ATTACH_ADOPTED,  /* that was all: serve the job once all its ranks have come so far, or have left */
+	/* the rank has handed over all: serve the job once all its ranks have come so far, or have left */
+	FERRY_ATTACH_ADOPTED,
 	FERRY_ATTACH_KINDS
 };
 
-/* RANK, ADOPT: I am on a GPU, and would have the router reach my buffers; in a reply: it will */
+/* RANK, ADOPT: the rank is on a GPU, and asks the router to move its data; in a reply: the router will */
 #define FERRY_ATTACH_MAPPED 1u
-#define FERRY_ATTACH_WISHED 2u /* RANK: `staging` is what suits best: less will do where there is less */
-/* RANK, ADOPT, to another domain's router than its own: I am on a GPU, and yours may put into its memory */
+#define FERRY_ATTACH_WISHED 2u /* RANK: `staging` is a wish: less will do where there is less */
+/* RANK, ADOPT, to another domain's router: the rank is on a GPU, and that router's GPUs may put into its memory */
 #define FERRY_ATTACH_LANDS 4u
-#define FERRY_ATTACH_UNMAPPED 8u /* FORGET: answer when it is unmapped, or has not been for 100 ms */
+#define FERRY_ATTACH_UNMAPPED 8u /* FORGET: answer when it is unmapped, or after 100 ms */
 
 struct ferry_attach_message {
 	uint32_t magic, abi;
@@ -105,12 +106,13 @@ ferryResult_t ferry_attach_call(int connection, struct ferry_attach_message *mes
                                 int *descriptor);
 
 /**
- * The whole of it. The message's `descriptors` many of `sent` go along and stay the caller's; the router's reply is
- * copied out where it is a success. `wanted` descriptors of a success are the caller's from then on: the first one has
- * come, others are -1 where they have not. `given_up`: NULL, or it also ends, within 50 ms, with ferrySystemError once
- * *given_up is not 0; where that is so from the beginning nothing is sent. The answer may come yet: the connection is
- * for nothing any more but to be closed. ferryInvalidArgument for too many descriptors, ferrySystemError where they
- * cannot be sent: the router has then got nothing.
+ * Sends a message, its payload and its descriptors, and waits for the reply. The message's `descriptors` many of `sent`
+ * go along and stay the caller's; the reply is copied to *reply where it is a success. Of a success `wanted`
+ * descriptors become the caller's, which closes them: the first one has come, others are -1 where they have not.
+ * `given_up`: NULL, or the wait also ends, within 50 ms, with ferrySystemError once *given_up is not 0; if it is not 0
+ * from the beginning nothing is sent. The answer may still come then: the connection can only be closed. Errors: those
+ * of ferry_attach_call; ferryInvalidArgument for too many descriptors, ferrySystemError where they cannot be sent: the
+ * router has then got nothing.
  */
 ferryResult_t ferry_attach_exchange(int connection, struct ferry_attach_message *message, const void *payload,
                                     const int *sent, struct ferry_attach_reply *reply, int *descriptors,
@@ -118,12 +120,14 @@ ferryResult_t ferry_attach_exchange(int connection, struct ferry_attach_message 
 
 struct ferry_deadline;
 
-/** The same, as long as its caller's deadline lasts (ipc/deadline.h). */
+/** As ferry_attach_exchange, within its caller's deadline (ipc/deadline.h). */
 ferryResult_t ferry_attach_exchange_within(int connection, struct ferry_attach_message *message, const void *payload,
                                            const int *sent, struct ferry_attach_reply *reply, int *descriptors,
                                            uint32_t wanted, struct ferry_deadline *deadline);
 
-/** The router's side: what `bytes` bytes of a message are read with. Its descriptors are above 2 and closed on exec. */
+/**
+ * The router's side: the result of one receive. Its descriptors are above 2 and closed on exec; the caller closes them.
+ */
 struct ferry_attach_received {
 	ssize_t bytes;         /* as recv returns them, with its errno */
 	uint32_t ndescriptors;
@@ -139,7 +143,7 @@ void ferry_attach_receive(int connection, void *into, size_t bytes, struct ferry
 ferryResult_t ferry_attach_answer(int connection, ferryResult_t result, uint32_t flags, const char *text,
                                   const int *descriptors);
 
-/** The same with one, or none (negative). */
+/** As ferry_attach_answer, with one descriptor, or none (negative). */
 ferryResult_t ferry_attach_reply(int connection, ferryResult_t result, const char *text, int descriptor);
 
 /**

@@ -30,13 +30,13 @@ struct ferry_deadline ferry_deadline_for(unsigned seconds, const _Atomic uint32_
 /** Whether the wait has been given up, however much time there is left. */
 bool ferry_deadline_is_given_up(const struct ferry_deadline *deadline);
 
-/** Remembers it in `over`. */
+/** Whether the deadline is over, or given up; remembers it in `over`. */
 bool ferry_deadline_is_over(struct ferry_deadline *deadline);
 
-/** Until one of poll's events is there: true; false: the deadline is over. */
+/** Waits for one of poll's events. Returns true when there is one, false when the deadline is over. */
 bool ferry_deadline_waits(int connection, short events, struct ferry_deadline *deadline);
 
-/** FERRY_ATTACH_TIMEOUT, or its default. ferryInvalidArgument if that is no number of seconds. */
+/** Reads FERRY_ATTACH_TIMEOUT, or its default. ferryInvalidArgument if it is no number of seconds. */
 ferryResult_t ferry_deadline_seconds(long *seconds);
 
 /* Seconds that a call waits; 0: never. */
@@ -46,10 +46,10 @@ struct ferry_timeout {
 	uint32_t replaces; /* until the router that it waits for is killed, so that another takes its place */
 };
 
-/** ferryInvalidArgument, with the value, for what the variables cannot be. */
+/** Reads FERRY_TIMEOUT and FERRY_ON_TIMEOUT. ferryInvalidArgument, with the value, for an invalid one. */
 ferryResult_t ferry_timeout_read(struct ferry_timeout *timeout);
 
-/** Whether so many nanoseconds are `seconds`, if these are not 0. */
+/** Whether a wait of so many nanoseconds has reached `seconds`; false where these are 0. */
 static inline bool ferry_timeout_over(uint32_t seconds, uint64_t waited_ns)
 {
 	return seconds && waited_ns >= seconds * 1000000000ull;

@@ -63,9 +63,9 @@ static inline uint32_t ferry_gates_open(const struct ferry_gate *gates, uint32_t
 #define FERRY_MOST_LOSSES  (FERRY_MOST_ROUTERS / 8)
 
 /**
- * Another number as soon as the job has made progress: an instruction or a message has published a slice, or a call has
- * ended. No router that takes another's place repeats any of that. Programs with more counters than Ferry's own are
- * seen by the others. The arenas are mapped.
+ * Returns a number that changes when the job makes progress: an instruction or a message has published a slice, or a
+ * call has ended. A router that takes another's place repeats none of that. In programs with more counters than Ferry's
+ * own, the counters beyond are not read; messages and ends of calls show their progress. The arenas must be mapped.
  */
 uint64_t ferry_job_progress(const struct ferry_job_arenas *job);
 

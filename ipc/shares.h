@@ -41,7 +41,7 @@ const char *ferry_fabric_name(enum ferry_fabric fabric);
 
 uint32_t ferry_shares_pack(const struct ferry_shares *shares);
 
-/** The shares of a word; NCCL alone for one that has more than there is. */
+/** Returns the shares of a word; NCCL alone for an invalid word. */
 struct ferry_shares ferry_shares_unpack(uint32_t word);
 
 /**
@@ -70,7 +70,7 @@ ferryResult_t ferry_shares_pin(const char *text, struct ferry_shares *pins);
 #define FERRY_SHARE_KINDS   256 /* of calls of which a rank says how ready it is */
 #define FERRY_SHARE_BESIDE  4   /* which of the two others work beside a fabric: bits, in their order */
 
-/* Why a line says what it says. */
+/* Why a line has these shares. */
 enum ferry_balance {
 	FERRY_BALANCE_COLD,     /* from rates that were measured elsewhere, or for other sizes */
 	FERRY_BALANCE_LEARNING, /* steps with every sample */
@@ -88,9 +88,9 @@ struct ferry_share_line {
 	uint32_t word, probe, probe_every;
 	uint32_t interval;                 /* one call in so many is measured */
 	uint64_t bytes;                    /* of the last call */
-	double us;                         /* what it is expected to take */
-	bool whole, in_place;              /* in place: of a whole one alone */
-	struct ferry_pace paces[FERRY_NUM_FABRICS]; /* as believed, with these shares */
+	double us;                         /* its expected time */
+	bool whole, in_place;              /* in place: only for a whole call */
+	struct ferry_pace paces[FERRY_NUM_FABRICS]; /* as estimated, with these shares */
 };
 
 struct ferry_share_course {
@@ -150,15 +150,15 @@ uint64_t ferry_share_table_bytes(uint32_t nranks);
 
 void ferry_share_line_write(struct ferry_share_line_words *words, const struct ferry_share_line *line);
 
-/** False where there is none, or no sense in it. */
+/** Returns false where there is no line, or it is invalid. */
 bool ferry_share_line_read(const struct ferry_share_line_words *words, struct ferry_share_line *line);
 
 void ferry_share_course_write(struct ferry_share_course_words *words, const struct ferry_share_course *course);
 
-/** The same; a pace that cannot be is left out. */
+/** As ferry_share_line_read; an invalid pace is left out. */
 bool ferry_share_course_read(const struct ferry_share_course_words *words, struct ferry_share_course *course);
 
-/** What the parts of call n took for this rank; 0: not known. */
+/** Writes how long the parts of call n took for this rank; 0: unknown. */
 void ferry_share_times_write(struct ferry_share_table *table, uint32_t rank, uint64_t n,
                              const double us[FERRY_NUM_FABRICS]);
 
@@ -167,25 +167,22 @@ bool ferry_share_times_read(const struct ferry_share_table *table, uint32_t rank
                             double us[FERRY_NUM_FABRICS]);
 
 /**
- * This rank numbers calls of so many bytes and more, at least one. Ranks whose numbers are of other calls agree on
- * nothing, so all say it, and none proposes anything before all have said the same.
+ * Writes that this rank numbers calls of so many bytes and more, at least one. Ranks that number different calls cannot
+ * agree on one, so each rank writes its floor, and none proposes anything before all floors are the same.
  */
 void ferry_share_format_floor(struct ferry_share_table *table, uint32_t rank, uint64_t bytes);
 
-/** What the rank has said; 0: nothing yet. */
+/** Returns the rank's floor; 0: not written yet. */
 uint64_t ferry_share_floor(const struct ferry_share_table *table, uint32_t rank);
 
-/* What a rank says of a kind of call: that it would propose Ferry; that it has shown what belongs to it. */
+/* Flags of a rank for a kind of call: it would propose Ferry; it has exported the buffers. */
 #define FERRY_SHARE_WANTED 1u
 #define FERRY_SHARE_SHOWN  2u
 
-/**
- * This rank says one of these of such calls, or takes it back; the other stays as it is. By one thread of the rank's at
- * a time.
- */
+/** Sets or clears one of these flags of a kind of call; the other stays as it is. One thread of the rank at a time. */
 void ferry_share_format(struct ferry_share_table *table, uint32_t rank, uint64_t kind, uint32_t what, bool on);
 
-/** What the rank has said of such calls; false: nothing, or that was long ago. */
+/** Reads the rank's flags of a kind of call; false: none, or they were replaced. */
 bool ferry_share_said(const struct ferry_share_table *table, uint32_t rank, uint64_t kind, uint32_t *what);
 
 /** "settled", "changed", ... */

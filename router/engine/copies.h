@@ -7,7 +7,7 @@
 
 #include "router/engine/call.h"
 
-#define FERRY_MOST_COPIES 64 /* that a lane may have started and not finished */
+#define FERRY_MOST_COPIES 64 /* copies that a lane may have started and not finished */
 
 struct ferry_lane_rank;
 
@@ -47,8 +47,8 @@ bool ferry_copies_start(struct ferry_copies *copies, struct ferry_lane_rank *lan
                         bool crosses);
 
 /**
- * The same for the next `slices` slices of a PUT, in the queue to its peer (router/engine/pushes.h). False also where
- * the peer's memory is shut, as the job has failed.
+ * As ferry_copies_start, for the next `slices` slices of a PUT, in the queue to its peer (router/engine/pushes.h).
+ * False also where the peer's memory is shut, as the job has failed.
  */
 bool ferry_copies_push(struct ferry_copies *copies, struct ferry_lane_rank *lane_rank, struct ferry_call *call,
                        struct ferry_transfer *transfer, const struct ferry_put_target *to, const void *source,
@@ -57,7 +57,7 @@ bool ferry_copies_push(struct ferry_copies *copies, struct ferry_lane_rank *lane
 /** How many copies have finished by now: an upper bound of the numbers that ferry_copies_take accepts. */
 uint64_t ferry_copies_finished(struct ferry_copies *copies);
 
-/** Takes the oldest one off if it is among those finished. */
+/** Removes the oldest copy if it is among the finished ones. */
 bool ferry_copies_take(struct ferry_copies *copies, uint64_t finished, struct ferry_copying *copying);
 
 /** Whether the device still works for this queue; if not, none of the copies will finish. */

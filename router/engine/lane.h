@@ -57,11 +57,15 @@ struct ferry_lanes {
 };
 
 /**
- * One round over all lane ranks; first copies that have come to their end. True: something got on. The lane's thread.
+ * One round over all lane ranks, after copies that have finished were published. True: some transfer made progress. The
+ * lane's thread.
  */
 bool ferry_lane_round(struct ferry_lane *lane);
 
-/** For so many lane ranks, and their bells. False: no memory, and all is as it was. The lane's thread, or before it. */
+/**
+ * Makes room for so many lane ranks, and their bells. False: no memory, and nothing has changed. The lane's thread, or
+ * before it starts.
+ */
 bool ferry_lane_make_room(struct ferry_lane *lane, uint32_t nseats);
 void ferry_lane_free_room(struct ferry_lane *lane);
 

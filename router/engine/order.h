@@ -13,34 +13,39 @@
 bool ferry_order_begin(struct ferry_member *member, struct ferry_call *call);
 
 /**
- * The same for a named group of messages, which begins at once: numbers them, each above its `message`, which is how
- * many were numbered when they were made, or its number in the run before.
+ * As ferry_order_begin, for a named group of messages, which begins at once: numbers them, each above its `message`,
+ * which is how many were numbered when they were made, or its number in the run before.
  */
 void ferry_order_begin_messages(struct ferry_member *member, struct ferry_call *call);
 
-/** One of them; first: by peer, the number of its first one with that, 0: none yet. */
+/**
+ * Numbers one message of such a group; first: by peer, the number of the group's first message with that peer, 0: none
+ * yet.
+ */
 void ferry_order_number_message(struct ferry_member *member, enum ferry_direction direction,
                                 struct ferry_transfer *transfer, uint64_t first[FERRY_MAX_RANKS]);
 
 /**
- * Whether the call before in this one's parity, and call `after` (0: none), are over on all ranks and in the routers
- * that had work.
+ * Whether the last call in this parity, and call `after` (0: none), are over on all ranks and in the routers that had
+ * work in them.
  */
 bool ferry_order_may_begin(const struct ferry_member *member, uint64_t seq, uint64_t after);
 
 /**
- * The call before this one that is not over, so that this one may not begin; 0: none. *ranks: bit r: rank r has not
- * finished it; 0: a router.
+ * Returns an earlier call that is not over, so that this one may not begin; 0: none. *ranks: bit r: rank r has not
+ * finished it; 0: a router has not.
  */
 uint64_t ferry_order_blocked_by(const struct ferry_member *member, const struct ferry_call *call, uint64_t *ranks);
 
-/** The domain of a router that has not finished call `before`, in which it had work; FERRY_MAX_DOMAINS: none. */
+/**
+ * Returns the domain of a router that has not finished call `before`, in which it had work; FERRY_MAX_DOMAINS: none.
+ */
 uint32_t ferry_order_blocking_router(const struct ferry_member *member, uint64_t before);
 
 /** Submits the call: writes its descriptor, and wakes the other ranks and the routers. */
 void ferry_order_submit(struct ferry_member *member, struct ferry_call *call);
 
-/** Bit r: rank r has not submitted the call. Either lane. */
+/** Returns the ranks that have not submitted the call; bit r: rank r. Either lane. */
 uint64_t ferry_order_missing(const struct ferry_member *member, const struct ferry_call *call);
 
 /** True once all ranks have submitted the same call; a difference ends the job. */

@@ -18,10 +18,10 @@ struct ferry_pushes {
 	uint32_t open; /* bit q: queues[q] is open */
 };
 
-/** The queue of pushes to that rank. NULL, with a message: this copier has none, or opens none. */
+/** Returns the queue of pushes to that rank. NULL, with a message: this copier has none, or cannot open one. */
 struct ferry_copies *ferry_pushes_to(struct ferry_pushes *pushes, uint32_t rank);
 
-/** As wait_us of copiers, over all that have some under way; `most` (-1: for ever) where none is sooner. */
+/** As wait_us of copiers, over all queues with copies under way; `most` (-1: for ever) where none is sooner. */
 int64_t ferry_pushes_wait_us(struct ferry_pushes *pushes, int64_t most);
 
 /** As ferry_copies_check, for all queues. */

@@ -5,7 +5,8 @@
  * first rank that asks to be mapped. A rank's requests come from the connection thread, one at a time; the mapper
  * itself answers them: requests to forget an export before others, else in the order in which they come.
  *
- * Where a context on a GPU is gone for good, the router ends, and its jobs go on with the next one (`lost` below).
+ * Where a context on a GPU is gone for good, the router ends, and its jobs go on with the next one (struct ferry_loss
+ * in ipc/arena.h).
  *
  * `lock` guards the list of its ranks and their requests; nothing is mapped under it.
  */
