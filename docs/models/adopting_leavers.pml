@@ -4,20 +4,22 @@
  * 1's. Either router may have died, or both, and each successor may die while it adopts. The keeper hands over (ADOPT,
  * an export, ADOPTED), the application's thread leaves meanwhile: it asks each router that it has, says in the arena
  * that it has left where its own has died, ends the keeper's work, closes, and waits for those routers that it has to
- * let go of its memory. The job's other ranks come to each successor at some time, or never. router/failover/adoption.c
- * has the successor: it begins when all have come, or have left; its lanes are opened by another thread (opening), and
- * then it serves.
+ * let go of its memory. The job's other ranks come to each successor at some time, or never. adoption.c has the
+ * successor: it begins when all have come, or have left; its lanes are opened by another thread (opening), and then it
+ * serves.
  *
  * Checked: the rank leaves, whether the others come or not; the job never fails by that; no lanes are opened for a rank
  * that has not handed over everything; once a router serves and the rank has gone, none are open and nothing stays
  * mapped for longer than it is idle.
  *
- * Each of these breaks it, as scripts/check-models shows: -DLET_GO_LATER    the successor says that it has let go of
- * the rank when it serves, not when the rank leaves -DCLOSE_SILENTLY  it says so to who asks, not where the connection
- * closes -DOPEN_ALL        lanes are opened for who has only come with ADOPT, too -DKEEP_LEAVERS    who has left by the
- * time the router serves is not looked for then -DTAKE_LATE       who comes when lanes are being opened is taken
- * -DFAIL_REFUSED    a rank that has left takes a router's refusal for the end of its job -DGIVE_UP_FIRST   the keeper's
- * work is ended before it is said that the rank has left
+ * Each of these breaks it, as scripts/check-models shows:
+ *   -DLET_GO_LATER    the successor says that it has let go of the rank when it serves, not when the rank leaves
+ *   -DCLOSE_SILENTLY  it says so to who asks, not where the connection closes
+ *   -DOPEN_ALL        lanes are opened for who has only come with ADOPT, too
+ *   -DKEEP_LEAVERS    who has left by the time the router serves is not looked for then
+ *   -DTAKE_LATE       who comes when lanes are being opened is taken
+ *   -DFAIL_REFUSED    a rank that has left takes a router's refusal for the end of its job
+ *   -DGIVE_UP_FIRST   the keeper's work is ended before it is said that the rank has left
  */
 #define ADOPT 1
 #define EXPORT 2

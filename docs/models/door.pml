@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rank-lib/call/put_gate.h: a lane of another process puts into a host device's memory by itself. The memory is the
- * call's, and so `ready`, until the job has failed and its owner has shut the door; then the owner's stream goes on,
- * and the memory is the application's.
+ * rank-lib/door.h: a lane of another process puts into a host device's memory by itself. The memory is the call's, and
+ * so `ready`, until the job has failed and its owner has shut the door; then the owner's stream goes on, and the memory
+ * is the application's.
  *
  * Who puts sets its bit, looks whether the door is shut, puts, takes the bit away, and rings the owner's lanes if the
  * door has been shut meanwhile. Its process may be killed in the middle of a copy: its sockets close first, the copy

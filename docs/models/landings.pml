@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A push: rank 0's lane, in the router, copies into rank 1's receive buffer, which its application has back as soon as
- * its stream goes on (router/engine/put_targets.h, router/gpu/imports.h). Two runs of a call. The buffer is `ready`
- * while rank 1's stream waits in the call, and the application's before and after.
+ * its stream goes on (router/landings.h, router/imports.h). Two runs of a call. The buffer is `ready` while rank 1's
+ * stream waits in the call, and the application's before and after.
  *
  * Rank 1's D2H lane submits the call when the stream has reached it: its descriptor says where the buffer is. Rank 0's
  * lane puts once both have submitted. It holds rank 1's mapping meanwhile, which it takes under the lock of rank 1's
@@ -16,11 +16,13 @@
  * Checked: no copy begins, goes on or ends while the buffer is not ready; whoever shuts the table comes to the end;
  * rank 0's lane lets go of what it took.
  *
- * Each of these breaks it, as scripts/check-models shows: -DNO_AGREEMENT   rank 0 puts as soon as its own stream has
- * reached the call -DEARLY_PUBLISH  it publishes before the copy has ended -DNO_SHUT        the router lets go of a
- * rank whose lanes are over, whoever puts into its memory -DNO_LOCK        rank 0 looks whether the table is shut, and
- * counts itself in later -DEARLY_RELEASE  it counts itself out when the job has failed, with the copy under way -DKEPT
- * it does not count itself out when the job has failed
+ * Each of these breaks it, as scripts/check-models shows:
+ *   -DNO_AGREEMENT   rank 0 puts as soon as its own stream has reached the call
+ *   -DEARLY_PUBLISH  it publishes before the copy has ended
+ *   -DNO_SHUT        the router lets go of a rank whose lanes are over, whoever puts into its memory
+ *   -DNO_LOCK        rank 0 looks whether the table is shut, and counts itself in later
+ *   -DEARLY_RELEASE  it counts itself out when the job has failed, with the copy under way
+ *   -DKEPT           it does not count itself out when the job has failed
  */
 #define RUNS 2
 
@@ -43,7 +45,7 @@ proctype receiver()
 		ready = true;     /* the stream has reached the call */
 		submitted[1] = call;
 		if
-		:: published >= call -> /* WAIT_PUT */
+		:: published >= call -> /* LAND */
 			atomic { over = call; ready = false } /* the stream goes on */
 			call++
 		:: failed -> break

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * landings.pml with two routers: rank 0's lane is in another domain's router than rank 1, into whose buffer it puts
- * (router/engine/put_targets.h, router/gpu/imports.h, rank-lib/failover/copy_quiesce.h). Two calls. The buffer is
- * `ready` while rank 1's stream waits in a call, and the application's else.
+ * (router/landings.h, router/imports.h, rank-lib/mover.h). Two calls. The buffer is `ready` while rank 1's stream waits
+ * in a call, and the application's else.
  *
  * Rank 1 names the buffer: it says which call uses it, and looks whether rank 0's router still has it mapped, which
  * maps it otherwise. That router forgets what is idle: it withdraws its word, and unmaps unless a call that is not over
@@ -11,19 +11,23 @@
  *
  * The job may fail. Then rank 0's lane lets go as soon as no copy is under way, and says that it has stopped; rank 1's
  * lane waits for that before it ends the call. Rank 0's router may be killed: its connections close, its copies go on,
- * its process ends; rank 1's keeper sees the connection close, which ends the job, and says when the process has ended,
- * for which rank 1's lane waits, too. Or rank 1 aborts: its lane drops the call, and rank 0's router shuts the table,
- * waits until nobody puts, and lets go; rank 1 waits for that, or for one of the others.
+ * its process ends; rank 1's keeper sees the connection close, which ends the job, and says when the process has
+ * ended, for which rank 1's lane waits, too. Or rank 1 aborts: its lane drops the call, and rank 0's router shuts the
+ * table, waits until nobody puts, and lets go; rank 1 waits for that, or for one of the others.
  *
  * Checked: no copy begins, goes on or ends while the buffer is not ready, or not mapped; everybody comes to an end.
  *
- * Each of these breaks it, as scripts/check-models shows: -DNO_WAIT        rank 1's lane ends the call as soon as the
- * job has failed -DEARLY_STOPPED  rank 0's lane says that it has stopped with a copy under way -DNO_STOPPED     it does
- * not say so -DBY_SOCKET      rank 1's keeper takes a router for ended whose connection has closed -DNO_ENDED       it
- * does not say that the router has ended -DNO_SHUT        rank 0's router lets go of rank 1 without shutting the table
- * -DNO_QUIET       it shuts the table and does not wait for who puts -DBY_TAKEN       rank 1's router says that calls
- * are over which it has only taken -DNO_LOOK        rank 1 does not look whether the buffer is still mapped -DNO_HOLD
- * rank 0's lane does not hold what it puts into
+ * Each of these breaks it, as scripts/check-models shows:
+ *   -DNO_WAIT        rank 1's lane ends the call as soon as the job has failed
+ *   -DEARLY_STOPPED  rank 0's lane says that it has stopped with a copy under way
+ *   -DNO_STOPPED     it does not say so
+ *   -DBY_SOCKET      rank 1's keeper takes a router for ended whose connection has closed
+ *   -DNO_ENDED       it does not say that the router has ended
+ *   -DNO_SHUT        rank 0's router lets go of rank 1 without shutting the table
+ *   -DNO_QUIET       it shuts the table and does not wait for who puts
+ *   -DBY_TAKEN       rank 1's router says that calls are over which it has only taken
+ *   -DNO_LOOK        rank 1 does not look whether the buffer is still mapped
+ *   -DNO_HOLD        rank 0's lane does not hold what it puts into
  */
 #define CALLS 2
 

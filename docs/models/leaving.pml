@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks that leave one by one, each behind its last call, while others go on: ipc/publish.h, router/engine/stall.c.
- * Rank r makes calls 1 to makes[r] (rank 0 all), and leaves; calls that all ranks make complete. Rank 2 may leave in
- * the middle of its last call, as one does that ends its communicator while a graph is replayed: then rank 1 gets what
- * it needs of that call, and rank 0 does not.
+ * Ranks that leave one by one, each behind its last call, while others go on: publish.h, stall.c. Rank r
+ * makes calls 1 to makes[r] (rank 0 all), and leaves; calls that all ranks make complete. Rank 2 may leave in the
+ * middle of its last call, as one does that ends its communicator while a graph is replayed: then rank 1 gets what it
+ * needs of that call, and rank 0 does not.
  *
  * Nobody waits for ever: a call that cannot complete ends with the job. And the job does not end while a call that all
  * have made is under way on any rank. Banks are under way side by side, a bank's calls one after another. Slices are
  * left out: a rank finishes a call some time after all have submitted it.
  *
- * Each of these breaks it, as scripts/check-models shows: -DEARLY_BIT    a rank's bit is set before its lanes have
- * stored their last -DNO_PATIENCE  the job is ended though ranks are in calls that who has left took part in -DNO_LOOK
- * nobody looks who has left -DFOR_ANY      calls that any, not each, of those who have left has finished are waited for
+ * Each of these breaks it, as scripts/check-models shows:
+ *   -DEARLY_BIT    a rank's bit is set before its lanes have stored their last
+ *   -DNO_PATIENCE  the job is ended though ranks are in calls that who has left took part in
+ *   -DNO_LOOK      nobody looks who has left
+ *   -DFOR_ANY      calls that any, not each, of those who have left has finished are waited for
  */
 #define RANKS 3
 #define CALLS 2

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A cell of the ring by which ranks agree on each call (ipc/agreement.h), here a ring of one cell, so that every call
- * wraps around. Three ranks make the same calls, each as fast as it likes; each joins with a call of its own choice, or
+ * A cell of the ring by which ranks agree on each call (ipc/seal.h), here a ring of one cell, so that every call wraps
+ * around. Three ranks make the same calls, each as fast as it likes; each joins with a call of its own choice, or
  * never, and may die at any point. A word is sealed once, `sealed` is 1 + its call; up to `laps` calls behind it are
  * NCCL's alone, and all of them at LAPS. Another communicator has other cells and shares nothing.
  *

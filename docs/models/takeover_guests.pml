@@ -6,7 +6,7 @@
  * of the router that pushes (exports.pml has the fences and the table's lock). It holds what it has exported for the
  * next router, until its calls are over (rank-lib/failover/journal.h). Its keeper hands that over to the successor, and
  * then the link leads there; who has something to export waits for that. The successor keeps what it is given until all
- * ranks have come, and maps it then (router/gpu/imports.h).
+ * ranks have come, and maps it then (router/imports.h).
  *
  * Memory is freed by a program that asks nobody: no call names it any more, so no router need have it, and none can map
  * it from then on. Other memory takes the next generation. takeover_puts.pml has the copies themselves.

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sends to one rank that are numbered as streams come to them, by a router that may die at any step, and by its
- * successors, which may die as well: router/engine/pair.c, order.c, and what remote_ranks.c and call_decoder.c restore.
- * A rank has replays of two captured groups on two streams, each with its word (words.pml); a group also has messages
- * with other ranks, so that it may be over long after all that it has with this one, and the other group's turn comes
- * meanwhile.
+ * successors, which may die as well: pair.c, order.c, and what intakes.c and submitted.c restore. A rank has
+ * replays of two captured groups on two streams, each with its word (words.pml); a group also has messages with other
+ * ranks, so that it may be over long after all that it has with this one, and the other group's turn comes meanwhile.
  *
  * A group's numbers are private to its router until it is the turn of one of them. Then the pair's line says, in one of
  * two places in turn (takeover_pairs.pml), the message, where its slices begin, the first number of its group, and
@@ -16,12 +15,16 @@
  * Checked: each run sends each of its messages once, whole, in order; numbers follow one another; no stream goes on
  * before that. All come to an end.
  *
- * Each of these breaks it, as scripts/check-models shows: -DRETAKEN        a successor takes a turn again that has been
- * taken -DNO_RUN         the turn says of which word it is, and not of which run -DNUMBER_FIRST   the turn's number is
- * stored before where its group's begin -DNO_BIT         there is no bit -DBIT_LATE       the bit is stored when it can
- * be the next message's turn -DBIT_NOT_MADE   a successor does not make up for the bit of a group whose last message is
- * over -DCLEARED_EARLY  the bit goes before the mark -DCLEARED_LATE   the bit goes behind word = 0 -DRENUMBERED     a
- * successor gives the numbers behind the last turn to the next group, its own group's too
+ * Each of these breaks it, as scripts/check-models shows:
+ *   -DRETAKEN        a successor takes a turn again that has been taken
+ *   -DNO_RUN         the turn says of which word it is, and not of which run
+ *   -DNUMBER_FIRST   the turn's number is stored before where its group's begin
+ *   -DNO_BIT         there is no bit
+ *   -DBIT_LATE       the bit is stored when it can be the next message's turn
+ *   -DBIT_NOT_MADE   a successor does not make up for the bit of a group whose last message is over
+ *   -DCLEARED_EARLY  the bit goes before the mark
+ *   -DCLEARED_LATE   the bit goes behind word = 0
+ *   -DRENUMBERED     a successor gives the numbers behind the last turn to the next group, its own group's too
  */
 #define A 0
 #define B 1

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Messages from a rank of one domain to one of another, moved by the routers of both, each of which may die, at any
- * step and by itself, and have a successor: router/engine/pair.c. The pair's counters count slices of all time, so they
- * do not say where a message began, and slices of its own that a router had counted died with it. Each end therefore
- * writes where a message begins, and which, before its first slice is under way: into one of two places in turn, so
- * that there is always one that is complete. The successor takes the later of the two. What is published behind that
- * belongs to that message; those before it are over, those behind it have not begun.
+ * step and by itself, and have a successor: pair.c. The pair's counters count slices of all time, so they do not
+ * say where a message began, and slices of its own that a router had counted died with it. Each end therefore writes
+ * where a message begins, and which, before its first slice is under way: into one of two places in turn, so that there
+ * is always one that is complete. The successor takes the later of the two. What is published behind that belongs to
+ * that message; those before it are over, those behind it have not begun.
  *
  * A message's call may be over much later than the message, as others are in the same group, so the successor is handed
  * the records of messages that are long finished, too. Copies land until the router has exited, which is when its
@@ -14,10 +14,12 @@
  * Checked: every message arrives once, whole and in order; no slice is published before its data; no slot is written
  * that has not been taken; all ends come to an end.
  *
- * Each of these breaks it, as scripts/check-models shows: -DNO_BASE       the successor begins the first message that
- * is not over, at what is published -DONE_BASE      there is one place for where a message begins -DNUMBER_FIRST  the
- * message's number is written before where it begins -DBASE_LATE     where it begins is written when its first slice is
- * published -DNO_FENCE      the successor begins while copies of the router before it may land
+ * Each of these breaks it, as scripts/check-models shows:
+ *   -DNO_BASE       the successor begins the first message that is not over, at what is published
+ *   -DONE_BASE      there is one place for where a message begins
+ *   -DNUMBER_FIRST  the message's number is written before where it begins
+ *   -DBASE_LATE     where it begins is written when its first slice is published
+ *   -DNO_FENCE      the successor begins while copies of the router before it may land
  */
 #define MESSAGES 3
 #define SLOTS 2

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A router dies in the middle of a call's sums, at any step, and so may its successor: router/engine/parts.c, works.c,
- * job.c. One rank's lanes, which live on, send slices up and take sums down; two workers sum. What the workers know
- * besides the arena dies with them: claims, parts done, what is published, which calls were admitted. The successor has
- * the descriptors, `finished` and the counters, and nothing else. That its predecessor writes no more is
- * takeover.pml's.
+ * A router dies in the middle of a call's sums, at any step, and so may its successor: parts.c, works.c, job.c.
+ * One rank's lanes, which live on, send slices up and take sums down; two workers sum. What the workers know besides
+ * the arena dies with them: claims, parts done, what is published, which calls were admitted. The successor has the
+ * descriptors, `finished` and the counters, and nothing else. That its predecessor writes no more is takeover.pml's.
  *
  * A sum reads windows and writes one of its own, in one pass, and never reads what it writes: so to sum a slice once
  * more is harmless, and needed, until it is published: its sources wait for its counter. Once it is published they do
@@ -13,12 +12,14 @@
  * Checked: no slice is published before its data, none lost, and no slot is written whose slice is published and not
  * read; every call ends once on each side. A crash can come between any two stores.
  *
- * Each of these breaks it, as scripts/check-models shows: -DARM_FROM_ZERO    the successor sums all slices of the call
- * again, and not from the counter on -DCOUNT_ALL        it expects as many slices as the call has, though some are
- * published -DWAIT_FOR_WORK    it does not end a call of which all slices are published -DPUBLISH_FIRST    a slice is
- * published before its sum is written -DFINISH_FIRST     the router says that it has finished a call before it
- * publishes the last slice -DIN_PLACE         the sum accumulates into the window that holds its first source
- * -DKEEP_CLAIMS      claims are in shared memory, and the successor believes them
+ * Each of these breaks it, as scripts/check-models shows:
+ *   -DARM_FROM_ZERO    the successor sums all slices of the call again, and not from the counter on
+ *   -DCOUNT_ALL        it expects as many slices as the call has, though some are published
+ *   -DWAIT_FOR_WORK    it does not end a call of which all slices are published
+ *   -DPUBLISH_FIRST    a slice is published before its sum is written
+ *   -DFINISH_FIRST     the router says that it has finished a call before it publishes the last slice
+ *   -DIN_PLACE         the sum accumulates into the window that holds its first source
+ *   -DKEEP_CLAIMS      claims are in shared memory, and the successor believes them
  */
 #define CALLS 2
 #define SLICES 3
