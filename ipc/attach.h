@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The attach protocol: how a rank meets a router over its unix socket.
+ * The attach protocol: how a rank and a router communicate over the router's unix socket.
  *
  * A client sends one fixed-size message, some with a payload behind it, and gets one fixed-size reply to each.
- * Descriptors ride on a message's first byte, as many as its `descriptors` says, and on a reply's (SCM_RIGHTS): to RANK
- * the arena's, to STATUS that of the counters, to RANK and ADOPT the pidfd of the router's process, by which the rank
- * knows later that it has ended. The connection then stays open: closing it without DETACH means that the rank died.
- * The router reads SO_PEERCRED and takes only its own user, root, and its tenants (router/daemon/tenants.h). Byte order
- * and layout are the machine's: both ends run on it; magic and ABI version are checked first.
+ * Descriptors come with a message's first byte, as many as its `descriptors` says, and with a reply's (SCM_RIGHTS): to
+ * RANK the arena's, to STATUS that of the counters, to RANK and ADOPT the pidfd of the router's process, by which the
+ * rank finds later that it has ended. The connection then stays open: closing it without DETACH means that the rank
+ * died. The router reads SO_PEERCRED and takes only its own user, root, and its tenants (router/daemon/tenants.h). Byte
+ * order and layout are the machine's, as both ends run on it; magic and ABI version are checked first.
  */
 #ifndef FERRY_IPC_ATTACH_H
 #define FERRY_IPC_ATTACH_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The collectives by name, and the small facts about element types that both sides need.
- * Used by the program language, the compiled plan and the API; nothing here is written to after start.
+ * The collectives by name, and the properties of element types that ranks and routers need. Used by the program
+ * language, the compiled plan and the API; all of it is constant.
  */
 #ifndef FERRY_IPC_COLLECTIVE_H
 #define FERRY_IPC_COLLECTIVE_H

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What the environment says. Every variable that Ferry reads is in one table: name, default and meaning.
- * docs/environment.md and `ferry-stat --env` are printed from it; code reads variables only through it, so an
- * undocumented one cannot exist. And what two groups of variables come to: the launcher's (rank, size, local rank, job)
- * and FERRY_DEBUG. Read-only.
+ * The environment: every variable that Ferry reads is in one table, with name, default and meaning. docs/environment.md
+ * and `ferry-stat --env` are printed from it; code reads variables only through it, so an undocumented one cannot
+ * exist. It also reads two groups of variables: the launcher's (rank, size, local rank, job) and FERRY_DEBUG.
+ * Read-only.
  */
 #ifndef FERRY_IPC_ENVIRONMENT_H
 #define FERRY_IPC_ENVIRONMENT_H
@@ -49,8 +49,8 @@ ferryResult_t ferry_env_switch(const char *name, bool fallback, bool *value);
 int ferry_parse_bytes(const char *text, uint64_t *value);
 
 /*
- * What the launcher says of this process. Understood: Ferry's own variables (FERRY_RANK, ...), PMI (MPICH, Hydra, Intel
- * MPI), Open MPI / PMIx, Slurm, torchrun.
+ * What the launcher's variables say of this process. Supported: Ferry's own variables (FERRY_RANK, ...), PMI (MPICH,
+ * Hydra, Intel MPI), Open MPI / PMIx, Slurm, torchrun.
  */
 struct ferry_launch {
 	int rank, size;             /* -1 if the environment does not say */
@@ -69,15 +69,18 @@ struct ferry_launch {
  */
 ferryResult_t ferry_launch_read(struct ferry_launch *launch);
 
-/* What FERRY_DEBUG asks for, beside the log, whatever its level is: of ranks and routers. */
+/* Values of FERRY_DEBUG: output of ranks and routers beside the log, whatever its level. */
 enum ferry_debug { FERRY_DEBUG_PLAN = 1, FERRY_DEBUG_TAKEOVER = 2 };
 
-/** Reads it, again with each communicator. Error: ferryInvalidArgument, with its value. */
+/** Reads FERRY_DEBUG, again with each communicator. Error: ferryInvalidArgument, with its value. */
 ferryResult_t ferry_debug_read(void);
 
 bool ferry_debug_wants(enum ferry_debug what);
 
-/** FERRY_DEBUG_TAKEOVER: a step of one, on standard error: how long after `since_ns` (ferry_now_ns), and what. */
+/**
+ * FERRY_DEBUG_TAKEOVER: prints a step of a takeover on standard error, and how long after `since_ns` (ferry_now_ns) it
+ * is.
+ */
 void ferry_debug_takeover(uint64_t since_ns, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

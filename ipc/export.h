@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What a rank and its routers say of the rank's device buffers. A rank exports an allocation once, over its socket
- * (struct ferry_exported), under an index of its choice; from then on it names buffers by {index, generation, offset}.
- * A generation is what an index names from one export to the next, numbered from 1. The same allocation keeps its
- * generation, also when it is exported again.
+ * Exports: a rank's device buffers, as the rank names them and its routers have them mapped. A rank exports an
+ * allocation once, over its socket (struct ferry_exported), under an index of its choice; from then on it names buffers
+ * by {index, generation, offset}. A generation is what an index names from one export to the next, numbered from 1. The
+ * same allocation keeps its generation, also when it is exported again.
  *
  * An export cell says whether the router still has the export mapped. Writers: `used` the rank, `mapped` the router.
  *
@@ -61,7 +61,7 @@ struct ferry_exported {
 
 #define FERRY_EXPORTED_LEAST offsetof(struct ferry_exported, lengths)
 
-/** What of it is sent. */
+/** The bytes of it that are sent. */
 static inline size_t ferry_exported_size(const struct ferry_exported *exported)
 {
 	return FERRY_EXPORTED_LEAST + exported->npieces * sizeof exported->lengths[0];

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** UUIDs of GPUs: by these processes know them, whatever numbers each gives them. Text is as nvidia-smi -L has it. */
+/**
+ * UUIDs of GPUs: processes identify a GPU by it, whatever device number each gives the GPU. Text is as nvidia-smi -L
+ * prints it.
+ */
 #ifndef FERRY_IPC_GPU_UUID_H
 #define FERRY_IPC_GPU_UUID_H
 

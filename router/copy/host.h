@@ -2,7 +2,7 @@
 /**
  * The host device's copy engine: the lane's thread. FERRY_HOST_LINK gives its links a speed, to the host and to other
  * devices: a copy then counts as finished no sooner than links of that speed, shared by all queues on the copier, would
- * be. What it pushes into another process's memory it writes there by process_vm_writev.
+ * be. It pushes into another process's memory by process_vm_writev.
  */
 #ifndef FERRY_ROUTER_COPY_HOST_H
 #define FERRY_ROUTER_COPY_HOST_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A job's own thread. It first allocates the job's arena, which takes too long for the connection thread; then it
- * sleeps on the job's doorbell, and works when that rings.
+ * The job thread: first allocates its job's arena, which takes too long for the connection thread, then sleeps on the
+ * job's doorbell, and works when that rings.
  */
 #ifndef FERRY_ROUTER_DAEMON_JOB_THREAD_H
 #define FERRY_ROUTER_DAEMON_JOB_THREAD_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What jobs have learned about shares (ipc/shares.h), for the next one of as many ranks and the same owner: copied
- * into its arena when that is made, taken from it when the job ends, number by number, each checked. A router forgets
- * it when it ends. By the connection thread.
+ * Kept shares: what jobs have learned about shares (ipc/shares.h), for the next job of as many ranks and the same
+ * owner. They are copied into its arena when that is made, and taken from it when the job ends, number by number, each
+ * checked. A router forgets them when it ends. By the connection thread.
  */
 #ifndef FERRY_ROUTER_DAEMON_KEPT_SHARES_H
 #define FERRY_ROUTER_DAEMON_KEPT_SHARES_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * How much staging a router gives a job: what it asks for or its default, within the router's limit and the memory that
- * is there (router/daemon/memory.h). By the connection thread, but `freeing`.
+ * How much staging a router gives a job: what the job asks for or its default, within the router's limit and the memory
+ * that is left (router/daemon/memory.h). By the connection thread, but `freeing`.
  */
 #ifndef FERRY_ROUTER_DAEMON_QUOTA_H
 #define FERRY_ROUTER_DAEMON_QUOTA_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A lane's thread: it makes round after round (router/engine/lane.h), spins for a while when one finds nothing, and
- * then sleeps at the bells of its lane ranks. It also reports lane ranks, copies and the other lane when they make no
- * progress. Opened and closed by router/engine/lanes.c.
+ * The thread of a lane: it makes round after round (router/engine/lane.h), spins for a while when one finds nothing,
+ * and then sleeps at the bells of its lane ranks. It also reports lane ranks, copies and the other lane when they make
+ * no progress. Opened and closed by router/engine/lanes.c.
  */
 #ifndef FERRY_ROUTER_ENGINE_LANE_THREAD_H
 #define FERRY_ROUTER_ENGINE_LANE_THREAD_H

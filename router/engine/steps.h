@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The D2Hs, H2Ds, PUTs, WAIT_PUTs and COPYs of one rank in a plan, with every pointer into the arenas found: what lanes
- * run. Made once per plan and rank by the process that hosts the rank's lanes, the rank or its router; constant from
- * then on.
+ * Steps: the D2Hs, H2Ds, PUTs, WAIT_PUTs and COPYs of one rank in a plan, with every pointer into the arenas found.
+ * Lanes run them. Made once per plan and rank by the process that hosts the rank's lanes, the rank or its router;
+ * constant from then on.
  */
 #ifndef FERRY_ROUTER_ENGINE_STEPS_H
 #define FERRY_ROUTER_ENGINE_STEPS_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What a lane writes about itself into its rank's line of the arena, for ferry-stat (router/daemon/counter_pages.h
- * reads it): calls, bytes, and the ranks that it waits for. The lane's thread is the one writer of that part of the
- * line: a load and a store in a cache line of its own, per copy and per call.
+ * Traffic counters: what a lane writes about itself into its rank's line of the arena, for ferry-stat
+ * (router/daemon/counter_pages.h reads it): calls, bytes, and the ranks that it waits for. The lane's thread is the one
+ * writer of that part of the line: a load and a store in a cache line of its own, per copy and per call.
  */
 #ifndef FERRY_ROUTER_ENGINE_TRAFFIC_H
 #define FERRY_ROUTER_ENGINE_TRAFFIC_H

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The REDUCEs and H2Hs of one domain in a plan, with every pointer into the arenas found: what workers run, as steps
- * are what lanes run. Made once per plan by the router's connection thread (router/daemon/job_plans.c) and constant
- * from then on, but for what says how far the call under way in a parity has come: that is the workers'
- * (router/engine/parts.c).
+ * Works: the REDUCEs and H2Hs of one domain in a plan, with every pointer into the arenas found. Workers run them, as
+ * lanes run steps. Made once per plan by the router's connection thread (router/daemon/job_plans.c) and constant from
+ * then on, but for the progress of the call under way in a parity, which the workers write (router/engine/parts.c).
  */
 #ifndef FERRY_ROUTER_ENGINE_WORKS_H
 #define FERRY_ROUTER_ENGINE_WORKS_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Where a core that writes or reads staging leaves the lines: not in its private cache, which copy engines are slow to
- * get at.
+ * Cache placement: moves lines of staging that a core writes or reads out of its private cache, which copy engines are
+ * slow to read from.
  */
 #ifndef FERRY_ROUTER_REDUCE_CACHE_H
 #define FERRY_ROUTER_REDUCE_CACHE_H

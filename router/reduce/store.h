@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** How what a core has written leaves it. Chosen by the router per plan, obeyed by kernels and copies. */
+/**
+ * Store modes: where data goes that a core writes to staging. The router chooses a mode per plan; kernels and copies
+ * follow it.
+ */
 #ifndef FERRY_ROUTER_REDUCE_STORE_H
 #define FERRY_ROUTER_REDUCE_STORE_H
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Between reduce.c, which picks a target and handles edges, and the targets' kernels. Read-only tables.
+ * The tables of kernels per target, by which reduce.c, which picks a target and handles edges, calls the targets'
+ * kernels. Read-only.
  */
 #ifndef FERRY_ROUTER_REDUCE_TARGETS_H
 #define FERRY_ROUTER_REDUCE_TARGETS_H
