@@ -10,10 +10,10 @@
 #define FERRY_COMMAND_MISSING 127
 
 /**
- * Looks for the command as execvp(3) does: a name without a slash on PATH. Returns 0 where it may be executed, else the
- * exit code to end with: FERRY_COMMAND_MISSING if there is none, FERRY_COMMAND_REFUSED if there is one that may not be;
- * ferry_last_message() says which. What only executing it can find out, such as a missing interpreter, is not found out
- * here.
+ * Looks for the command as execvp(3) does: a name without a slash on PATH. Returns 0 if it may be executed, else the
+ * exit code to end with: FERRY_COMMAND_MISSING if there is none, FERRY_COMMAND_REFUSED if there is one that may not be
+ * executed; ferry_last_message() says which. Errors that only execution shows, such as a missing interpreter, are not
+ * found.
  */
 int ferry_command_check(const char *name);
 

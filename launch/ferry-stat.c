@@ -236,7 +236,7 @@ static int print_exposition(void)
 
 /* ---- the tables ---- */
 
-/* Until so long after what ferry_now_ns said then. */
+/* Waits until so many seconds after then_ns (ferry_now_ns). */
 static void wait_until(uint64_t then_ns, double seconds)
 {
 	uint64_t until = then_ns + (uint64_t)(seconds * 1e9);

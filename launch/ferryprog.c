@@ -378,7 +378,7 @@ static ferryResult_t load(const struct arguments *arguments, struct ferry_progra
 	return ferrySuccess;
 }
 
-/* What computes something that reaches no output is not wrong, but is work for nothing and probably a slip. */
+/* A value that reaches no output is not wrong, but is work for nothing and probably a slip. */
 static ferryResult_t warn_about_unused(const struct ferry_program *program)
 {
 	struct ferry_versions versions;
@@ -513,7 +513,7 @@ static int draw(const struct arguments *arguments)
 	return result ? failed(result) : EXIT_RIGHT;
 }
 
-/* What it ends with is a comment of the language. */
+/* The peers' program ends with a comment of the language. */
 static ferryResult_t synthesize_peer(const struct arguments *arguments, const struct ferry_topology *topology,
                                      struct ferry_program **program, char remark[128])
 {

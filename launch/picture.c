@@ -56,7 +56,9 @@ static const char *value_text(const struct ferry_schedule *schedule, uint32_t va
 	return ferry_value_text(&schedule->versions, value, schedule->program->rank_domain[section], text);
 }
 
-/* Where a part of a chain comes in: before what it reads itself is what the chain before it has made. */
+/*
+ * Writes the sources of a part of a chain: first the value that the chain before it has made, then those that it reads.
+ */
 static bool write_sources(const struct ferry_schedule *schedule, const struct ferry_event *event, FILE *out)
 {
 	const struct ferry_versions *versions = &schedule->versions;

@@ -16,7 +16,7 @@ struct ferry_traced_plan {
 };
 
 /**
- * What the plan's numbers are, the instructions in order with what each waits for, and the bytes per link. Error:
+ * Prints the plan's numbers, the instructions in order with their dependencies, and the bytes per link. Error:
  * ferrySystemError.
  */
 ferryResult_t ferry_plan_print(const struct ferry_traced_plan *traced, FILE *out);

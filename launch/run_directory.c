@@ -40,7 +40,7 @@ static bool is_routers(const char *name, mode_t mode)
 	return false;
 }
 
-/* Also where another user does, or where this process may not or cannot ask. */
+/* Whether a router answers there, also another user's; true as well if this process may not or cannot ask. */
 static bool answers(const char *directory, const char *name)
 {
 	char path[800];
@@ -54,8 +54,8 @@ static bool answers(const char *directory, const char *name)
 }
 
 /*
- * Also an empty one, of a ferryrun that died before its routers had begun: a maker that lives holds the lock, or makes
- * another.
+ * Whether it is stale. An empty one is, too, of a ferryrun that died before its routers had begun: a living one holds
+ * the lock, or makes another directory.
  */
 static bool is_left_over(DIR *directory, const char *path)
 {

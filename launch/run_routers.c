@@ -104,7 +104,7 @@ static ferryResult_t start_one(struct ferry_run_routers *routers, struct ferry_s
 	return result;
 }
 
-/* Closes `ready`. One that is killed is started again, as one that is killed later. */
+/* Closes `ready`. A router that is killed meanwhile is started again, like one that is killed later. */
 static ferryResult_t await_one(struct ferry_run_routers *routers, struct ferry_supervisor *supervisor, uint32_t domain,
                                int ready)
 {

@@ -3,9 +3,9 @@
  * The processes that ferryrun owns: routers, and either mpiexec or the ranks themselves. One thread, one list; signals
  * arrive by sigtimedwait, so nothing here runs in a handler.
  *
- * Ranks under an mpiexec are children of its own, or of its proxy's, which this process knows nothing of. In each of
- * them ferry_become_rank ties the rank's life to its parent's. MPICH's mpiexec waits for ever where its proxy has died
- * and ranks live; where they are dead it ends.
+ * Ranks under an mpiexec are children of its own, or of its proxy's, which this process does not know. In each of them
+ * ferry_become_rank ties the rank's life to its parent's. MPICH's mpiexec waits for ever if its proxy has died and
+ * ranks live; once they are dead it ends.
  */
 #ifndef FERRY_LAUNCH_SUPERVISE_H
 #define FERRY_LAUNCH_SUPERVISE_H

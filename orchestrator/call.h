@@ -14,7 +14,7 @@ struct ferry_nccl_call {
 	const void *send;                 /* NULL in the end that receives */
 	void *receive;                    /* NULL in the end that sends */
 	size_t count;                     /* elements, as the collective counts them */
-	size_t stride;                    /* what is left of one: elements from block to block, 0: `count` */
+	size_t stride;                    /* of NCCL's rest of a call: elements from block to block; 0: `count` */
 	ncclDataType_t type;
 	ncclRedOp_t op; /* ncclSum where nothing is reduced */
 	int root;       /* or the peer of a message */

@@ -7,7 +7,7 @@
 #include "orchestrator/redops.h"
 #include "orchestrator/watch.h"
 
-/* What NCCL refuses at sight is NCCL's to refuse, at the call. */
+/* Whether NCCL would take the call. NCCL itself refuses calls that are wrong at sight. */
 static bool is_sound(const struct ferry_nccl_call *call)
 {
 	struct ferry_nccl_redop redop;

@@ -225,7 +225,7 @@ bool ferry_nccl_comm_learn(struct ferry_nccl_comm *comm)
 	int known = atomic_load_explicit(&comm->known, memory_order_acquire);
 	if (known == KNOWN)
 		return true;
-	/* Where another thread is just asking, this one's call is NCCL's alone. */
+	/* If another thread is just asking, this thread's call is NCCL's alone. */
 	if (known != UNKNOWN || !atomic_compare_exchange_strong_explicit(&comm->known, &known, ASKING,
 	                                                                 memory_order_acquire, memory_order_relaxed))
 		return false;

@@ -28,7 +28,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/** What has become of it. Only ever more, but for SUSPENDED, and for what NCCL has refused. */
+/** The states of a communicator. Bits are only added, except SUSPENDED, and states that NCCL has refused. */
 enum ferry_nccl_comm_state {
 	FERRY_NCCL_FINALIZED = 1, /* no calls any more */
 	FERRY_NCCL_REVOKED = 2,

@@ -52,7 +52,7 @@ bool ferry_nccl_config_copies(const ncclConfig_t *config)
 #define POLICY_ZERO_SINCE  22800
 #define POLICY_NAMES_SINCE 22900
 
-/* A number as C has them; what is none is 0, and what cannot be is the default policy. */
+/* Reads a number as C does; text that is no number is 0, and an invalid number is the default policy. */
 static bool read_number(const char *value, bool *copies)
 {
 	errno = 0;
@@ -66,7 +66,7 @@ static bool is_name(const char *name, const char *text, size_t length)
 	return strlen(name) == length && !strncasecmp(name, text, length);
 }
 
-/* Its first digit alone counts; or names with '|' between them, in any case, of which unknown ones do not count. */
+/* Only its first digit counts; or names with '|' between them, in any case, of which unknown ones are ignored. */
 static bool read_names(const char *value, bool *copies)
 {
 	bool any = false;

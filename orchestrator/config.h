@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What Ferry reads of NCCL's configurations, where they lie: of a communicator (ncclConfig_t) and of a call
- * (ncclCollConfig_t, since 2.31). NCCL only ever appends fields; one beyond a configuration's own size is not there.
+ * The fields of NCCL's configurations that Ferry reads: of a communicator (ncclConfig_t) and of a call
+ * (ncclCollConfig_t, since 2.31). NCCL only ever appends fields; a field beyond a configuration's own size is missing.
  */
 #ifndef FERRY_ORCHESTRATOR_CONFIG_H
 #define FERRY_ORCHESTRATOR_CONFIG_H
@@ -14,14 +14,15 @@
 bool ferry_nccl_config_copies(const ncclConfig_t *config);
 
 /**
- * Whether that version of NCCL (22809: 2.28.9) goes by this value of NCCL_CTA_POLICY, before all configurations: then
- * *copies is what it makes of it. NULL: the variable is not set.
+ * Whether that version of NCCL (22809: 2.28.9) lets this value of NCCL_CTA_POLICY override all configurations: then
+ * *copies is the resulting policy. NULL: the variable is not set.
  */
 bool ferry_nccl_policy_read(const char *value, int version, bool *copies);
 
 /**
- * What NCCL has made of a communicator whose configuration says `copies`. The variable is read once, as NCCL does: not
- * before NCCL has begun a communicator, since it puts what its files (nccl.conf) say into the environment then.
+ * The policy that NCCL gives to a communicator whose configuration says `copies`. The variable is read once, as NCCL
+ * does, and not before NCCL has begun a communicator: NCCL puts the settings of its files (nccl.conf) into the
+ * environment then.
  */
 bool ferry_nccl_policy_copies(bool copies);
 

@@ -129,7 +129,7 @@ static void note_pending_comm(ncclComm_t parent, ncclComm_t *where, const struct
 		ferry_nccl_pending_comm_expect(parent, where, pending_comm, grouped);
 }
 
-/* What NCCL refuses here has not been, and other ranks count what comes in its place. excluded: NULL of splits. */
+/* A call that NCCL refuses does not count, as other ranks count the one that replaces it. excluded: NULL for splits. */
 static void take_back(ncclComm_t handle, const int *excluded, int count)
 {
 	struct ferry_nccl_comm *parent = ferry_nccl_comm_take(handle);
@@ -140,7 +140,7 @@ static void take_back(ncclComm_t handle, const int *excluded, int count)
 	ferry_nccl_comm_release(parent);
 }
 
-/* The same of a state: the other ranks go on looking calls up, so this one does. Earlier bits stay. */
+/* The same for a state: the other ranks go on looking calls up, so this one does. Earlier bits stay. */
 static ncclResult_t keep_unless_refused(ncclComm_t comm, unsigned set, ncclResult_t result)
 {
 	if (!fine(result))
@@ -266,7 +266,7 @@ ncclResult_t ferry_nccl_RedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
 	return result;
 }
 
-/* What calls under way have of it comes back by idleness: NCCL does not wait for those. */
+/* Memory that calls under way still use is unmapped once it is idle: NCCL does not wait for those calls. */
 ncclResult_t ferry_nccl_MemFree(void *memory)
 {
 	ferry_freed_before(memory, 1);

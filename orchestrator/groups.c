@@ -84,7 +84,7 @@ static void destroy(const struct destroyed *destroyed)
 	ferry_nccl_comm_release(comm);
 }
 
-/* What was kept is over: nothing is left behind in the thread. */
+/* Frees the thread's kept calls. */
 static void forget(void)
 {
 	for (int i = 0; i < group.ncalls; i++)

@@ -202,7 +202,7 @@ static bool may_measure(const struct launch *launch, int which)
 	return !ferry_clock_captures(launch->calls[which].stream);
 }
 
-/* Before anything of the group is in the streams. */
+/* Before any call of the group is in the streams. */
 static void mark(struct launch *launch)
 {
 	for (int i = 0; i < launch->n; i++) {
@@ -290,8 +290,9 @@ static bool is_captured(const struct launch *launch)
 }
 
 /*
- * NCCL connects GPUs for what it is asked for the first time, by calls that a capture of this thread forbids. A program
- * has made a call once before it captures it; but NCCL may have had all of it then, or its part by another way.
+ * Issues NCCL's calls. NCCL connects GPUs at the first call of a kind, by driver calls that a capture of this thread
+ * forbids. A program has made a call once before it captures it; but NCCL may have had all of it then, or its part by
+ * another algorithm.
  */
 static ncclResult_t issue_nccls(const struct launch *launch)
 {
@@ -340,7 +341,7 @@ static bool is_alone(const struct launch *launch, int which)
 	return true;
 }
 
-/* Of a message that is not its communicator's first call; NULL: that is no message, or there is none. */
+/* The group's first message, for a message that is not its communicator's first call; else NULL. */
 static const struct ferry_split *first_message(const struct launch *launch, int which)
 {
 	for (int i = 0; i < which && launch->calls[which].collective == FERRY_SENDRECV; i++)
@@ -409,7 +410,7 @@ ncclResult_t ferry_nccl_launch(struct ferry_nccl_call *calls, int n)
 		launch.splits = calloc((size_t)n, sizeof *launch.splits);
 		launch.rests = calloc((size_t)n, sizeof *launch.rests);
 	}
-	/* Without memory nothing is agreed on, and other ranks may have: an error, as NCCL's own would be. */
+	/* Without memory this rank agrees on nothing, and other ranks may have: an error, as NCCL's own would be. */
 	ncclResult_t result = launch.splits && launch.rests ? run(&launch) : ncclSystemError;
 	if (n > 8) {
 		free(launch.splits);

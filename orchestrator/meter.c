@@ -51,10 +51,10 @@ void ferry_meter_free(struct ferry_meter *meter)
 }
 
 /*
- * These name a run, or where it writes what it says, and make nothing faster or slower: with them each run would begin
- * anew. NCCL_HOSTID, too: it is a name of the node where there are containers, a new one with each. Only where ranks of
- * one node have several is it a way to have NCCL take its network: what was learned without that is then a bad
- * beginning, and measured calls correct it.
+ * These variables name a run, or its output, and change no speed: as part of the signature they would make each run
+ * begin anew. NCCL_HOSTID, too: with containers it is a name of the node, a new one for each. Only if ranks of one node
+ * have several does it make NCCL take its network: then what was learned without it is a bad beginning, and measured
+ * calls correct it.
  */
 static bool names_a_run(const char *variable)
 {
@@ -72,7 +72,7 @@ static bool names_a_run(const char *variable)
 	return false;
 }
 
-/* What makes paces differ from job to job: NCCL's settings and the fabrics. In any order. */
+/* A signature of what makes paces differ from job to job: NCCL's settings and the fabrics. In any order. */
 static uint64_t settings(uint32_t nranks)
 {
 	uint64_t all = nranks;
@@ -85,7 +85,7 @@ static uint64_t settings(uint32_t nranks)
 	return all ? all : 1;
 }
 
-/* What an earlier job with the same settings has learned of whole calls. */
+/* Adopts what an earlier job with the same settings has learned of whole calls. */
 static void adopt(struct ferry_meter *meter, const struct ferry_share_table *table, uint64_t signature)
 {
 	struct ferry_share_line line;

@@ -60,8 +60,8 @@ static bool is_asked(const struct ferry_preregister *preregister, const struct f
 }
 
 /*
- * Where there is no room it is asked for again with the next call. True: it goes by a window, and does so while it is
- * asked for again, after a while, as other memory may have come in its place.
+ * Puts a request into the list; without room the next call asks again. Returns true if the call goes by a bounce
+ * buffer. It is then asked for again after a while, as other memory may have come in its place, and goes so meanwhile.
  */
 static bool ask(struct ferry_preregister *preregister, const struct ferry_preregister_asked *asked)
 {

@@ -17,7 +17,7 @@ _Thread_local unsigned ferry_nccl_inside;
 /* Whether the thread's last error was this library's own. */
 static _Thread_local bool own_error;
 
-/* By this another build of this library is known. */
+/* Another build of this library is recognized by this. */
 extern const int ferry_nccl_mark;
 __attribute__((visibility("default"))) const int ferry_nccl_mark = 1;
 

@@ -168,7 +168,7 @@ static bool search_loaded_packages(ferry_nccl_try attempt, void *context)
 	return found;
 }
 
-/* Of the Python that the program is: /opt/python/bin/python3.11. */
+/* Searches the packages of the Python that is the program: /opt/python/bin/python3.11. */
 static bool search_own_packages(ferry_nccl_try attempt, void *context)
 {
 	char program[PATH_MAX], pattern[PATH_MAX + 64];

@@ -214,7 +214,7 @@ bool ferry_shadow_comm_is_ready(const struct ferry_shadow_comm *shadow_comm)
 	return atomic_load_explicit(&shadow_comm->state, memory_order_acquire) == FERRY_SHADOW_COMM_READY;
 }
 
-/* Under the lock. What others have sealed holds all the same. */
+/* Under the lock. Calls on which other ranks have agreed keep their shares. */
 static bool proposes_nothing(const struct ferry_shadow_comm *shadow_comm)
 {
 	return shadow_comm->failed || atomic_load_explicit(&shadow_comm->abandoned, memory_order_relaxed);

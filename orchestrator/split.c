@@ -125,7 +125,7 @@ static uint32_t propose_whole(const struct asking *asking, uint64_t n)
 	return can_begin(asking, word, wanted, word != FERRY_SHARES_NONE) ? word : FERRY_SHARES_NONE;
 }
 
-/* Until the routers know the plan of new shares the size has what it had before. */
+/* Until the routers have the plan of new shares the size has the shares that it had before. */
 static uint32_t propose_divided(const struct asking *asking, uint64_t n)
 {
 	struct ferry_split *split = asking->split;
@@ -167,7 +167,7 @@ static void agreed(void *argument, uint64_t n, uint32_t word)
 	split->marks = ferry_meter_count(&split->shadow_comm->meter, &split->asked, (uint32_t)buffers, word);
 }
 
-/* What the call moves at most on any rank: so much is worth it or not, and all ranks say the same. */
+/* The bytes that the call moves at most on any rank: all ranks decide by them alike whether it is worth it. */
 static uint64_t bytes_of(const struct ferry_nccl_call *call)
 {
 	uint64_t block = (uint64_t)call->count * ferry_type_size((ferryDataType_t)call->type);

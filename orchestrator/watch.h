@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What Ferry has between a program and NCCL: for each function that functions.def accelerates or watches,
- * ferry_nccl_AllReduce(...) and so on, with NCCL's parameters and results. names.c calls them, once NCCL is found and
- * has the function, where FERRY_NCCL is not off and the call is not one of NCCL's own. collectives.c has the
- * accelerated ones, groups.c those of groups, constructors.c the others.
+ * The functions between a program and NCCL: for each function that functions.def accelerates or watches,
+ * ferry_nccl_AllReduce(...) and so on, with NCCL's parameters and results. names.c calls them if NCCL is found and has
+ * the function, FERRY_NCCL is not off and the call is not one of NCCL's own. collectives.c has the accelerated ones,
+ * groups.c those of groups, constructors.c the others.
  */
 #ifndef FERRY_ORCHESTRATOR_WATCH_H
 #define FERRY_ORCHESTRATOR_WATCH_H

@@ -14,7 +14,9 @@
  * Prints nothing. */
 bool record_can_write(const char *name);
 
-/** Before anything is printed: sees to it that a record for standard output has it to itself. NULL: there is no record.
+/**
+ * To be called before anything is printed: if the record goes to standard output, all other output goes to standard
+ * error from now on. NULL: there is no record.
  */
 bool record_print_beside(const char *command, const char *name);
 
@@ -27,7 +29,7 @@ bool record_write(const char *command, const char *name, cJSON *whole, bool last
 /** Flushes standard output, for readers that follow it. */
 void record_flush(void);
 
-/** Whether all that was printed has arrived. For the end. */
+/** Whether all output has been written. To be called at the end. */
 bool record_printed(const char *command);
 
 #endif

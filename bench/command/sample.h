@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * A sample is one measured time or rate; a row's figures are the median and the quartiles of several. The clock, and
- * what is made of samples. Used by all that measures, from any thread.
+ * the statistics. Used by all measuring code, from any thread.
  */
 #ifndef FERRY_BENCH_SAMPLE_H
 #define FERRY_BENCH_SAMPLE_H

@@ -68,7 +68,7 @@ static ferryResult_t make_folders(const char *path)
 	return ferrySuccess;
 }
 
-/* What was measured before a failure stays in `limits`, to be shown. */
+/* Figures that were measured before a failure stay in `limits`, to be shown. */
 static ferryResult_t measure(struct ferry_limits *limits, int devices)
 {
 	time_t now = time(NULL);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Links between GPUs: copies by one GPU into another's memory, as routers push (PUT). Each push is a stream of the GPU
- * that pushes, and the GPU's clock times it: one copy goes before those that are timed and one comes behind them, so
- * that whatever is measured together is at work all the time, and the host has enqueued all before the first one ends.
+ * Links between GPUs: copies by one GPU into another's memory, as routers push (PUT). Each push is a stream of the
+ * pushing GPU, timed by that GPU's clock. One untimed copy precedes the timed ones and one follows them, so that all
+ * pushes that are measured together overlap all the time. The host has enqueued all copies before the first one ends.
  */
 #include "bench/command/sample.h"
 #include "bench/limits/measure.h"
@@ -62,7 +62,7 @@ static void close_push(struct push *push)
 	gpu_driver->StreamDestroy(push->stream);
 }
 
-/* Copy 0 goes before those that are timed, the one after `copies` behind them. */
+/* Copy 0 precedes the timed copies, the one after `copies` follows them. */
 static CUresult enqueue(const struct push *push, int copy)
 {
 	bool timed = copy >= 1 && copy <= push->copies;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * NCCL beside Ferry: each setting's child opens this rank's GPU buffers, makes NCCL's calls on them when told to, and
- * sleeps in between. Called by peers.c; peers.h says what the functions do.
+ * NCCL beside Ferry: each setting's child opens this rank's GPU buffers, makes NCCL's calls on them by order, and
+ * sleeps in between. Called by peers.c; peers.h describes the functions.
  */
 #ifndef FERRY_BENCH_NCCL_H
 #define FERRY_BENCH_NCCL_H

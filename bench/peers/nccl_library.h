@@ -17,8 +17,8 @@ struct nccl_library {
 };
 
 /**
- * Opens FERRY_NCCL_LIBRARY, else libnccl.so.2, else the one that pip installed for python3. NULL on success, else why
- * not (lives until the next call).
+ * Opens FERRY_NCCL_LIBRARY, else libnccl.so.2, else the one that pip installed for python3. Returns NULL on success,
+ * else the reason, which is valid until the next call.
  */
 const char *nccl_library_open(struct nccl_library *nccl);
 

@@ -9,19 +9,21 @@
 #include "bench/peers/peer.h"
 #include "bench/rank/rank.h"
 
-/** Before the ranks are joined, also before they are started: finds the library of that name; NULL: none. */
+/**
+ * Finds the library of that name; NULL: none. To be called before the ranks are joined, also before they are started.
+ */
 bool peers_find(struct peers *peers, const char *name);
 
 /** MPI starts, before the ranks join. */
 bool peers_start(struct peers *peers);
 
-/** Once the buffers are there: NCCL's children are started and joined. sweep: all settings that mean something. */
+/** Starts and joins NCCL's children, once the buffers are there. sweep: all settings that make sense. */
 bool peers_open(struct peers *peers, struct bench_rank *rank, enum ferry_collective collective, bool sweep);
 void peers_close(struct peers *peers);
 
 /**
- * One sample; *us: microseconds per timed call. first: the setting has not done this work yet; a call that does not end
- * is then a refusal.
+ * Takes one sample; *us: microseconds per timed call. first: the setting has not done this work yet; a call that does
+ * not end then counts as a refusal.
  */
 enum peer_result peers_run(struct peers *peers, struct bench_rank *rank, unsigned setting,
                            const struct ferry_trial_call *call, bool first, const struct peer_sampling *how,

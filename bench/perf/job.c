@@ -97,9 +97,9 @@ static bool take_buffers(struct perf_run *run)
 }
 
 /*
- * More ranks and routers than CPUs: what is timed then is the scheduler, too. The CPUs are those of all ranks, as
- * launchers may bind each to its own; routers count where none is bound, since they have the same CPUs then. A machine
- * of more CPUs than fit the set has enough.
+ * Warns if there are more ranks and routers than CPUs: then the scheduler is timed, too. The CPUs are those of all
+ * ranks, as launchers may bind each to its own. Routers count if no rank is bound, since they have the same CPUs then.
+ * A machine with more CPUs than fit the set has enough.
  */
 static bool warn_of_crowding(struct perf_run *run)
 {

@@ -65,7 +65,7 @@ static bool sample_ferry(struct perf_run *run, const struct ferry_trial_call *wo
 	return true;
 }
 
-/* In the rounds a refusal is a failure: the setting has done this very work in the warm-up. */
+/* In the rounds a refusal is a failure: the setting has done the same work in the warm-up. */
 static bool sample_all(struct perf_run *run, const struct ferry_trial_call *work, const struct peer_sampling *how,
                        uint32_t round, const bool *left_out)
 {

@@ -39,11 +39,11 @@ struct gpu_shared {
 	uint64_t offset;
 };
 
-/** Of a buffer that gpu_take gave, by a thread in whose context that is. */
+/** Names a buffer that gpu_take gave to other processes. By a thread in whose context it is. */
 ferryResult_t gpu_share(int ordinal, const void *buffer, struct gpu_shared *shared);
-/** The GPU that it is on, as this process counts. */
+/** Finds the GPU of a shared buffer, as this process counts. */
 ferryResult_t gpu_find(const struct gpu_shared *shared, int *ordinal);
-/** Opens it in another process, whose thread has entered that GPU; it stays open. */
+/** Opens a shared buffer in another process, whose thread has entered that GPU; it stays open. */
 ferryResult_t gpu_reach(const struct gpu_shared *shared, char **address);
 /** The GPU as CUDA_VISIBLE_DEVICES takes it. Before the first call of CUDA, too. */
 void gpu_name(const struct gpu_shared *shared, char name[48]);

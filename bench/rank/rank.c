@@ -20,7 +20,10 @@ bool bench_rank_join(struct bench_rank *rank)
 	return true;
 }
 
-/* No rank leaves with its exit code before rank 0 has said why: launchers end the others when one fails. */
+/*
+ * Returns when all ranks are here, so that no rank exits before rank 0 has printed the reason: launchers end all ranks
+ * when one fails.
+ */
 static void meet(const struct bench_rank *rank)
 {
 	int32_t here = 1; /* not what other meetings are of: ranks that still measure learn that this one does not */

@@ -231,7 +231,7 @@ static uint32_t best(const struct ferry_balancer *balancer, const struct ferry_b
 	return ferry_shares_pack(&shares);
 }
 
-/* The same of one set; infinite, and what it has, where that cannot be. */
+/* The same for one set. If the set cannot have the call *us is infinite, and the result are the line's shares. */
 static uint32_t best_of_set(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line,
                             const struct ferry_paces *paces, uint32_t set, double *us)
 {
@@ -274,13 +274,15 @@ static void turn_probe(const struct ferry_balancer *balancer, struct ferry_balan
 	line->probe_set = 0;
 }
 
-/* Not enough so far. Sets without NCCL are left to probes. */
+/* Whether a set is still to be tried, as it has had too few tries. Sets without NCCL are left to probes. */
 static bool is_tried(const struct ferry_balancer_line *line, uint32_t set)
 {
 	return set & BIT(FERRY_FABRIC_NCCL) && line->tries[set] < TRIES;
 }
 
-/* Of the sets that have not been tried enough at this size the best one, if it may be better than what there is. */
+/*
+ * Chooses the best of the sets that have not been tried enough at this size, if it may be better than the present one.
+ */
 static bool choose_trial(const struct ferry_balancer *balancer, struct ferry_balancer_line *line)
 {
 	struct ferry_paces paces;
@@ -457,7 +459,7 @@ static bool learn(struct ferry_balancer *balancer, struct ferry_course *course, 
 	return times > 0;
 }
 
-/* All of it has been seen in calls of other sizes. */
+/* Whether all fabrics of it have been seen in calls of other sizes. */
 static bool is_sure(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line, uint32_t word)
 {
 	const struct ferry_course *course = course_at(balancer, line);

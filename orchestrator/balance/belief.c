@@ -27,7 +27,7 @@ void ferry_course_record(const struct ferry_course *course, struct ferry_share_c
 	}
 }
 
-/* One sample of Ferry's alone may be of a call in which buffers were shown. */
+/* One sample of Ferry's is no line: it may be of a call in which buffers were mapped. */
 static bool is_line(const struct ferry_rate_fit *fit, int fabric)
 {
 	return fit->pace.rate > 0 && (fit->samples != 1 || fabric == FERRY_FABRIC_NCCL);
@@ -51,7 +51,7 @@ int ferry_belief_slot(int fabric, uint32_t set)
 	return (int)(below | above << fabric);
 }
 
-/* Of a set in which it has not been seen at this size: as much off the line through all sizes as in another one. */
+/* The factor in a set in which the fabric has not been seen at this size: as far off the line as in another set. */
 static double likely_factor(const struct ferry_course *course, const struct ferry_belief *belief, int fabric)
 {
 	for (int slot = 0; slot < FERRY_SHARE_BESIDE; slot++) {

@@ -85,7 +85,7 @@ static double start_of(const struct ferry_choice *choice, const struct ferry_cho
 	return choice->paces[fabric].start_us + PUSH_US;
 }
 
-/* What has taken so long takes so long with other bytes. */
+/* The time of a call scaled to other bytes. */
 static double shift(double us, double start, double from, double to)
 {
 	start = fmin(start, START_MOST * us);
@@ -127,7 +127,7 @@ static struct ferry_choice_line *line_of(struct ferry_choice *choice, const stru
 	return find(choice, &like);
 }
 
-/* Of the last samples, the lower one of the middle. 0: there is none. */
+/* The median of the last samples, the lower of the middle two. 0: there is none. */
 static double median(const struct ferry_choice_line *line, int who)
 {
 	uint32_t count = line->seen[who] < FERRY_CHOICE_SAMPLES ? line->seen[who] : FERRY_CHOICE_SAMPLES;
@@ -157,7 +157,7 @@ static struct ferry_choice_belief of_line(const struct ferry_choice_line *line, 
 	return (struct ferry_choice_belief){0, 0};
 }
 
-/* Of the sizes around it, in place or not as said. NCCL's own calls say more than sizes far away. */
+/* The belief from the sizes around it, in place or not as given. NCCL's own calls count more than sizes far away. */
 static struct ferry_choice_belief of_others(const struct ferry_choice *choice, const struct ferry_choice_line *line,
                                             bool in_place, int who)
 {
@@ -222,7 +222,10 @@ static double saved_by_host(const struct ferry_choice *choice, enum ferry_collec
 	return share < SAVED ? 0 : share * pushes_us;
 }
 
-/* What the machine promises of Ferry; by a guess, where nothing has been measured: *guess. 0: nothing. */
+/*
+ * The time that the machine's measured rates promise for Ferry; by a guess, if nothing has been measured: *guess. 0:
+ * unknown.
+ */
 static double promised_us(const struct ferry_choice *choice, const struct ferry_choice_line *line, bool *guess)
 {
 	enum ferry_collective collective = (enum ferry_collective)line->collective;
@@ -259,7 +262,7 @@ static const struct ferry_choice_line *nearest_seen(const struct ferry_choice *c
 	return nearest;
 }
 
-/* Of Ferry, as far as the machine says. What has come true elsewhere is hardly doubted. */
+/* The belief about Ferry from the machine's rates. Rates that have come true elsewhere are hardly doubted. */
 static struct ferry_choice_belief of_machine(const struct ferry_choice *choice, const struct ferry_choice_line *line)
 {
 	bool guess, unused;
@@ -301,7 +304,7 @@ static struct ferry_choice_belief believe(const struct ferry_choice *choice, con
 
 /* ---- what is chosen ---- */
 
-/* Of most calls nothing has been learned since the last one of the size. */
+/* The outlook is kept: for most calls nothing has been learned since the last one of the size. */
 static const struct ferry_choice_outlook *look(const struct ferry_choice *choice, struct ferry_choice_line *line)
 {
 	struct ferry_choice_outlook *outlook = &line->outlook;
@@ -469,7 +472,7 @@ bool ferry_choice_agreed(struct ferry_choice *choice, const struct ferry_balance
 	return measure;
 }
 
-/* What all samples are from now on. Of NCCL's one is not enough (of_line). */
+/* All samples become this time from now on. One of NCCL's is not enough (of_line). */
 static void take_instead(struct ferry_choice_line *line, int who, double us)
 {
 	line->seen[who] = who == NCCLS ? 2 : 1;

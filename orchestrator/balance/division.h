@@ -20,7 +20,7 @@ struct ferry_paces {
 /** Bit c: fabric c has a part. */
 uint32_t ferry_division_set(const struct ferry_shares *shares);
 
-/** What a call divided so takes: the longest of its parts. */
+/** Returns the time of a call divided so: the longest of its parts. */
 double ferry_division_us(const struct ferry_paces *paces, double bytes, const struct ferry_shares *shares);
 
 struct ferry_division_rules {
@@ -31,8 +31,8 @@ struct ferry_division_rules {
 };
 
 /**
- * The best division, and what it takes. NCCL needs no gain to have a part. Ends with NCCL alone where nothing else is
- * usable.
+ * Finds the best division, and returns its time. NCCL needs no gain to have a part. If nothing else is usable, NCCL has
+ * all.
  */
 double ferry_divide(const struct ferry_paces *paces, double bytes, const struct ferry_division_rules *rules,
                     struct ferry_shares *shares);

@@ -11,7 +11,7 @@
 
 #define URGENT 6 /* samples of a size; behind them it is still learned, from all ranks */
 
-/* What an earlier job has learned, where one had the same settings. */
+/* Adopts what an earlier job with the same settings has learned. */
 static void adopt_kept(struct ferry_ledger *ledger, uint64_t signature)
 {
 	struct ferry_share_table *table = ledger->table;

@@ -33,7 +33,7 @@ void ferry_rate_fit_start(struct ferry_rate_fit *fit, const struct ferry_pace *p
 	put(fit, LARGE, ferry_pace_us(pace, LARGE), 1);
 }
 
-/* The line, with what is known of it so far as two more points of little weight. */
+/* Fits the line; the pace known so far counts as two more points of little weight. */
 static void solve(struct ferry_rate_fit *fit)
 {
 	struct ferry_rate_fit sums = *fit;

@@ -16,7 +16,9 @@ struct ferry_rate_fit {
 	float weight, b, bb, t, bt; /* sums over samples, each divided by its time squared */
 };
 
-/** What has been measured elsewhere: weighs as much as two samples, of a small part and of a large one. */
+/**
+ * Starts from a pace that was measured elsewhere: it weighs as much as two samples, of a small part and of a large one.
+ */
 void ferry_rate_fit_start(struct ferry_rate_fit *fit, const struct ferry_pace *pace);
 
 void ferry_rate_fit_add(struct ferry_rate_fit *fit, double bytes, double us);

@@ -38,7 +38,10 @@ void ferry_tempo_init(struct ferry_tempo *tempo)
 	tempo->survey.length = SURVEYED;
 }
 
-/* Of collectives that follow each other those sizes are apart that Ferry takes. */
+/*
+ * The kind of a call: a hash of collective, type and size. It keeps the sizes that Ferry takes apart for collectives
+ * with neighbouring numbers.
+ */
 uint8_t ferry_tempo_kind(const struct ferry_balancer_call *call)
 {
 	uint32_t mixed = ferry_balancer_size_class(call->bytes) + 21u * call->collective + 7u * call->type;
@@ -203,7 +206,7 @@ static void start_exam(struct ferry_tempo *tempo)
 	tempo->exam.left = quiet ? tempo->exam.period : 0;
 }
 
-/* All calls' time, and Ferry's of it. False: too little is known. */
+/* The time of all calls, and of Ferry's among them. Returns false if too little is known. */
 static bool weigh(const struct ferry_tempo *tempo, double *all_us, double *ferrys_us)
 {
 	uint32_t known = 0;
@@ -271,7 +274,7 @@ static void give_up(struct ferry_tempo *tempo)
 		start_survey(tempo, SURVEYED);
 }
 
-/* Behind a change: the next calls are as the window is to be. */
+/* After a change: from the next call on the calls are those of the window. */
 static struct ferry_tempo_marks end_lead(struct ferry_tempo *tempo)
 {
 	struct ferry_tempo_marks marks = nothing;
@@ -362,7 +365,10 @@ static double median(double *values, uint32_t count)
 	return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
-/* Of the pairs that are known, by how much a step is longer with Ferry's; and steps of both. Returns how many. */
+/*
+ * Of the pairs whose times are known: by how much a step is longer with Ferry's calls, and the steps of both. Returns
+ * how many.
+ */
 static uint32_t look_at_pairs(const struct ferry_tempo *tempo, double longer[FERRY_TEMPO_PAIRS], double us[2])
 {
 	double steps[2][FERRY_TEMPO_PAIRS];

@@ -45,7 +45,7 @@ static void keep(struct ferry_trace *trace, double bytes, double us, int most)
 	trace->count++;
 }
 
-/* From all samples, as a band that is too narrow at first would never see how wide it has to be. */
+/* All samples count, as a band that is too narrow at first would else stay so. */
 static void add_noise(struct ferry_trace *trace, double off)
 {
 	double weight = fmax(1.0 / (trace->seen + 1), NOISE_WEIGHT);

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The public collectives: each says what it wants and leaves checking, grouping and launching to the one path for all.
- */
+/* The public collectives: each fills in a request; checking, grouping and launching are the same for all. */
 #include "rank-lib/api/group.h"
 #include "rank-lib/call/comm.h"
 #include "rank-lib/call/launch.h"

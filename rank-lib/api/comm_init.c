@@ -28,7 +28,7 @@ static ferryResult_t choose_device(struct ferryComm *comm, const ferryConfig_t *
 	return result;
 }
 
-/* The domain whose memory is nearest to the device, if the layout tells one from the others; else -1. */
+/* The domain whose memory is nearest to the device, if the layout distinguishes them; else -1. */
 static int nearest_domain(const struct ferry_layout *layout, struct ferry_device *device)
 {
 	int node = device->ops->node(device), found = -1;
@@ -41,7 +41,7 @@ static int nearest_domain(const struct ferry_layout *layout, struct ferry_device
 	return found;
 }
 
-/* What plans are made from, but for what users set. */
+/* Finds the facts that plans are made from, except users' settings. */
 static void find_facts(struct ferryComm *comm, const struct ferry_layout *layout)
 {
 	struct ferry_compile_options *options = &comm->plans.options;

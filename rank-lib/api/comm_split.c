@@ -36,7 +36,7 @@ static void end_without(struct ferry_rank *rank, uint64_t split)
 	ferry_rank_fail(rank, ferryRemoteError, text);
 }
 
-/* Once; and where it is too long to go on, on all ranks. */
+/* Logs a stall once; if it lasts too long, fails all ranks. */
 static void report_stall(struct ferry_watchdog *watchdog, uint64_t split)
 {
 	char ranks[FERRY_RANKSET_TEXT], text[FERRY_RANKSET_TEXT + 96];

@@ -19,7 +19,7 @@ static bool lock_within_a_second(struct ferryComm *comm)
 	return !pthread_mutex_clocklock(&comm->lock, CLOCK_MONOTONIC, &until);
 }
 
-/* Not where it has failed: its router is asked nothing any more. */
+/* Not if the communicator has failed: its router gets no more requests. */
 static bool forget(struct ferryComm *comm, uint64_t start, uint64_t end, bool gone)
 {
 	bool left = false;

@@ -31,7 +31,7 @@ ferryResult_t ferry_redops_create(struct ferry_redops *redops, ferryRedOp_t *op,
                                   ferryDataType_t type, ferryScalarResidence_t residence);
 ferryResult_t ferry_redops_destroy(struct ferry_redops *redops, ferryRedOp_t op);
 
-/** What was created under that name; not `used` if nothing was, also for the built-in ones. */
+/** Returns the reduction of that name; not `used` if none was created, also for the built-in ones. */
 struct ferry_redop ferry_redops_find(struct ferry_redops *redops, ferryRedOp_t op);
 
 #endif

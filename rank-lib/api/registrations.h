@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What an application has registered on a communicator: names that are pinned, until it deregisters them or the
- * communicator goes. Under the communicator's lock.
+ * Buffers that an application has registered on a communicator: names that are pinned, until it deregisters them or the
+ * communicator ends. Under the communicator's lock.
  */
 #ifndef FERRY_RANK_LIB_API_REGISTRATIONS_H
 #define FERRY_RANK_LIB_API_REGISTRATIONS_H

@@ -43,7 +43,7 @@ static void ring_all(const struct ferry_rank *rank)
 		ferry_doorbell_ring(&ferry_rank_line(&rank->shared, other)->app);
 }
 
-/* The first to say so decides; returns what it is then. */
+/* Stores an outcome unless there is one; returns the outcome that holds. */
 static enum ferry_outcome end_as(const struct ferry_shrinking *shrinking, enum ferry_outcome outcome)
 {
 	uint32_t open = FERRY_OUTCOME_OPEN;

@@ -162,7 +162,7 @@ static void report_unfit(const struct ferry_user_program *kept, const struct fer
 	}
 }
 
-/* What this process has said of programs, so that many communicators or calls say it once. */
+/* Whether this process has not logged this yet, so that many communicators or calls log it once. */
 static bool is_news(const char *reason, const char *name)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -226,7 +226,7 @@ static const uint8_t *gpu_of(void *context, int *flags)
 	return wishes->gpu;
 }
 
-/* Of a rank whose data the router was to move: it has exported nothing yet, and submitted nothing. */
+/* For a rank whose data the router was to move: it has exported nothing yet, and submitted nothing. */
 static const struct ferry_handover_ops mapped_ops = {.gpu = gpu_of};
 
 /* The arena is the next router's (router/failover/adoption.h). A successor that dies is the next case. */
@@ -381,9 +381,7 @@ static ferryResult_t make_ready(struct attaching *attaching)
 	return result;
 }
 
-/*
- * All wait until all routers know all arenas: from then on any of them may hand its routers plans and exports.
- */
+/* Waits until all routers know all arenas: from then on any rank may hand its routers plans and exports. */
 static ferryResult_t meet(struct attaching *attaching)
 {
 	struct ferry_rank *rank = attaching->rank;
@@ -445,8 +443,8 @@ ferryResult_t ferry_rank_attach(struct ferry_rank *rank, const struct ferry_rout
 }
 
 /*
- * Its router has ended, and no other is waited for: this is what that one would have said (router/daemon/job.c). All
- * that the rank will ever publish has been stored before.
+ * Marks the rank as left when its router has ended and no other is waited for, as the router would have
+ * (router/daemon/job.c). All that the rank will ever publish has been stored before.
  */
 static void mark_departed(const struct ferry_rank *rank)
 {

@@ -8,7 +8,7 @@
 /** FERRY_KEY_BYTES of random. Error: ferrySystemError. */
 ferryResult_t ferry_random_key(uint8_t *key);
 
-/** The same from the same, on every rank. */
+/** Derives a key; the same arguments give the same key on every rank. */
 void ferry_derive_key(uint8_t *key, const uint8_t *from, uint64_t first, uint64_t second);
 
 #endif

@@ -254,7 +254,7 @@ static void ticket_release(struct ferry_ticket *ticket)
 	released((struct direct_call *)((char *)ticket - offsetof(struct direct_call, ticket)));
 }
 
-/* The H2D lane is woken by what it waits for; at the start of a call only if that is there already. */
+/* The H2D lane is woken by what it waits for; at the start of a call only if that has come already. */
 static bool h2d_ready(const struct ferry_call *call)
 {
 	const struct ferry_half *half = &call->halves[FERRY_DIR_H2D];
@@ -299,7 +299,7 @@ static ferryResult_t launch(struct direct_call *made, ferryStream_t stream)
 
 /* ---- what is asked for ---- */
 
-/* Of a buffer in this process, for ranks that put into it. */
+/* The name of a buffer in this process, for ranks that put into it. */
 static struct ferry_buffer_name put_target_of(const void *buffer)
 {
 	return (struct ferry_buffer_name){.index = FERRY_PUT_TARGET_DIRECT,

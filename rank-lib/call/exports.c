@@ -128,7 +128,7 @@ static uint64_t used_until(const struct entry *entry)
 	return entry->pins ? FERRY_EXPORT_PINNED : entry->last;
 }
 
-/* To all routers that may have it, and to the next one. */
+/* Stores it for all routers that may have the export, and for the next one. */
 static void publish_used(struct ferry_exports *exports, uint32_t index)
 {
 	const struct entry *entry = &exports->entries[index];
@@ -222,7 +222,7 @@ static void add_to_journal(struct ferry_exports *exports, const struct ferry_exp
 	                         used_until(&exports->entries[exported->index]));
 }
 
-/* It is mapped, and named again after a while. */
+/* The export is mapped, and was named again after a while: adds it to the journal. */
 static ferryResult_t journal_again(struct ferry_exports *exports, uint32_t index)
 {
 	struct ferry_exported exported;
@@ -249,7 +249,9 @@ static ferryResult_t send_export(struct ferry_exports *exports, uint32_t index, 
 	else
 		for (uint32_t i = 0; i < exported.npieces; i++)
 			close(descriptors[i]);
-	/* That memory cannot be exported is said where it is found: here the router, or its driver, has refused it. */
+	/*
+	 * Memory that cannot be exported is reported where it is found: here the router, or its driver, has refused it.
+	 */
 	return result == ferryInvalidUsage ? ferryInternalError : result;
 }
 

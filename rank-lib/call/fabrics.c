@@ -61,7 +61,7 @@ static ferryResult_t check_wanted(const struct ferry_fabrics *fabrics, const dou
 	return ferrySuccess;
 }
 
-/* Of what NCCL does not carry, if that is named, the host has this part, and the peers the rest. */
+/* Reads the shares: of what NCCL does not carry, if that is named, the host has this part, and the peers the rest. */
 static ferryResult_t read_shares(struct ferry_fabrics *fabrics)
 {
 	const char *text = ferry_env("FERRY_SHARES");

@@ -13,7 +13,7 @@
 
 #include <stdio.h>
 
-/* Of enum ferry_fabric those that come first: NCCL, the last, is none of Ferry's own. */
+/* The first fabrics of enum ferry_fabric are Ferry's own; NCCL is the last. */
 #define FERRY_OWN_FABRICS FERRY_FABRIC_NCCL
 
 struct ferry_fabrics {

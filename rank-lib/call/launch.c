@@ -24,7 +24,7 @@ static ferryResult_t find_replaceable(struct ferryComm *comm, struct ferry_plan_
 	}
 }
 
-/* What its plan is found by, but for a program. Where nothing is left out it does not matter how. */
+/* The key of its plan, except for a program. If nothing is left out `mirrored` does not matter. */
 static struct ferry_plan_key key_of(const struct ferry_request *request)
 {
 	enum ferry_collective collective = request->collective;

@@ -72,7 +72,8 @@ static bool is_over(struct ferry_mapped *mapped, struct ferry_copy_quiesce *copy
 }
 
 /*
- * Of another domain: the rank's own router waits for this before it lets streams go on (router/engine/put_targets.h).
+ * For a router of another domain: the rank's own router waits for this before it lets streams go on
+ * (router/engine/put_targets.h).
  */
 static bool report_end(struct ferry_kept *kept)
 {

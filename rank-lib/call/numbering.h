@@ -32,8 +32,8 @@ void ferry_numbering_init(struct ferry_numbering *numbering);
 struct ferry_number ferry_numbering_next(struct ferry_numbering *numbering, bool captured, bool alone);
 
 /**
- * Of the message that is made now: its number, or, once such are numbered as streams come to them, how many were
- * numbered before.
+ * Returns the number of the message that is made now, or, once messages are numbered as streams come to them, how many
+ * were numbered before.
  */
 uint64_t ferry_numbering_message(struct ferry_numbering *numbering, enum ferry_direction direction, uint32_t peer);
 

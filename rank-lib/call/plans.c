@@ -144,7 +144,7 @@ static void show_fabrics(const struct ferry_plans *plans, const struct ferry_pla
 		        key->left_out.mirrored ? " around the middle" : "");
 }
 
-/* By how much a copy engine's edges lag less than the window; of a plan without a guard by nothing. */
+/* By how much a copy engine's edges lag less than the window; 0 for a plan without a guard. */
 static uint32_t guard_of(const struct ferry_plan *plan)
 {
 	const struct ferry_edge *edges = ferry_plan_edges(plan);

@@ -13,7 +13,7 @@
 /** Adds a range that a communicator has exported under one more index. Without memory for it, it is not found here. */
 void ferry_ranges_add(uint64_t start, uint64_t end, struct ferry_holders *holders);
 
-/** Once for each ferry_ranges_add, and before the holders are freed. */
+/** To be called once for each ferry_ranges_add, and before the holders are freed. */
 void ferry_ranges_remove(uint64_t start, uint64_t end, struct ferry_holders *holders);
 
 /**

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What a function of the API asks for: checked here, then launched or, inside a group, kept until its end. By the
+ * A request to a function of the API: checked here, then launched or, inside a group, kept until its end. By the
  * application's threads.
  */
 #ifndef FERRY_RANK_LIB_CALL_REQUEST_H
@@ -50,8 +50,8 @@ void ferry_request_buffers(const struct ferry_request *request, const struct fer
                            struct ferry_call_buffers *buffers);
 
 /**
- * What is wrong with it, as a call of this rank: ferryInvalidArgument or ferryInvalidUsage with the values. Not whether
- * its stream may be used. exports: memory that needs no other look, or NULL.
+ * Checks the request as a call of this rank, except whether its stream may be used. exports: memory that was exported
+ * needs no other look; or NULL. Errors: ferryInvalidArgument or ferryInvalidUsage, with the values.
  */
 ferryResult_t ferry_request_check(const struct ferry_request *request, const struct ferry_rank *rank,
                                   struct ferry_device *device, struct ferry_exports *exports,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a buffer of a call may be, and where the GPU hangs. */
+/* Which buffers calls on a GPU accept, and the GPU's NUMA node. */
 #include "rank-lib/device/cuda_memory.h"
 
 #include "ipc/error.h"

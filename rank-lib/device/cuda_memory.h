@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** What a buffer of a call on a GPU may be, and where the GPU hangs: device.h's functions of the same names. */
+/** Which buffers calls on a GPU accept, and the GPU's NUMA node: device.h's functions of the same names. */
 #ifndef FERRY_DEVICE_CUDA_MEMORY_H
 #define FERRY_DEVICE_CUDA_MEMORY_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** What a buffer of a GPU lies in (pieces.h). */
+/** The pieces that a buffer of a GPU lies in (pieces.h). */
 #ifndef FERRY_DEVICE_CUDA_PIECES_H
 #define FERRY_DEVICE_CUDA_PIECES_H
 

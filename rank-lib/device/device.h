@@ -48,7 +48,7 @@ struct ferry_device_visit {
 
 /** A stream as calls see it. */
 struct ferry_stream_state {
-	uint64_t id;   /* no other stream of the process has, or had, the same; devices with words only */
+	uint64_t id;   /* unique among all streams of the process, now and before; devices with stream flags only */
 	bool captures; /* calls go into a graph */
 };
 

@@ -332,7 +332,7 @@ struct replay {
 	const struct ferry_journal_entry *before; /* the submission that was read last */
 };
 
-/* Of a group of captured messages a router gets all records or none, though its graph may go between two of them. */
+/* A router gets all records of a group of captured messages or none, though its graph may go between two of them. */
 static bool is_wanted(const struct replay *replay, const struct ferry_journal_entry *entry)
 {
 	if (!(head_of(entry)->flags & FERRY_SUBMIT_CAPTURED) ||

@@ -84,7 +84,9 @@ void ferry_journal_end(struct ferry_journal *journal);
 ferryResult_t ferry_journal_add_plan(struct ferry_journal *journal, const struct ferry_plan *plan, uint32_t domains,
                                      struct ferry_journal_entry **entry);
 
-/** Before the plan is taken back from routers, and before it is freed: when this returns nobody reads it. */
+/**
+ * To be called before the plan is taken back from routers, and before it is freed: after it no thread reads the plan.
+ */
 void ferry_journal_remove_plan(struct ferry_journal *journal, struct ferry_journal_entry *entry);
 
 /**

@@ -65,7 +65,7 @@ static void adopt_failure(struct ferry_rank *rank)
 		if (!ferry_failure_read(&ferry_rank_line(&rank->shared, (uint32_t)other)->failure, &code, message))
 			continue;
 		snprintf(text, sizeof text, "rank %d: %s", other, message);
-		/* What ranks disagree on is everybody's invalid usage; anything else is a remote error here. */
+		/* A disagreement of ranks is invalid usage on all of them; any other error is a remote error here. */
 		keep_error(rank, code == ferryInvalidUsage ? ferryInvalidUsage : ferryRemoteError, text);
 	}
 	for (uint32_t domain = 0; domain < rank->ndomains; domain++)

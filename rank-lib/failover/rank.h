@@ -2,7 +2,7 @@
 /**
  * What a rank is in its job: its number, the arenas it shares with the others, its connections to the routers, and why
  * the job has ended, if it has. Every part that works for a rank takes this. Lanes and the router monitor use it beside
- * the application's threads: fields without a comment are constant once the rank has attached.
+ * the application's threads: a field is constant once the rank has attached, unless its comment names a writer.
  */
 #ifndef FERRY_RANK_LIB_FAILOVER_RANK_H
 #define FERRY_RANK_LIB_FAILOVER_RANK_H

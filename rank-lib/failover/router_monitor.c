@@ -50,7 +50,7 @@ static bool any_watched(void)
 	return false;
 }
 
-/* What poll is to wait for: the event first. Under the lock. NULL: no memory; then it looks again in a while. */
+/* The set for poll: the event first. Under the lock. NULL: no memory; then the caller tries again in a while. */
 static struct pollfd *poll_set(nfds_t *count)
 {
 	nfds_t kepts = 0;
@@ -119,7 +119,7 @@ static struct ferry_kept *next_closed(const struct pollfd *set, nfds_t count)
 	return kept;
 }
 
-/* Each of these may leave the list, and others come, while one is called: from the beginning after each call. */
+/* Entries may leave the list, and others come, while one is called: starts from the beginning after each call. */
 static bool attend(const struct pollfd *set, nfds_t count)
 {
 	bool looks = false;

@@ -31,7 +31,7 @@ bool ferry_watchdog_say(struct ferry_watchdog *watchdog, uint64_t waited, const 
 	return fails;
 }
 
-/* The same for a router. inside: as for ferry_link_kill. */
+/* The same for a wait for a router. inside: as for ferry_link_kill. */
 static bool say_router(struct ferry_watchdog *watchdog, uint64_t waited, uint32_t domain, bool inside, const char *what)
 {
 	struct ferry_rank *rank = watchdog->rank;
@@ -90,7 +90,7 @@ static uint64_t last_look(const struct ferry_rank *rank)
 	       atomic_load_explicit(&line->traffic[1].looked, memory_order_relaxed);
 }
 
-/* For the router to take what was submitted, or to end a call that a stream is at. */
+/* Whether the rank waits for the router to take what was submitted, or to end a call that a stream is at. */
 static bool waits(const struct ferry_router_watchdog *watchdog, uint64_t taken)
 {
 	return taken != atomic_load_explicit(&watchdog->ring->written, memory_order_relaxed) ||

@@ -107,7 +107,7 @@ struct ferry_costs {
 	uint32_t issue_ns; /* what each slice costs besides its bytes: to enqueue the copy, its fixed part, to hand it
 	                      on */
 	uint32_t link;     /* bytes per ns (GB/s) of one copy; at least 1 */
-	bool measured;     /* on this machine; else those of the machine that docs/lab/README.md tells of */
+	bool measured;     /* on this machine; else on the machine of docs/lab/README.md */
 	/*
 	 * GB/s of a GPU while all are at work, of the slowest: by copies into the memory of all others; both ways at
 	 * once to and from the host. 0: not measured.

@@ -23,7 +23,7 @@ struct parser {
 	uint32_t most_gpu, most_peer;
 };
 
-/* ---- words ---- */
+/* ---- tokens ---- */
 
 static void skip_space(struct parser *parser)
 {
@@ -63,7 +63,7 @@ static bool accept(struct parser *parser, const char *text)
 	return true;
 }
 
-/* Takes `word` if it stands here whole. */
+/* Takes `word` if it is the next token. */
 static bool accept_word(struct parser *parser, const char *word)
 {
 	const char *before = parser->next;

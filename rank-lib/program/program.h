@@ -131,7 +131,7 @@ struct ferry_left_out {
 	bool mirrored;
 };
 
-/** What turns a program into a plan. */
+/** The options by which a program becomes a plan. */
 struct ferry_compile_options {
 	uint64_t count;        /* elements as the API call counts them; ignored for alltoallv */
 	struct ferry_left_out left_out;
@@ -185,7 +185,7 @@ struct ferry_instr_origin {
 };
 
 /**
- * As ferry_program_compile, and tells where the instructions come from: an array by instruction, the caller's to
+ * As ferry_program_compile, and returns the origins of the instructions: an array by instruction, the caller's to
  * free(); NULL in it if the plan has none.
  */
 ferryResult_t ferry_program_compile_traced(const struct ferry_program *program,
