@@ -46,7 +46,10 @@ static bool has_owners(enum ferry_collective collective)
 	       collective == FERRY_SCATTER;
 }
 
-/* In a rank's send or receive buffer: where that is one block, it is the rank's own, or one that all ranks have. */
+/*
+ * The chunk's offset in a rank's send or receive buffer. A buffer of one block is the rank's own block, or one that all
+ * ranks have.
+ */
 static uint64_t chunk_offset(const struct ferry_part *part, uint32_t rank, uint32_t chunk, bool receives)
 {
 	uint64_t offset, length, first = part->first;

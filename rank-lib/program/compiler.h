@@ -41,7 +41,7 @@ struct ferry_part {
 	uint32_t *sender_first, *sender_next;
 };
 
-/** One more item of `item` bytes, zero; NULL without memory, and the compiler has failed. */
+/** Appends an item of `item` bytes, zero, and returns it; NULL without memory, and the compiler has failed. */
 void *ferry_compiler_grow(struct ferry_compiler *compiler, struct ferry_growing *list, size_t item);
 
 static inline struct ferry_instr *ferry_compiler_instr(const struct ferry_compiler *compiler, uint32_t index)

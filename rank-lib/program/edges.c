@@ -53,7 +53,7 @@ static void add_waits(struct ferry_part *part, uint32_t waiter, uint32_t stateme
 		add_edge(part, waiter, writer_instr(part, part->versions.waits[use->first_wait + i]), 0);
 }
 
-/* What a REDUCE and everything it absorbed read and wait for. */
+/* Adds what a REDUCE and all REDUCEs that it absorbed read and wait for. */
 static void add_reduce_needs(struct ferry_part *part, uint32_t waiter, uint32_t v)
 {
 	uint32_t depth = 0;

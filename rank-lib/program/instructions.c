@@ -111,7 +111,7 @@ static uint16_t line_of(const struct ferry_statement *statement)
 	return statement->line > UINT16_MAX ? UINT16_MAX : (uint16_t)statement->line;
 }
 
-/* A PUT and, for the rank that it goes to, what is over when it is: neither has a window or sources. */
+/* Adds a PUT and, at the rank that it goes to, its WAIT_PUT: neither has a window or sources. */
 static void emit_put(struct ferry_part *part, uint32_t statement)
 {
 	const struct ferry_statement *what = &part->program->statements[statement];
@@ -207,7 +207,7 @@ static ferryResult_t emit_copies(struct ferry_part *part)
 	return ferrySuccess;
 }
 
-/* A rank's input that goes to an output as it is. */
+/* Whether a rank's input goes to an output unchanged. */
 static bool is_unscaled(const struct ferry_part *part, uint32_t statement)
 {
 	const struct ferry_statement *what = &part->program->statements[statement];

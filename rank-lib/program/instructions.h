@@ -7,7 +7,7 @@
 
 #include "rank-lib/program/compiler.h"
 
-/** Finds the values that disappear into another's REDUCE, and those that are one rank's input. */
+/** Finds the values that become part of another's REDUCE, and those that are one rank's input. */
 void ferry_part_absorb(struct ferry_part *part);
 
 /**

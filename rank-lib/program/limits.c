@@ -275,8 +275,8 @@ static double slowest_push(const struct ferry_limits *limits)
 }
 
 /*
- * Of all GPUs both ways at once, each in its own window, as AllToAll moves what the host carries: a GPU's share of the
- * slower way. Of the best window, since plans choose theirs so.
+ * A GPU's share of the slower way, with all GPUs at work both ways, each in its own window: as AllToAll moves what the
+ * host carries. From the best window, since plans choose that.
  */
 static double slowest_host(const struct ferry_limits *limits)
 {

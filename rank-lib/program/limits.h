@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What `ferry-perf limits` measures of this machine: the figures, the file that they are kept in, and what the planner
- * takes from them. Written by ferry-perf alone, into FERRY_LIMITS, else $XDG_CACHE_HOME/ferry/limits.json, else
+ * The figures that `ferry-perf limits` measures of this machine, the file that keeps them, and the costs that the
+ * planner takes from them. Written by ferry-perf alone, into FERRY_LIMITS, else $XDG_CACHE_HOME/ferry/limits.json, else
  * ~/.cache/ferry/limits.json; read by communicators and by ferry-perf. The tables in limits.c are the file's only
- * schema, for both ways.
+ * schema, for reading and writing.
  *
- * GB/s = 1e9 bytes/s; what ends in _us is in microseconds; 0 stands for what was not measured.
+ * GB/s = 1e9 bytes/s; fields that end in _us are in microseconds; 0: not measured.
  */
 #ifndef FERRY_RANK_LIB_PROGRAM_LIMITS_H
 #define FERRY_RANK_LIB_PROGRAM_LIMITS_H
@@ -102,7 +102,7 @@ struct ferry_limits {
 	struct ferry_limits_pass passes[FERRY_LIMITS_PASSES];
 };
 
-/** What moving a slice by a copy engine costs, and at what rates the fabrics move a message. */
+/** The cost of moving a slice by a copy engine, and the rates at which the fabrics move a message. */
 struct ferry_costs {
 	uint32_t issue_ns; /* what each slice costs besides its bytes: to enqueue the copy, its fixed part, to hand it
 	                      on */
@@ -120,12 +120,12 @@ ferryResult_t ferry_limits_path(char *path, size_t bytes);
 
 /**
  * Reads the file; all zero, *found = false and ferrySuccess if there is none. A value that is missing, or of another
- * type, is 0. Error: ferryInvalidArgument with its name if it is not what `ferry-perf limits` writes, or FERRY_LIMITS
- * names one that cannot be read.
+ * type, is 0. Error: ferryInvalidArgument with the file's name if `ferry-perf limits` did not write it, or if
+ * FERRY_LIMITS names a file that cannot be read.
  */
 ferryResult_t ferry_limits_load(struct ferry_limits *limits, bool *found);
 
-/** What the file is to hold, the caller's to cJSON_Delete; NULL if there is no memory. */
+/** Returns the file's content, which the caller frees by cJSON_Delete; NULL without memory. */
 struct cJSON *ferry_limits_json(const struct ferry_limits *limits);
 
 /** The costs to plan with. All ranks of a job must read the same. Errors: those of ferry_limits_load. */

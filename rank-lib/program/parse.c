@@ -171,7 +171,7 @@ static ferryResult_t read_peer(struct parser *parser, struct ferry_statement *st
 	return result;
 }
 
-/* A PUT's dependency on what it reads: that is in the receive buffer then, where a chunk has one version. */
+/* A PUT's dependency on what it reads: the chunk is then in the receive buffer, where a chunk has one version. */
 static ferryResult_t read_forwarded(struct parser *parser, struct ferry_statement *statement)
 {
 	uint16_t chunk;
@@ -475,7 +475,7 @@ ferryResult_t ferry_program_parse(const char *name, const char *text, size_t byt
 	}
 	struct parser parser = {.name = name, .defaults = defaults ? defaults : &none, .program = program};
 	program->most_bytes = UINT64_MAX;
-	/* For text without a header: as the caller says, else all its ranks in domain 0. */
+	/* For text without a header: as the caller says, else all ranks in domain 0. */
 	program->nranks = parser.defaults->nranks;
 	program->ndomains = program->nranks && parser.defaults->ndomains ? parser.defaults->ndomains : 1;
 	ferryResult_t result = ferrySuccess;

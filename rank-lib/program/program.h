@@ -53,10 +53,7 @@ struct ferry_program {
 	struct ferry_statement *statements;
 };
 
-/**
- * What the text does not say itself (HyLink's Figure 3 has no header). FERRY_NUM_COLLECTIVES and zeros: nothing
- * assumed.
- */
+/** Defaults for what the text does not say (HyLink's Figure 3 has no header). FERRY_NUM_COLLECTIVES and zeros: none. */
 struct ferry_program_defaults {
 	enum ferry_collective collective;
 	uint32_t nranks, ndomains, root;
@@ -177,7 +174,7 @@ ferryResult_t ferry_program_compile_parts(const struct ferry_program_part *parts
 
 #define FERRY_NO_STATEMENT UINT32_MAX
 
-/** What of its program an instruction does. */
+/** The part of its program that an instruction executes. */
 struct ferry_instr_origin {
 	/* of a chain the last one, of a WAIT_PUT its PUT; FERRY_NO_STATEMENT: a COPY, which needs none */
 	uint32_t statement;

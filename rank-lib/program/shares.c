@@ -4,10 +4,10 @@
 #define LEAST_GAIN 0.02 /* a second fabric is more to go wrong, and more work for the cores */
 
 /*
- * What the host needs for a message besides its bytes: a slice must have come up before it can go down, and each costs
- * what a slice costs. Long messages go in slices of about SLICE bytes (tuning.c); peers push whole parts, and start at
- * once. AllGather on the two H200s of docs/lab/two-gpus.md fits 45 GB/s of the 48 measured, after 75 us; at a cost of
- * 4 us for a slice the two functions say 44 and 90.
+ * The host's start: its time for a message besides the bytes. A slice must have come up before it can go down, and each
+ * has a fixed cost. Long messages go in slices of about SLICE bytes (tuning.c); peers push whole parts, and start at
+ * once. AllGather on the two H200s of docs/lab/two-gpus.md fits 45 GB/s of the 48 measured, after 75 us; at a cost of 4
+ * us for a slice the two functions say 44 and 90.
  */
 #define SLICE (2u << 20)
 #define WAYS  2

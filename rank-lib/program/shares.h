@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What part of a call the host carries where peers carry the rest: arithmetic from the rates that `ferry-perf limits`
- * has measured, the same on all ranks. No state.
+ * The part of a call that the host carries when peers carry the rest: arithmetic from the rates that `ferry-perf
+ * limits` has measured, the same on all ranks. No state.
  */
 #ifndef FERRY_RANK_LIB_PROGRAM_SHARES_H
 #define FERRY_RANK_LIB_PROGRAM_SHARES_H
@@ -12,15 +12,16 @@
 #define FERRY_SHARE_ROUND 4096u /* parts end at pages, as far as blocks begin there */
 
 /**
- * Bytes of each block of `bytes` that the host carries so that it ends when the peers do; a multiple of
- * FERRY_SHARE_ROUND, at most `bytes`. `blocks`: how many of those the busiest device sends, or receives. 0: peers alone
- * are as fast, or a rate has not been measured.
+ * Returns the bytes of each block of `bytes` that the host carries so that it ends when the peers do; a multiple of
+ * FERRY_SHARE_ROUND, at most `bytes`. `blocks`: how many blocks the busiest device sends, or receives. Returns 0 if
+ * peers alone are as fast, or a rate has not been measured.
  */
 uint64_t ferry_share_of_host(const struct ferry_costs *costs, uint64_t bytes, uint32_t blocks);
 
 /**
- * The same as paces, for bytes of each block, as far as `ferry-perf limits` knows them: where the balancer of calls
- * beside NCCL begins. Rate 0: it has not been measured. The host's is that of its copies; sums may take longer.
+ * Return the pace of the host, and of the peers, for bytes of each block, as far as `ferry-perf limits` has measured
+ * it: the balancer of calls beside NCCL begins with these. Rate 0: not measured. The host's is the pace of copies; sums
+ * may take longer.
  */
 struct ferry_pace ferry_share_pace_of_host(const struct ferry_costs *costs, uint32_t blocks);
 struct ferry_pace ferry_share_pace_of_peers(const struct ferry_costs *costs, uint32_t blocks);

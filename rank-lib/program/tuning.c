@@ -57,8 +57,8 @@
 #define DIRECT_WORKER_BYTES (128u << 10) /* of result per worker, at least */
 
 /*
- * From GPU to GPU nothing is cut without need: a copy is fastest whole. Where what comes is passed on, a chunk takes
- * one slice's time for each hop beyond the first: so it is cut, but not so finely that starting copies counts.
+ * From GPU to GPU nothing is cut without need: a copy is fastest whole. If data is forwarded, a chunk takes one slice's
+ * time for each hop beyond the first: so it is cut, but not so finely that starting copies counts.
  */
 #define PUT_MOST (1u << 30) /* what a plan may say */
 #define PUT_DEPTH 64
@@ -198,7 +198,7 @@ static uint64_t wanted_window(const struct ferry_tuning_facts *facts, uint64_t s
 	return between(1, nslices, between(2, move_staging(options) / slot, slice < DIRECT_MOVE_LONG ? 8 : 4));
 }
 
-/* Windows of slices; where the staging has no room for what is wanted, fewer slots first, then shorter slices. */
+/* Chooses slice and window; if the staging is too small, first fewer slots, then shorter slices. */
 static ferryResult_t choose_windows(const struct ferry_tuning_facts *facts, struct ferry_tuning *tuning)
 {
 	const struct ferry_compile_options *options = facts->options;
@@ -290,8 +290,8 @@ static uint64_t offered(const struct ferry_tuning_facts *facts)
 }
 
 /*
- * Where copy engines use the windows again: so few that a slot has left the cores' private caches by the time it comes
- * round again, and as the result keeps busy.
+ * For copy engines that use the windows again: so few workers that a slot has left the cores' private caches when it is
+ * used again, and as many as the result keeps busy.
  */
 static uint32_t choose_workers(const struct ferry_tuning_facts *facts, const struct ferry_tuning *tuning)
 {
@@ -315,8 +315,8 @@ static uint32_t most_written(const struct ferry_program *program)
 }
 
 /*
- * As many slots as the cores' private caches may still hold, up to half of them; more where the rest would let a copy
- * engine run further ahead than the last-level cache keeps what it has written.
+ * As many slots as the cores' private caches may still hold, up to half of them; more if a copy engine would else run
+ * further ahead than the last-level cache keeps what it has written.
  */
 static uint32_t choose_guard(const struct ferry_tuning_facts *facts, const struct ferry_tuning *tuning)
 {
@@ -338,7 +338,7 @@ static uint32_t choose_advance(const struct ferry_tuning_facts *facts, const str
 }
 
 /*
- * Where a call goes round windows that take much of the staging: all its calls then pass through half as much of the
+ * For calls that pass windows which take much of the staging: alone, all its calls pass through half as much of the
  * last-level cache. AllReduce of 256 MiB on four GPUs, GB/s in the same minute, without it and with it: 40.7 and 43.1
  * (33.0 and 43.5 with six slots ahead in place of four), beside streams through memory 44.0, 44.5 and 44.4
  * (docs/lab/how-far-ahead.md). Not measured since routers have the lanes.

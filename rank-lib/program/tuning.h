@@ -9,7 +9,7 @@
 
 #include "rank-lib/program/program.h"
 
-/** What is known before anything is chosen. */
+/** The facts for a tuning. */
 struct ferry_tuning_facts {
 	const struct ferry_compile_options *options; /* the machine, and what its user has set: slice, window */
 	const struct ferry_program *program; /* of the part of the call that has windows; of several the longest */

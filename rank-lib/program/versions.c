@@ -302,7 +302,7 @@ static uint32_t needed_writer(const struct ferry_versions *versions, uint32_t st
 	return value == FERRY_NO_VALUE ? NOBODY : versions->values[value].writer;
 }
 
-/* What the statement needs and what will never be there; one of a circle, or behind one, has such. */
+/* A dependency of the statement that will never be met; each statement of a cycle, or behind one, has one. */
 static uint32_t missing_need(const struct ferry_versions *versions, const uint32_t *missing, uint32_t statement)
 {
 	for (uint32_t which = 0;; which++) {

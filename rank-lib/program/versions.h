@@ -25,7 +25,7 @@ struct ferry_value {
 	uint32_t first_reader, nreaders; /* statements that read it or accumulate on it */
 };
 
-/* What a statement has to do with values. */
+/* The values that a statement reads and writes. */
 struct ferry_use {
 	uint32_t reads;              /* FERRY_NO_VALUE: D2H, PUT */
 	uint32_t writes;             /* FERRY_NO_VALUE: H2D, PUT */
@@ -54,10 +54,12 @@ struct ferry_versions {
 ferryResult_t ferry_versions_build(const struct ferry_program *program, struct ferry_versions *versions);
 void ferry_versions_free(struct ferry_versions *versions);
 
-/** "host[3]" or "host@1[3]", as it is written from `domain`. Returns text. */
+/** Writes "host[3]" or "host@1[3]", as in a section of `domain`. Returns text. */
 const char *ferry_place_text(struct ferry_place place, uint32_t domain, char text[32]);
 
-/** "host[3]", or "host[3]:2" for version 2 of a chunk that has more, as it is written from `domain`. Returns text. */
+/**
+ * Writes "host[3]", or "host[3]:2" for version 2 of a chunk that has more, as in a section of `domain`. Returns text.
+ */
 const char *ferry_value_text(const struct ferry_versions *versions, uint32_t value, uint32_t domain, char text[48]);
 
 /** The H2D or PUT that writes this chunk of the rank's receive buffer, or FERRY_NO_STATEMENT. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What PUTs ask of the links between devices: the synthesizer adds up what it is about to write, and chooses by the
- * time that it will need. A load belongs to its caller.
+ * The load that PUTs put on the links between devices: the synthesizer adds up the PUTs that it is about to write, and
+ * chooses by the time that they need. A load belongs to its caller.
  */
 #ifndef FERRY_RANK_LIB_PROGRAM_SYNTH_LOAD_H
 #define FERRY_RANK_LIB_PROGRAM_SYNTH_LOAD_H

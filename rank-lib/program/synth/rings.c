@@ -8,7 +8,7 @@
 #define MOST_STEPS 20000 /* of one search */
 #define SPENT      0.01f /* of the fastest link: so little is nothing */
 
-/* What is left of the links, and a ring being looked for in it. */
+/* The capacity that is left of the links, and the ring that is being searched. */
 struct search {
 	uint32_t nranks, steps;
 	float left[FERRY_MAX_RANKS][FERRY_MAX_RANKS], port[FERRY_MAX_RANKS]; /* GB/s */

@@ -48,7 +48,7 @@ struct step {
 	uint32_t depth, shift; /* shift: so that the ranks do not all push to the same one */
 };
 
-/* Up to `limit` it is no matter how long anything is busy: the fewest hops. Beyond that, the one that is over first. */
+/* Up to `limit` only the number of hops counts, as few as possible. Beyond it, the step that ends first is better. */
 static bool is_better(const struct step *step, const struct step *than, double limit)
 {
 	bool fits = step->busy <= limit, fitted = than->busy <= limit;
@@ -65,7 +65,7 @@ static bool is_better(const struct step *step, const struct step *than, double l
 	return step->shift < than->shift;
 }
 
-/* The best step from a rank that the route has reached to one that it has not. False: there is none. */
+/* Finds the best step from a rank that the route has reached to one that it has not. Returns false if there is none. */
 static bool find_step(const struct ferry_routes *routes, const struct ferry_route *route, uint64_t reached,
                       double limit, struct step *best)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Programs that push data from device to device. What one rank has and all others need (AllGather, Broadcast) goes
- * along trees (routes.h), where every rank forwards what has come into its receive buffer; what is for one rank alone
- * has no place in another's, so it goes there directly. Where no links lead, it goes through the host: once to each
- * island of devices, which hands it on by itself.
+ * Programs that push data from device to device. Data that one rank has and all others need (AllGather, Broadcast) goes
+ * along trees (routes.h), where every rank forwards from its receive buffer. Data for one rank alone goes there
+ * directly, as it has no place in another's buffers. If no links lead to a rank, the data goes through the host: once
+ * to each island of devices, which forwards it itself.
  */
 #include "ipc/error.h"
 #include "ipc/rankset.h"
@@ -86,7 +86,7 @@ static void write_from_host(struct ferry_writer *writer, const struct ferry_rout
 	}
 }
 
-/* Of a rank, what others wait for before what they do not, and that in shifted order. */
+/* Writes a rank's PUTs: those that others wait for come first, each group in shifted order. */
 static void write_routes(struct ferry_writer *writer, const struct ferry_routes *routes)
 {
 	struct ferry_program *program = writer->program;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What synthesizers write programs with: statements in any order, each into the section of a rank, host chunks numbered
- * per domain in order of use. Running out of memory is looked at once, by ferry_writer_end.
+ * Writes programs for synthesizers: statements in any order, each into the section of a rank, host chunks numbered per
+ * domain in order of use. ferry_writer_end checks once whether memory has run out.
  */
 #ifndef FERRY_RANK_LIB_PROGRAM_SYNTH_WRITER_H
 #define FERRY_RANK_LIB_PROGRAM_SYNTH_WRITER_H
