@@ -79,8 +79,8 @@ struct ferry_failure {
 };
 
 /*
- * What a router said last as it ended because its context on a rank's GPU was gone: it outlives the router here. Ranks
- * that give up read it behind that router's end.
+ * The message of a router that ended because its context on a rank's GPU was gone; the arena keeps it after that
+ * router. Ranks that give up read it after that router's end.
  */
 #define FERRY_LOSS_BYTES 376
 
@@ -175,7 +175,7 @@ struct ferry_rank_line {
 	/* its process, when that was started, and its pid namespace; the rank, as it attaches; `process` last */
 	_Atomic uint64_t process_start, process_names;
 	_Atomic uint32_t process;
-	/* FERRY_TIMEOUT, as in struct ferry_timeout; the rank, before `mover` */
+	/* FERRY_TIMEOUT, as in struct ferry_timeout; the rank, before `copy_quiesce` */
 	_Atomic uint32_t timeout_reports, timeout_fails;
 	char pad0[4];
 	struct ferry_failure failure;
@@ -196,9 +196,8 @@ struct ferry_pair_slot {
 };
 
 /*
- * Where the destination of a message that the source pushes has its buffer: fields first, then `message` with release.
- * The next one is posted when this message has come. None is posted where the destination expects the message in the
- * window, so a post says that it does not.
+ * Where the destination of a pushed message has its buffer: fields first, then `message` with release. The next one is
+ * posted when this message has come. A destination that expects the message in the window posts nothing.
  */
 struct ferry_pair_post {
 	_Atomic uint64_t message; /* number, from 1 */

@@ -15,7 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* What comes along: the payload and the descriptors. */
+/* Checks the payload and the descriptors of a message. */
 static ferryResult_t check_burden(const struct ferry_attach_message *message)
 {
 	bool rank = message->kind == FERRY_ATTACH_RANK, adopts = message->kind == FERRY_ATTACH_ADOPT;
@@ -273,8 +273,8 @@ ferryResult_t ferry_attach_exchange_within(int connection, struct ferry_attach_m
 	if (!refused)
 		send_all(connection, payload, message->payload, deadline);
 	/*
-	 * Also where it could not be sent: a router that takes no clients says so and closes, before they ask or while
-	 * they do.
+	 * Also where the message could not be sent: a router that takes no clients replies so and closes, before or
+	 * while they ask.
 	 */
 	if (deadline->over || !receive_reply(connection, reply, received, deadline)) {
 		close_all(received);

@@ -59,7 +59,7 @@ struct ferry_gpu_counters {
 	struct ferry_gpu_link links[FERRY_MAX_RANKS]; /* to others of this router's */
 };
 
-/* What a tenant has of this router, and may have: UINT64_MAX: no limit. */
+/* A tenant's use of this router, and its limits; UINT64_MAX: no limit. */
 struct ferry_tenant_counters {
 	char name[32];
 	uint64_t weight, jobs, ranks, plans;
@@ -95,7 +95,7 @@ struct ferry_counters {
 	struct ferry_share_counters share_rows[FERRY_COUNTERS_SHARES];
 };
 
-/* The same as it lies in shared memory: words, each of which is loaded and stored whole. */
+/* The counters in shared memory: words, each of which is loaded and stored whole. */
 struct ferry_counters_page {
 	_Atomic uint64_t words[sizeof(struct ferry_counters) / sizeof(uint64_t)];
 };

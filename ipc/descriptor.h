@@ -31,13 +31,13 @@ struct ferry_descriptor {
 	char pad[56];
 };
 
-/* The same, as a process has them to itself. */
+/* A process's private copy of the fields. */
 struct ferry_descriptor_fields {
 	uint64_t plan_hash, count, scalar, name;
 	uint32_t shape, root, domains;
 	/*
-	 * Where others put what this rank receives, in plans that have PUTs: its receive buffer, as its router knows
-	 * it; or, with index FERRY_PUT_TARGET_DIRECT, an address (offset) in the process of that number (generation).
+	 * Where other ranks put for this rank, in plans that have PUTs: its receive buffer, as its router names it; or,
+	 * with index FERRY_PUT_TARGET_DIRECT, an address (offset) in the process of that number (generation).
 	 */
 	struct ferry_buffer_name put_target;
 };

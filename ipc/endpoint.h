@@ -42,7 +42,7 @@ ferryResult_t ferry_endpoint_connect_now(const char *path, int *connection);
 /** As ferry_endpoint_connect, for a caller that needs the router: waits for FERRY_ATTACH_TIMEOUT. */
 ferryResult_t ferry_endpoint_connect_patiently(const char *path, int *connection);
 
-/** For a caller with a deadline of its own. */
+/** As ferry_endpoint_connect, within the caller's deadline. */
 ferryResult_t ferry_endpoint_connect_within(const char *path, int *connection, struct ferry_deadline *deadline);
 
 /**

@@ -363,7 +363,7 @@ static ferryResult_t parse_key(const char *text, uint8_t *key)
 	return ferrySuccess;
 }
 
-/* What ferryrun sets, it sets together: a part of it would be ignored. */
+/* ferryrun sets its variables together: a part of them would be ignored. */
 static ferryResult_t check_ferrys_own(void)
 {
 	const char *const names[] = {launchers[0].rank, launchers[0].size, launchers[0].local_rank,

@@ -48,7 +48,7 @@ struct ferry_host_links {
  */
 ferryResult_t ferry_host_links_parse(const char *name, const char *text, struct ferry_host_links *machine);
 
-/** The same of FERRY_HOST_LINK; unset, all as fast as memory and no links between devices. */
+/** Reads FERRY_HOST_LINK; unset: all as fast as memory and no links between devices. */
 ferryResult_t ferry_host_links_load(struct ferry_host_links *machine);
 
 /**

@@ -230,7 +230,10 @@ static void index_back_edges(const struct validator *v)
 		}
 }
 
-/* What an instruction reads is written whole by one other, of the same length, and the two wait for each other. */
+/*
+ * An instruction reads a window that one other instruction writes whole, of the same length, and the two wait for each
+ * other.
+ */
 static ferryResult_t check_read(const struct validator *v, uint32_t nwindows, uint32_t i, uint32_t domain,
                                 uint64_t offset)
 {

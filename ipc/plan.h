@@ -182,7 +182,7 @@ struct ferry_source {
 	uint32_t reserved;
 };
 
-/** Whose staging a call of this plan in parity `parity` uses. */
+/** Returns the parity whose staging a call of this plan in parity `parity` uses. */
 static inline uint32_t ferry_plan_staging_parity(const struct ferry_plan *plan, uint32_t parity)
 {
 	return plan->flags & FERRY_PLAN_ALONE ? 0 : parity;
@@ -194,7 +194,7 @@ static inline uint64_t ferry_plan_lap(const struct ferry_plan *plan, uint64_t se
 	return plan->flags & FERRY_PLAN_ALONE ? seq : seq / FERRY_PARITIES;
 }
 
-/** Where in a window slice `slice` of call number `seq` lies, in bytes. */
+/** Returns the offset in a window of slice `slice` of call number `seq`, in bytes. */
 static inline uint64_t ferry_plan_slot(const struct ferry_plan *plan, uint64_t seq, uint32_t slice)
 {
 	return (ferry_plan_lap(plan, seq) * plan->advance + slice) % plan->window * plan->slice;

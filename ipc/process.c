@@ -57,7 +57,10 @@ bool ferry_process_lives(pid_t process, uint64_t start)
 	int descriptor = ferry_process_open(process);
 	if (descriptor < 0 && errno == ESRCH)
 		return false;
-	/* Behind the opening: if the number is another's by now, so was it to begin with, and ours has ended. */
+	/*
+	 * After opening: if another process has the number by now, the descriptor is of that one, and the process has
+	 * ended.
+	 */
 	uint64_t now = ferry_process_start(process);
 	bool another = start && now && now != start;
 	bool ended = another || (descriptor >= 0 && ferry_process_has_ended(descriptor));

@@ -16,11 +16,12 @@
 
 enum ferry_shared_kind { FERRY_SHARED_MEMFD, FERRY_SHARED_POSIX };
 
-/** What FERRY_SHM says; POSIX where there is no memfd. ferryInvalidArgument if it is neither. */
+/** Reads FERRY_SHM; POSIX where there is no memfd. ferryInvalidArgument if it is neither. */
 ferryResult_t ferry_shared_kind_read(enum ferry_shared_kind *kind);
 
 /**
- * So many bytes of zeros, above descriptor 2 and closed on exec. Errors: ferrySystemError with the size.
+ * Makes so many bytes of zeros, above descriptor 2 and closed on exec; the caller closes it. Errors: ferrySystemError
+ * with the size.
  */
 ferryResult_t ferry_shared_make(enum ferry_shared_kind kind, uint64_t bytes, int *descriptor);
 

@@ -25,7 +25,7 @@ static uint32_t up_to_unit(size_t bytes)
 	return (uint32_t)((bytes + UNIT - 1) / UNIT * UNIT);
 }
 
-/* What a record takes that does not fit before the end of the ring: the rest, too. */
+/* The bytes of the ring that a record skips because it does not fit before the ring's end. */
 static uint32_t rest_of(uint64_t position, uint32_t bytes)
 {
 	uint32_t rest = FERRY_RING_BYTES - (uint32_t)(position % FERRY_RING_BYTES);

@@ -105,7 +105,9 @@ static inline bool ferry_ring_any(const struct ferry_ring *ring, uint64_t taken)
 	return atomic_load_explicit(&ring->written, memory_order_acquire) != taken;
 }
 
-/** What head->sum is to be; behind: `more` bytes that follow the head, up to the record's end at the most. */
+/**
+ * Returns the sum to store in head->sum; behind: `more` bytes that follow the head, up to the record's end at the most.
+ */
 uint64_t ferry_submission_sum(const struct ferry_submission *head, const void *behind, size_t more);
 
 /**

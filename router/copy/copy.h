@@ -17,7 +17,7 @@ enum ferry_direction { FERRY_DIR_D2H /* D2H, and pushes */, FERRY_DIR_H2D /* H2D
 
 struct ferry_copier;
 
-/** Where a PUT goes to. */
+/** The target of a PUT. */
 struct ferry_put_target {
 	char *address;
 	int64_t process;   /* the process of that address, if not this process; 0: this one */

@@ -36,7 +36,8 @@ static void queue_close(struct ferry_copy_queue *queue)
 }
 
 /*
- * What serves one copy after another: ours is through once it is free. Returns when, 0 where it is as fast as memory.
+ * A link or port that serves one copy after another: this copy ends after the ones before. Returns when; 0 where it is
+ * as fast as memory.
  */
 static uint64_t reserve(_Atomic uint64_t *busy_until, double speed, size_t bytes)
 {
@@ -69,7 +70,7 @@ static ferryResult_t copy(struct ferry_copy_queue *queue, void *destination, con
 	return ferrySuccess;
 }
 
-/* Of process_vm_writev. */
+/* Explains an error of process_vm_writev. */
 static ferryResult_t explain(const struct ferry_put_target *to, size_t bytes, int reason)
 {
 	char scope[4] = "";
@@ -129,7 +130,7 @@ static ferryResult_t find_link(const struct ferry_host_copier *copier, const str
 	return ferrySuccess;
 }
 
-/* It has crossed once both the link and the port are through with it, each in its turn. */
+/* The copy has crossed once both the link and the port have served it, each in its turn. */
 static ferryResult_t push(struct ferry_copy_queue *queue, const struct ferry_put_target *to, const void *source,
                           size_t bytes)
 {

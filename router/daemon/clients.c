@@ -33,7 +33,7 @@ static int spare_descriptor(const struct ferry_clients *clients)
 	return fcntl(clients->event, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
 }
 
-/* What came with the client's message and was not taken. */
+/* Frees the payload and descriptors of the client's message that were not taken. */
 static void forget_message(struct ferry_client *client)
 {
 	for (uint32_t i = 0; i < client->ndescriptors; i++)
@@ -372,7 +372,7 @@ static void serve_events(struct ferry_clients *clients)
 		client_accept(clients);
 }
 
-/* Of two times to wait; -1: for ever. */
+/* The shorter of two times to wait; -1: for ever. */
 static int sooner(int a, int b)
 {
 	return a < 0 ? b : b < 0 || a < b ? a : b;

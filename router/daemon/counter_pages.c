@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What workers have spent on slices; of a call that ends now perhaps twice. */
+/* Time that workers have spent on slices; a call that ends now may count twice. */
 static uint64_t working_ns(const struct ferry_job *job)
 {
 	uint64_t sum = atomic_load_explicit(&job->working_ns, memory_order_relaxed);
@@ -70,7 +70,7 @@ static enum ferry_counters_state state_of(const struct ferry_job *job)
 	return atomic_load_explicit(&job->ready, memory_order_acquire) ? FERRY_JOB_READY : FERRY_JOB_ATTACHING;
 }
 
-/* What the rank's lanes have counted. */
+/* Adds the counters of the rank's lanes. */
 static void add_rank(struct ferry_job_counters *row, const struct ferry_rank_line *line, uint32_t rank, uint64_t now)
 {
 	const struct ferry_traffic *d2h = &line->traffic[FERRY_DIR_D2H], *h2d = &line->traffic[FERRY_DIR_H2D];

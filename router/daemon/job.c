@@ -182,8 +182,8 @@ void ferry_job_repeat(struct ferry_job *job)
 }
 
 /*
- * What a rank has said before it closed its connection, or let others see: they may close theirs before it does. Before
- * the job is ready ranks say it in every arena, so that this one will do.
+ * The failure that a rank has written before it closed its connection, or before other ranks could see it: those may
+ * close theirs first. Before the job is ready ranks write it in every arena, so reading this one is enough.
  */
 static bool announced_by_rank(const struct ferry_job *job, char *text, size_t bytes, ferryResult_t *code)
 {

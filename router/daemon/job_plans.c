@@ -22,7 +22,7 @@ static void plan_free(struct ferry_job_plan *entry)
 
 /* ---- the table ---- */
 
-/* Where the plan of that hash is linked in, or would be. Under the lock, or by the connection thread. */
+/* The link to the plan of that hash, or the place for it. Under the lock, or by the connection thread. */
 static struct ferry_job_plan **place_of(const struct ferry_job_plans *plans, uint64_t hash)
 {
 	struct ferry_job_plan **link = &plans->buckets[hash & (plans->nbuckets - 1)];

@@ -64,7 +64,10 @@ ferryResult_t ferry_job_plans_drop(struct ferry_job_plans *plans, uint32_t rank,
 /** Returns the plan of that hash, for a call, until the call releases it; NULL: there is none. Any thread. */
 struct ferry_job_plan *ferry_job_plans_find(struct ferry_job_plans *plans, uint64_t hash);
 
-/** The same for a call of a rank whose data this router moves. *steps: the rank's. NULL: the rank does not hold it. */
+/**
+ * As ferry_job_plans_find, for a call of a rank whose data this router moves. *steps: the rank's. NULL: the rank does
+ * not hold it.
+ */
 struct ferry_job_plan *ferry_job_plans_hold(struct ferry_job_plans *plans, uint64_t hash, uint32_t rank,
                                             struct ferry_steps **steps);
 void ferry_job_release_plan(struct ferry_job_plan *plan);

@@ -77,7 +77,7 @@ static void allocate(struct ferry_job *job)
 		ferry_job_fail(job, result, ferry_last_message());
 }
 
-/* Also where a call is about to come: it takes about as long to wake up as the call takes to get here. */
+/* Also where a call is about to come: waking up takes about as long as the call takes to get here. */
 static bool has_work(struct ferry_workers *workers, struct ferry_job *job, uint64_t *audited)
 {
 	ferry_workers_enter(workers, job);
@@ -147,7 +147,7 @@ static void *job_thread_main(void *argument)
 			ferry_workers_attend(workers, job, &idle);
 		} else {
 			/*
-			 * Not for ever: a rank may have cut the arena, and the bell in it, off under us
+			 * Not for ever: a rank may have truncated the arena, and the bell in it
 			 * (router/daemon/guard.h).
 			 */
 			ferry_doorbell_wait(bell, seen, LOOK_US);

@@ -54,7 +54,7 @@ struct ferry_jobs {
  */
 struct ferry_job *ferry_jobs_find(struct ferry_jobs *jobs, uint32_t owner, const uint8_t *key);
 
-/* What a tenant has of this router. */
+/* A tenant's use of this router. */
 struct ferry_tenant_use {
 	uint32_t jobs, ranks, plans;
 	struct ferry_staging staging; /* of other domains: arenas that its jobs' ranks have handed over */

@@ -91,7 +91,7 @@ static struct ferry_share_line *whole_in(struct ferry_kept_setting *setting, con
 	return setting->nwholes < FERRY_SHARE_LINES ? &setting->wholes[setting->nwholes++] : NULL;
 }
 
-/* What a job has not seen of a fabric stays what an earlier one has. */
+/* Where a job has not seen a fabric, an earlier job's numbers of it stay. */
 static void keep_whole(struct ferry_kept_setting *setting, const struct ferry_share_line *line)
 {
 	struct ferry_share_line *place = whole_in(setting, line), before;

@@ -179,7 +179,7 @@ static bool find_group(const struct reader *reader, const struct hierarchy *hier
 	return found;
 }
 
-/* Where that version is mounted, and which of its groups is at the top of that. */
+/* Finds where that version is mounted, and which of its groups is at the top of the mount. */
 static bool find_mount(const struct reader *reader, const struct hierarchy *hierarchy, char *mount, char *top)
 {
 	char line[4 * PATH], type[32], superblock[256];

@@ -28,18 +28,18 @@ struct ferry_priority {
 };
 
 /**
- * From a number -20 to 19, or "rt", or "gpu": -10 once it is needed. ferryInvalidArgument, naming `of` and the value,
- * for anything else.
+ * Reads a number from -20 to 19, or "rt", or "gpu" (-10 once GPUs need it). ferryInvalidArgument, naming `of` and the
+ * value, for anything else.
  */
 ferryResult_t ferry_priority_read(struct ferry_priority *priority, const char *of, const char *text);
 
-/** There are lanes for GPUs here. NULL: nothing. */
+/** There are lanes for GPUs here: threads ask from now on. NULL: does nothing. */
 void ferry_priority_need(struct ferry_priority *priority);
 
 /** The calling thread asks if it is needed, once: *asked is false at first. NULL: it does not. */
 void ferry_priority_take(struct ferry_priority *priority, bool *asked);
 
-/** What was got, a nice value or rt: at least 8 bytes. NULL: what the calling thread has. */
+/** Prints the priority that was got, a nice value or rt: at least 8 bytes. NULL: that of the calling thread. */
 void ferry_priority_print(struct ferry_priority *priority, char *text, size_t bytes);
 
 #endif

@@ -5,7 +5,7 @@
 #include "ipc/error.h"
 
 #define DEFAULT_STAGING (16u << 20) /* where the machine does not report its cache sizes */
-/* For one rank, which sums nothing but what it scales, or by a program of its user's. */
+/* For a job of one rank, which uses staging only for a scaled sum, or by a program of its user's. */
 #define ALONE_STAGING (256u << 10)
 #define LEAST_USEFUL (1u << 20)     /* that a job is given by default; calls with less are slow */
 #define PART 4                      /* of the memory that is left an arena by default takes one, at most */
@@ -41,7 +41,7 @@ static uint64_t at_most(uint64_t a, uint64_t b)
 	return a > b ? b : a;
 }
 
-/* What a job that does not insist is given. */
+/* The staging of a job that does not insist. */
 static uint64_t fit(uint64_t wish, uint64_t limit_left, uint64_t memory_left, const struct ferry_arena_shape *shape)
 {
 	struct ferry_arena_shape fitting = *shape;
@@ -52,7 +52,7 @@ static uint64_t fit(uint64_t wish, uint64_t limit_left, uint64_t memory_left, co
 	return fitting.staging;
 }
 
-/* What the tenant has left in that domain. */
+/* The staging that the tenant has left in that domain. */
 static uint64_t left_to(const struct ferry_allowance *allowance, uint32_t domain)
 {
 	return allowance->whole - at_most(allowance->whole, allowance->used.of[domain]);

@@ -140,7 +140,7 @@ static ferryResult_t read_settings(struct ferry_router *router, const struct fer
 	return ferrySuccess;
 }
 
-/* Where the socket is, or is to be. */
+/* Names the socket's path. */
 static ferryResult_t name_socket(const struct ferry_router_options *options, char *path, size_t bytes)
 {
 	char directory[64];

@@ -47,8 +47,8 @@ ferryResult_t ferry_router_stand_by(const struct ferry_router_options *options);
 void ferry_router_drain(struct ferry_router *router);
 
 /**
- * The same, but as long as there is a job new ones are taken: ranks that are in one may be about to make another out of
- * it (ferryCommSplit). Not beside ferry_router_drain.
+ * As ferry_router_drain, but as long as there is a job new ones are taken: ranks that are in one may be about to make
+ * another out of it (ferryCommSplit). Not beside ferry_router_drain.
  */
 void ferry_router_retire(struct ferry_router *router);
 

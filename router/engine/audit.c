@@ -110,7 +110,7 @@ static bool counter_fits(uint64_t value, uint64_t seq, uint32_t most)
 	return !value || (ahead <= 0 && ahead % FERRY_PARITIES == 0 && (ahead || (uint32_t)value <= most));
 }
 
-/* What a counter says, and can say. */
+/* A counter's value and its bounds. */
 struct slices {
 	const char *verb; /* of the counter's writer or reader: "has published", "waits for" */
 	uint64_t value;

@@ -186,7 +186,7 @@ void ferry_call_fill(struct ferry_call *call, const struct ferry_call_buffers *b
  */
 bool ferry_call_puts_cross(const struct ferry_steps *steps, const struct ferry_call_buffers *buffers);
 
-/** What one step moves in a call; length 0: nothing, or it is in place. */
+/** Fills in the transfer of one step in a call; length 0: nothing to move, or it is in place. */
 void ferry_call_fill_transfer(const struct ferry_plan *plan, const struct ferry_call_buffers *buffers,
                               const struct ferry_step *step, struct ferry_transfer *transfer);
 

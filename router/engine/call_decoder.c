@@ -124,8 +124,8 @@ static ferryResult_t check_collective(const struct ferry_remote_rank *remote_ran
 }
 
 /*
- * Of a call whose stream has come to it, that a router before this one may have begun: its number, 0: it has none.
- * Named ones have theirs in the rank's own descriptor; that of a run before is over.
+ * The number of a call whose stream has come to it, and that a router before this one may have begun; 0: it has none.
+ * The number of a named call is in the rank's own descriptor; a number of an earlier run is over.
  */
 static uint64_t number_under_way(const struct ferry_remote_rank *remote_rank, const struct ferry_submission *head)
 {
@@ -260,7 +260,10 @@ static void number_again(struct ferry_remote_rank *remote_rank, struct ferry_cal
 	}
 }
 
-/* Of a job that another router has served: what was done in messages before the one whose turn it was, and in that. */
+/*
+ * For a job that another router has served: marks as done what was done of earlier messages, and of the one whose turn
+ * it was.
+ */
 static void resume_messages(const struct ferry_remote_rank *remote_rank, struct ferry_half *half,
                             enum ferry_direction direction, uint64_t passed)
 {
@@ -276,7 +279,7 @@ static void resume_messages(const struct ferry_remote_rank *remote_rank, struct 
 	}
 }
 
-/* Where another router has served the job: the call goes on where that one was. */
+/* Where another router has served the job: the call goes on where that router was. */
 static void place_messages(struct ferry_remote_rank *remote_rank, const struct ferry_submission *head,
                            struct ferry_call *call)
 {
@@ -423,7 +426,7 @@ static void complete(struct ferry_remote_rank *remote_rank, const struct ferry_s
 	ferry_wake(remote_rank->member.shared, ferry_rankset_all(remote_rank->member.shared->nranks), 0, 0);
 }
 
-/* Those between this one and the one before are over, or no graph has them any more. */
+/* The submissions between this one and the one before are over, or no graph has them any more. */
 static ferryResult_t pass_over(struct ferry_remote_rank *remote_rank, const struct ferry_submission *head)
 {
 	if (head->number <= remote_rank->number || head->number > remote_rank->recovery->number)

@@ -20,7 +20,7 @@ struct ferry_lanes_options {
 /** Opens the queues and starts the threads. Errors: the copier's, ferrySystemError; nothing is left then. */
 ferryResult_t ferry_lanes_open(struct ferry_lanes *lanes, const struct ferry_lanes_options *options);
 
-/** All members have left. */
+/** Closes the queues and ends the threads. All members have left. */
 void ferry_lanes_close(struct ferry_lanes *lanes);
 
 /**

@@ -46,7 +46,7 @@ struct ferry_member_ops {
 	ferryResult_t (*error)(struct ferry_member *member, const char **message);
 	/** Now and then, while calls are under way: whether all routers live; fails the job if not. */
 	void (*check)(struct ferry_member *member);
-	/** For how long its calls may wait. NULL: for ever. */
+	/** How long its calls may wait. NULL: for ever. */
 	struct ferry_timeout (*timeout)(struct ferry_member *member);
 	/**
 	 * The lane has waited for the router of that domain for so long, as `why` says: ends that router, so that

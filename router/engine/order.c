@@ -65,7 +65,7 @@ static uint64_t number_of(const struct ferry_member *member, struct ferry_call *
 	for (uint32_t parity = 0; parity < FERRY_PARITIES; parity++) {
 		const struct ferry_descriptor *first = &ferry_rank_line(member->shared, 0)->ring[parity];
 		uint64_t seq = atomic_load_explicit(&first->seq, memory_order_acquire);
-		/* It stays until this rank, too, has finished that call. */
+		/* The descriptor stays until this rank, too, has finished that call. */
 		if (seq > member->order.last_seq[parity] && seq % FERRY_PARITIES == parity &&
 		    atomic_load_explicit(&first->name, memory_order_relaxed) == call->name)
 			return seq;

@@ -57,7 +57,7 @@ static bool is_pushed(const struct ferry_transfer *transfer)
 	return transfer->puts && transfer->length;
 }
 
-/* What one end, and the other, says of a message. */
+/* A message as one of its ends describes it. */
 struct said {
 	uint64_t bytes;
 	uint32_t type;
@@ -86,7 +86,7 @@ static void disagree(struct ferry_lane_rank *lane_rank, const struct ferry_trans
 	char text[FERRY_MESSAGE_BYTES];
 	struct said mine = said_here(transfer);
 	bool d2h = lane_rank->direction == FERRY_DIR_D2H;
-	/* Of messages that differ, the ways may for that alone. */
+	/* If the messages differ, the ways may differ for that reason alone. */
 	bool settings = mine.bytes == theirs.bytes && mine.type == theirs.type && mine.pushed != theirs.pushed;
 	struct said sent = d2h ? mine : theirs, received = d2h ? theirs : mine;
 	snprintf(text, sizeof text,
@@ -338,7 +338,7 @@ bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_pushes *pushes, 
 	}
 	if (!transfer->issued && !message_agrees(lane_rank, transfer, slot))
 		return false;
-	/* What was pushed is there: it only takes its turn. */
+	/* Pushed data is there: the receive only takes its turn. */
 	return !ferry_copies_full(copies) &&
 	       ferry_copies_start(copies, lane_rank, call, transfer, transfer->user + start, window, pushed ? 0 : bytes,
 	                          true);

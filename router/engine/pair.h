@@ -29,7 +29,9 @@ bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_pushes *pushes, 
  */
 bool ferry_pair_waits(const struct ferry_lane_rank *lane_rank, const struct ferry_transfer *transfer);
 
-/** What such a message waits for, as far as its other end has come: "message 1, which rank 0 has not sent". */
+/**
+ * Describes what such a message waits for, as far as its other end has come: "message 1, which rank 0 has not sent".
+ */
 void ferry_pair_say_wait(const struct ferry_lane_rank *lane_rank, const struct ferry_transfer *transfer, char *text,
                          size_t bytes);
 

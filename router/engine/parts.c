@@ -72,7 +72,8 @@ static uint32_t oldest(const struct ferry_work *work, uint32_t own, uint64_t seq
 }
 
 /*
- * From the worker's own queue, or an older slice from another's; else, if it may, from the next one that has something.
+ * Claims from the worker's own queue, or an older slice from another's; else, if it may, from the next queue that has a
+ * part.
  */
 static bool claim_any(struct ferry_work *work, uint32_t worker, bool steal, uint64_t seq, uint32_t window,
                       uint32_t *slice, uint32_t *part, bool *more)

@@ -90,7 +90,7 @@ void ferry_put_targets_stop(struct ferry_member *member)
 	ferry_wake(member->shared, 0, ferry_rankset_all(member->shared->nranks), 0);
 }
 
-/* As it was made: the D2H lane may be about to ready it for a run. */
+/* By the call as it was made: the D2H lane may be about to ready it for a run. */
 static bool is_landed_in(const struct ferry_call *call)
 {
 	const struct ferry_half *half = &call->halves[FERRY_DIR_H2D];

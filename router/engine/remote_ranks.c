@@ -174,7 +174,7 @@ static bool was_alone(struct ferry_job *job, uint64_t plan_hash)
 	return alone;
 }
 
-/* What of the calls before is still asked for: which routers had work in the last one of each parity. */
+/* Restores what is still needed of earlier calls: which routers had work in the last one of each parity. */
 static void restore_order(struct ferry_job *job, struct ferry_member *member)
 {
 	const struct ferry_descriptor *latest = &ferry_member_line(member)->ring[0];
@@ -243,7 +243,7 @@ static void find_in_records(const struct ferry_remote_rank *remote_rank, struct 
 	}
 }
 
-/* Whose turn it is between this rank and that one. */
+/* Restores which message between this rank and that one has its turn. */
 static void restore_turn(struct ferry_remote_rank *remote_rank, enum ferry_direction direction, uint32_t peer)
 {
 	struct ferry_member *member = &remote_rank->member;
@@ -341,7 +341,7 @@ static ferryResult_t remote_rank_open(struct ferry_job *job, uint32_t rank, stru
 	return ferrySuccess;
 }
 
-/* Of a rank of another domain the UUID alone is known. */
+/* Only the UUID is known of a rank of another domain. */
 static bool reaches(const struct ferry_gpu *from, const struct ferry_imports *to)
 {
 	const struct ferry_gpu *gpu = ferry_imports_gpu(to);
@@ -351,7 +351,10 @@ static bool reaches(const struct ferry_gpu *from, const struct ferry_imports *to
 void ferry_remote_ranks_find_reach(struct ferry_job *job)
 {
 	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
-	/* What a router before this one has found stays: ranks have chosen by it, or do, and some may have left. */
+	/*
+	 * The reach that a router before this one has found stays: ranks have chosen by it, or are choosing, and some
+	 * may have left.
+	 */
 	bool found = atomic_load_explicit(&header->ready, memory_order_acquire);
 	for (uint32_t from = 0; from < job->shared.nranks; from++) {
 		struct ferry_gpu *mine = job->imports[from] ? ferry_imports_gpu(job->imports[from]) : NULL;
@@ -368,7 +371,10 @@ void ferry_remote_ranks_find_reach(struct ferry_job *job)
 	}
 }
 
-/* So that copy engines reach the staging: by one GPU for all, as registration is portable. It takes 0.1 ms per MiB. */
+/*
+ * Lets copy engines reach the staging: one GPU registers it for all, as registration is portable. It takes 0.1 ms per
+ * MiB.
+ */
 static ferryResult_t register_arenas(struct ferry_job *job, struct ferry_gpu *gpu)
 {
 	struct ferry_copier *copier = ferry_gpu_copier(gpu);

@@ -120,8 +120,8 @@ static bool lengths_agree(struct ferry_member *member, const struct ferry_call *
 }
 
 /*
- * What lies there is contiguous on both sides, so one copy takes all slices whose gates are open: a copy engine pauses
- * between copies. Where others pass slices on as they come, a few at a time.
+ * The slices are contiguous on both sides, so one copy takes all whose gates are open: a copy engine pauses between
+ * copies. Where other ranks forward slices, a copy takes a few at a time.
  */
 static bool issue_put(struct ferry_pushes *pushes, struct ferry_lane_rank *lane_rank, struct ferry_call *call,
                       struct ferry_transfer *transfer)

@@ -162,7 +162,10 @@ static struct blocker find_blocker(const struct ferry_lane_rank *lane_rank, cons
 	return blocker;
 }
 
-/* Of the first call that has begun, as those behind it may wait for it; else of the first one without a number. */
+/*
+ * The blocker of the first call that has begun, as later calls may wait for it; else of the first call without a
+ * number.
+ */
 static struct blocker first_blocker(const struct ferry_lane_rank *lane_rank)
 {
 	struct blocker first = {0};

@@ -10,7 +10,7 @@
 #include "ipc/publish.h"
 #include "router/copy/copy.h"
 
-/* One of them in one parity. */
+/* A step in one parity. */
 struct ferry_step {
 	const struct ferry_instr *instr;
 	struct ferry_counter *counter;

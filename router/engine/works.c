@@ -43,7 +43,7 @@ static size_t up_to_apart(size_t bytes)
 	return (bytes + FERRY_APART - 1) / FERRY_APART * FERRY_APART;
 }
 
-/* What a work needs beside itself. */
+/* The bytes that a work needs beside itself. */
 static size_t work_bytes(const struct ferry_plan *plan, const struct ferry_instr *instr, uint32_t nqueues)
 {
 	return up_to_apart(nqueues * sizeof(struct ferry_queue) + plan->window * sizeof(struct ferry_slot) +

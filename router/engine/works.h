@@ -33,7 +33,7 @@ struct ferry_slot {
 	_Alignas(FERRY_APART / 2) _Atomic uint32_t done;
 };
 
-/* One of them in one parity. */
+/* A work in one parity. */
 struct ferry_work {
 	const struct ferry_instr *instr;
 	struct ferry_counter *counter;

@@ -189,7 +189,7 @@ static void close_departed(struct ferry_jobs *jobs, struct ferry_job *job)
 	}
 }
 
-/* All have come: the job goes on. */
+/* All ranks have come: the job goes on. */
 static void serve(struct ferry_jobs *jobs, struct ferry_job *job)
 {
 	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;

@@ -32,7 +32,7 @@ struct ferry_gpus {
 	void (*lost)(struct ferry_gpus *gpus, const uint8_t *uuid, const char *why);
 };
 
-/** What a GPU has mapped for this process. */
+/** Memory that a GPU has mapped for this process. */
 struct ferry_mapping {
 	char *address;
 	uint64_t bytes;
@@ -50,7 +50,10 @@ ferryResult_t ferry_gpus_hold(struct ferry_gpus *gpus, const uint8_t *uuid, stru
 /** Whether copies of the first can go straight into the memory of the second. Any thread that holds both. */
 bool ferry_gpu_reaches(const struct ferry_gpu *from, const struct ferry_gpu *to);
 
-/** The same, to the GPU of that UUID, of which this process need have no context. False where it does not see it. */
+/**
+ * As ferry_gpu_reaches, for the GPU of that UUID, on which this process needs no context. False where it does not see
+ * it.
+ */
 bool ferry_gpu_reaches_uuid(const struct ferry_gpu *from, const uint8_t *uuid);
 
 /**

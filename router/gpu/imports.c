@@ -194,7 +194,7 @@ static bool withdraw(struct ferry_imports *imports, struct ferry_import *import)
 	struct ferry_export_cell *cell = &imports->cells[import->index];
 	atomic_store_explicit(&cell->mapped, FERRY_EXPORT_LEAVING, memory_order_relaxed);
 	ferry_full_fence();
-	/* Not what idle_for saw: the rank may have stored another number since, and then it is to find this mapped. */
+	/* A new load: the rank may have stored another number since idle_for, and must then find this mapped. */
 	if (atomic_load_explicit(&cell->used, memory_order_relaxed) <= last_ended(imports))
 		return true;
 	say_mapped(imports, import->index, import->generation);
@@ -405,7 +405,7 @@ static ferryResult_t check(const struct ferry_imports *imports, const struct fer
 	return ferrySuccess;
 }
 
-/* For each of the other GPUs, in their order. */
+/* Maps it for each of the other GPUs, in their order. */
 static ferryResult_t map_put_targets(const struct ferry_imports *imports, const struct ferry_exported *exported,
                                      const int *descriptors, struct ferry_put_target_map **mapped)
 {

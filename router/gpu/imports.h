@@ -109,7 +109,10 @@ struct ferry_imports {
 	_Atomic(const _Atomic uint64_t *) over;
 };
 
-/** For a rank that attaches with that GPU, or a foreign rank. The cells stay until it is abandoned. */
+/**
+ * Initializes the table of a rank that attaches with that GPU, or of a foreign rank. The cells stay until it is
+ * abandoned.
+ */
 void ferry_imports_init(struct ferry_imports *imports, uint32_t rank, const uint8_t *uuid,
                         struct ferry_export_cell *cells, bool foreign_rank);
 

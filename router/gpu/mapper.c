@@ -381,8 +381,10 @@ static void start_imports(struct ferry_mapped_rank *rank, struct ferry_job *job,
 	                                  (size_t)message->rank * FERRY_MOST_EXPORTS;
 	ferry_imports_init(&rank->imports, message->rank, message->gpu, cells, foreign_rank);
 	if (job->imported_arena) {
-		/* What the router before this one had mapped. Before the rank is answered, which exports again what it
-		 * needs. */
+		/*
+		 * Clears what the router before this one had mapped, before the rank is answered: the rank exports
+		 * again what it needs.
+		 */
 		for (uint32_t i = 0; i < FERRY_MOST_EXPORTS; i++)
 			atomic_store_explicit(&cells[i].mapped, 0, memory_order_relaxed);
 		ferry_imports_await_others(&rank->imports);

@@ -35,8 +35,8 @@ static inline void ferry_keep_cached(const char *lines, size_t bytes)
 }
 
 /**
- * The same for a sixteenth of the `bytes` that have arrived in a slot, another sixteenth each lap. What lies behind
- * them is left alone: the slots of alltoallv may be far longer than its messages.
+ * As ferry_keep_cached for a sixteenth of the `bytes` that have arrived in a slot, another sixteenth each lap. Bytes
+ * behind them are not touched: the slots of alltoallv may be far longer than its messages.
  */
 static inline void ferry_keep_part(const char *slot, uint64_t bytes, uint64_t lap)
 {

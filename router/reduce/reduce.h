@@ -41,7 +41,7 @@ struct ferry_reduction {
 void ferry_reduce(void *destination, const void *const *sources, uint32_t nsources, size_t elements,
                   const struct ferry_reduction *reduction);
 
-/** The same by one target, for tests. Returns ferryInvalidUsage where this CPU or build lacks it. */
+/** As ferry_reduce, by one target, for tests. Returns ferryInvalidUsage where this CPU or build lacks it. */
 ferryResult_t ferry_reduce_on(enum ferry_target target, void *destination, const void *const *sources,
                               uint32_t nsources, size_t elements, const struct ferry_reduction *reduction);
 
