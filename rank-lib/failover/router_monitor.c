@@ -151,7 +151,7 @@ static void *router_monitor_main(void *argument)
 	bool looks = false;
 	uint64_t watched_ns = 0;
 	(void)argument;
-	prctl(PR_SET_NAME, "ferry-keeper");
+	prctl(PR_SET_NAME, "ferry-monitor");
 	pthread_mutex_lock(&lock);
 	while (1) {
 		nfds_t count;

@@ -159,7 +159,7 @@ ferryResult_t ferry_job_thread_start(struct ferry_job *job, struct ferry_workers
 {
 	struct ferry_job_thread *job_thread = calloc(1, sizeof *job_thread);
 	if (!job_thread)
-		return ferry_fail(ferrySystemError, "no memory for a job's attendant");
+		return ferry_fail(ferrySystemError, "no memory for a job's thread");
 	job_thread->workers = workers;
 	job_thread->lock = lock;
 	job->job_thread = job_thread;

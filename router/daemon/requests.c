@@ -18,7 +18,7 @@ static ferryResult_t check_foreign_rank(const struct ferry_jobs *jobs, const str
 {
 	if (!(message->flags & FERRY_ATTACH_LANDS) || message->domain != jobs->domain)
 		return ferrySuccess;
-	return ferry_fail(ferryInvalidArgument, "rank %u is no guest in its own domain %u", message->rank,
+	return ferry_fail(ferryInvalidArgument, "rank %u is no foreign rank in its own domain %u", message->rank,
 	                  jobs->domain);
 }
 

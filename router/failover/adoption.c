@@ -245,7 +245,7 @@ static void go_on(struct ferry_jobs *jobs, struct ferry_job *job)
 	}
 	if (!atomic_load_explicit(&job->opened, memory_order_acquire))
 		return;
-	ferry_debug_takeover(job->adoption->since_ns, "router %u: its attendant is ready to move data", jobs->domain);
+	ferry_debug_takeover(job->adoption->since_ns, "router %u: its thread is ready to move data", jobs->domain);
 	serve(jobs, job);
 }
 

@@ -47,7 +47,7 @@ static int keepers(void)
 		char path[300], name[32] = "";
 		snprintf(path, sizeof path, "/proc/self/task/%s/comm", entry->d_name);
 		FILE *file = fopen(path, "r");
-		count += file && fgets(name, sizeof name, file) && !strcmp(name, "ferry-keeper\n");
+		count += file && fgets(name, sizeof name, file) && !strcmp(name, "ferry-monitor\n");
 		if (file)
 			fclose(file);
 	}

@@ -155,7 +155,7 @@ static void each_step_of_a_takeover_is_told(void **state)
 	                                      "rank 0, domain 0: handed over: 1 plans, 2 exports, ",
 	                                      "rank 0, domain 0: that router serves\n", NULL};
 	static const char *const of_router[] = {"router 0: rank 0 is here\n", "router 0: rank 0 has handed over all\n",
-	                                        "router 0: its attendant is ready to move data\n",
+	                                        "router 0: its thread is ready to move data\n",
 	                                        "router 0: serves the job of 2 ranks\n", NULL};
 	static const char *const *const steps[] = {of_rank, of_router};
 	char said[16384];
