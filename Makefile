@@ -4,6 +4,8 @@
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 # Suites wait more than they compute.
 TEST_JOBS ?= $(shell echo $$((3 * $(JOBS))))
+# Under the sanitizers suites compute rather than wait.
+SANITIZER_JOBS ?= $(shell echo $$(($(JOBS) + 1)))
 # Where an ordinary user may write, too.
 PREFIX ?= $(if $(filter 0,$(shell id -u)),/usr/local,$(HOME)/.local)
 DESTDIR ?=
@@ -51,12 +53,12 @@ debug: setup ## build without optimization into build-debug/
 asan: setup ## every suite once under AddressSanitizer and UndefinedBehaviorSanitizer, in build-asan/
 	@cmake --preset asan --log-level=NOTICE
 	@cmake --build --preset asan -j $(JOBS)
-	ctest --preset asan -j $(TEST_JOBS)
+	ctest --preset asan -j $(SANITIZER_JOBS)
 
 tsan: setup ## the tests of ipc, engine and lanes under ThreadSanitizer, in build-tsan/
 	@cmake --preset tsan --log-level=NOTICE
 	@cmake --build --preset tsan -j $(JOBS)
-	start=$$(scripts/tsan-prefix) && $$start ctest --preset tsan -j $(TEST_JOBS)
+	start=$$(scripts/tsan-prefix) && $$start ctest --preset tsan -j $(SANITIZER_JOBS)
 
 fuzz: ## libFuzzer over programs, plans, messages, submissions and names, FUZZ_SECONDS (60) each, in build-fuzz/
 	@scripts/setup fuzz
