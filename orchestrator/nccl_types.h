@@ -2,7 +2,7 @@
 /**
  * NCCL's types as far as its callers' and its own binary interface need them, so that Ferry builds without nccl.h and
  * CUDA. Structs that Ferry only passes on are opaque: a newer NCCL may have more fields. Not to be included beside
- * nccl.h; tests/nccl_values.c compares the two.
+ * nccl.h; tests/nccl/nccl_values.c compares the two.
  */
 #ifndef FERRY_ORCHESTRATOR_NCCL_TYPES_H
 #define FERRY_ORCHESTRATOR_NCCL_TYPES_H
