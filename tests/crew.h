@@ -2,7 +2,8 @@
 /**
  * Ranks on host devices in processes of their own, which do as they are told over a socket; for suites in which ranks
  * and routers are stopped and killed. A member of the crew has a number that stays, whatever rank it is; its input to a
- * sum is 1 << number, so that a sum says who was in it. Routers are processes too (tests/fake_cuda/routers.h).
+ * sum is 1 << number, so that a sum says which members were in it. Routers are processes too
+ * (tests/fake_cuda/routers.h).
  */
 #ifndef FERRY_TESTS_CREW_H
 #define FERRY_TESTS_CREW_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Who owns memory that others import: a child process over the double of the driver, which allocates, exports and frees
- * as it is told. Byte k * PIECE of what it owns is k + 1.
+ * The owner of memory that others import: a child process over the double of the driver, which allocates, exports and
+ * frees as it is told. Byte k * PIECE of what it owns is k + 1.
  */
 #ifndef FERRY_TESTS_OWNER_H
 #define FERRY_TESTS_OWNER_H

@@ -86,7 +86,7 @@ void judge(void *argument)
 	const struct what *what = mine->what;
 	size_t received = blocks_received(what, mine->rank);
 	if (mine->late_ms)
-		doze(mine->late_ms); /* who is early shows */
+		doze(mine->late_ms); /* a rank that goes on too early shows */
 	for (size_t block = 0; block < received; block++) {
 		const unsigned char *there = seen(mine->receive) + block * what->bytes;
 		int from = source_of(what, mine->rank, block);

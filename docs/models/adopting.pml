@@ -2,13 +2,13 @@
 /*
  * How a successor comes to a job: two ranks, a router, and two successors of which the first may die as well, at any
  * step. Routers ask nobody: what they know of a job its ranks have handed over. A rank sees its connection end, waits
- * until the router has exited, connects to whoever listens by then, says ADOPT, repeats what it had asked for and what
- * it had given, and says ADOPTED. The successor begins when all have said so that have not left. A router listens when
- * the one before has no socket any more, though that may not have exited: DMA of it goes on.
+ * until the router has exited, connects to the router that listens by then, says ADOPT, repeats what it had asked for
+ * and what it had given, and says ADOPTED. The successor begins when all have said so that have not left. A router
+ * listens when the one before has no socket any more, though that may not have exited: DMA of it goes on.
  *
  * Rank 0 gives a plan, both make a call that needs it, rank 1 leaves when that is over, rank 0 when it has given
- * another. Rank 1 may be killed at any time, which is to fail the job and nothing else. Who leaves beside a router that
- * is dead says so in the arena itself.
+ * another. Rank 1 may be killed at any time, which is to fail the job and nothing else. A rank that leaves beside a
+ * dead router says so in the arena itself.
  *
  * Checked: a router begins when all before it have exited, with all plans; the job fails only where a rank was killed;
  * nobody waits for ever, so either the call is over and both have left, or the job has failed.
@@ -21,8 +21,8 @@
  *   -DWAIT_FOR_LEFT     it waits for ranks that have left, too
  *   -DNO_REPEAT         a request that was not answered is not made again
  *   -DHAND_OVER_ONCE    what another router has answered is not handed over
- *   -DANSWER_FIRST      a router answers who leaves, then says in the arena that it has left
- *   -DLEAVE_SILENTLY    who leaves beside a dead router says nothing in the arena
+ *   -DANSWER_FIRST      a router answers a rank that leaves, then says in the arena that it has left
+ *   -DLEAVE_SILENTLY    a rank that leaves beside a dead router says nothing in the arena
  */
 #define ROUTERS 3
 #define ADOPT 1
@@ -235,7 +235,7 @@ end:		do
 		:: atomic { arrived[0] && to[0] == me && closed[0] && !left[0] && !failed -> failed = true }
 		:: atomic { arrived[1] && to[1] == me && closed[1] && !left[1] && !failed -> failed = true }
 #ifndef NO_WATCH
-		/* who has not come */
+		/* ranks that have not come */
 #ifdef LEFT_READ_FIRST
 		:: !arrived[0] && !left[0] && !failed && !ready -> lose(0)
 		:: !arrived[1] && !left[1] && !failed && !ready -> lose(1)

@@ -14,10 +14,10 @@
  *
  * Each of these breaks it, as scripts/check-models shows:
  *   -DLET_GO_LATER    the successor says that it has let go of the rank when it serves, not when the rank leaves
- *   -DCLOSE_SILENTLY  it says so to who asks, not where the connection closes
- *   -DOPEN_ALL        lanes are opened for who has only come with ADOPT, too
- *   -DKEEP_LEAVERS    who has left by the time the router serves is not looked for then
- *   -DTAKE_LATE       who comes when lanes are being opened is taken
+ *   -DCLOSE_SILENTLY  it says so to a rank that asks, not where the connection closes
+ *   -DOPEN_ALL        lanes are opened for a rank that has only come with ADOPT, too
+ *   -DKEEP_LEAVERS    the router does not look, when it serves, for ranks that have left
+ *   -DTAKE_LATE       a rank that comes when lanes are being opened is taken
  *   -DFAIL_REFUSED    a rank that has left takes a router's refusal for the end of its job
  *   -DGIVE_UP_FIRST   the keeper's work is ended before it is said that the rank has left
  */
@@ -164,7 +164,7 @@ inline say_let_go(d)
 #endif
 }
 
-/* Whom it serves: the reaper ends its lanes. */
+/* The rank that it serves: the reaper ends its lanes. */
 inline end_lanes(d)
 {
 	lanes[d] = false;

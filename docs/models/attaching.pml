@@ -15,7 +15,7 @@
  *   -DKEEP_EACH     rank 0 keeps an arena, has its router made ready, and goes on to the next
  *   -DHAND_OVER     a rank hands over an arena that is kept, though not all are
  *   -DGIVE_UP_LATE  a rank looks whether an arena is kept, and gives it up after that
- *   -DREADY_ONCE    who hands over says nothing to make a router ready: READY alone does
+ *   -DREADY_ONCE    a rank that hands over does not make a router ready: READY alone does
  */
 #define DOMAINS 2
 #define ARENAS 3 /* of a domain: one for each of its routers, at most */
@@ -31,8 +31,8 @@
 byte fate[DOMAINS * ARENAS], attached[DOMAINS * ARENAS];
 bool ready[DOMAINS * ARENAS];
 
-/* The routers: which one lives in a domain, whose arena it has + 1, who has answered and is not counted yet; who has
- * handed over; and the other domain's arena that it was given + 1. */
+/* The routers: which one lives in a domain, whose arena it has + 1, the ranks that it has answered and not counted yet;
+ * the ranks that have handed over; and the other domain's arena that it was given + 1. */
 byte lives[DOMAINS], has[DOMAINS], uncounted[DOMAINS], come[DOMAINS], given[DOMAINS];
 bool adopts[DOMAINS];
 

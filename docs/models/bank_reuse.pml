@@ -11,7 +11,7 @@
  *
  * Bytes move in two steps, so an overlap of a reader and a writer is seen. Each of these breaks it, as
  * scripts/check-models shows:
- *   -DNO_WAIT_FOR_RANKS    a rank starts call n when the router has finished call n-1, whoever else has not
+ *   -DNO_WAIT_FOR_RANKS    a rank starts call n when the router has finished call n-1, though other ranks have not
  *   -DNO_WAIT_FOR_ROUTER   a rank starts call n when the ranks have finished call n-1
  *   -DNO_TAG               a counter is not tied to its call
  *   -DNO_SECOND_LOOK       a router takes the descriptors that it copied without looking whether they changed meanwhile

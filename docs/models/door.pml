@@ -4,7 +4,7 @@
  * so `ready`, until the job has failed and its owner has shut the door; then the owner's stream goes on, and the memory
  * is the application's.
  *
- * Who puts sets its bit, looks whether the door is shut, puts, takes the bit away, and rings the owner's lanes if the
+ * The sender sets its bit, looks whether the door is shut, puts, takes the bit away, and rings the owner's lanes if the
  * door has been shut meanwhile. Its process may be killed in the middle of a copy: its sockets close first, the copy
  * comes to its end, and then the process has ended, with the bit still set. The owner shuts the door, and waits until
  * there is no bit but those of processes that have ended. It sleeps after a look that found one; nothing rings for an
@@ -14,12 +14,12 @@
  * goes on or ends in memory that is not the call's; the owner does not sleep for ever.
  *
  * Each of these breaks it, as scripts/check-models shows:
- *   -DNO_PUTTER_FENCE  who puts looks whether it is shut before its bit is visible
+ *   -DNO_PUTTER_FENCE  the sender looks whether it is shut before its bit is visible
  *   -DNO_OWNER_FENCE   the owner looks for bits before `shut` is visible
- *   -DLATE_BIT         who puts looks first, and sets its bit then
+ *   -DLATE_BIT         the sender looks first, and sets its bit then
  *   -DEARLY_LEAVE      it takes its bit away with the copy under way
  *   -DNO_SHUT          the owner waits until there is no bit, and shuts nothing
- *   -DNO_LEAVE_FENCE   who has put looks for the owner before it is visible that its bit is gone
+ *   -DNO_LEAVE_FENCE   the sender looks for the owner before it is visible that its bit is gone
  *   -DNO_RING          it rings nobody
  *   -DBY_SOCKET        the owner takes a process for ended whose sockets have closed
  *   -DNO_ENDS          it waits for the bits of processes that have ended, too

@@ -13,13 +13,13 @@
  * nobody is putting any more the router says that it has let go: the stream goes on, and the buffer is the
  * application's.
  *
- * Checked: no copy begins, goes on or ends while the buffer is not ready; whoever shuts the table comes to the end;
- * rank 0's lane lets go of what it took.
+ * Checked: no copy begins, goes on or ends while the buffer is not ready; the router that shuts the table comes to its
+ * end; rank 0's lane lets go of what it took.
  *
  * Each of these breaks it, as scripts/check-models shows:
  *   -DNO_AGREEMENT   rank 0 puts as soon as its own stream has reached the call
  *   -DEARLY_PUBLISH  it publishes before the copy has ended
- *   -DNO_SHUT        the router lets go of a rank whose lanes are over, whoever puts into its memory
+ *   -DNO_SHUT        the router lets go of a rank whose lanes are over, though a lane still puts into its memory
  *   -DNO_LOCK        rank 0 looks whether the table is shut, and counts itself in later
  *   -DEARLY_RELEASE  it counts itself out when the job has failed, with the copy under way
  *   -DKEPT           it does not count itself out when the job has failed

@@ -24,7 +24,7 @@
  *   -DBY_SOCKET      rank 1's keeper takes a router for ended whose connection has closed
  *   -DNO_ENDED       it does not say that the router has ended
  *   -DNO_SHUT        rank 0's router lets go of rank 1 without shutting the table
- *   -DNO_QUIET       it shuts the table and does not wait for who puts
+ *   -DNO_QUIET       it shuts the table and does not wait for lanes that put
  *   -DBY_TAKEN       rank 1's router says that calls are over which it has only taken
  *   -DNO_LOOK        rank 1 does not look whether the buffer is still mapped
  *   -DNO_HOLD        rank 0's lane does not hold what it puts into
@@ -174,7 +174,7 @@ proctype pusher()
 /* Rank 0's router: maps, forgets what is idle, and ends rank 1's part. */
 proctype mapper()
 {
-	byte looks; /* bounded, so that who waits in vain is found */
+	byte looks; /* bounded, so that a process that waits in vain is found */
 end:	do
 	:: closed -> break
 	:: finished -> break

@@ -11,9 +11,9 @@
  *
  * Each of these breaks it, as scripts/check-models shows:
  *   -DEARLY_BIT    a rank's bit is set before its lanes have stored their last
- *   -DNO_PATIENCE  the job is ended though ranks are in calls that who has left took part in
- *   -DNO_LOOK      nobody looks who has left
- *   -DFOR_ANY      calls that any, not each, of those who have left has finished are waited for
+ *   -DNO_PATIENCE  the job is ended though ranks are in calls that a departed rank took part in
+ *   -DNO_LOOK      nobody looks for departed ranks
+ *   -DFOR_ANY      calls that any, not each, of the departed ranks has finished are waited for
  */
 #define RANKS 3
 #define CALLS 2
@@ -34,7 +34,7 @@ bool failed;
 #define COMPLETES(c) (makes[0] >= c && makes[1] >= c && makes[2] >= c && !DROPPED(c))
 #define MAY_FINISH(rank, c) (SUBMITTED(c) && !(DROPPED(c) && rank != 1))
 
-/* ferry_leavers, and for who has left, `l` as bits: ferry_departed_are_over. */
+/* ferry_departed; with the departed ranks in `l`, as bits: ferry_departed_are_over. */
 #define LEAVERS (gone[0] + 2 * gone[1] + 4 * gone[2])
 #define HAS(l, rank) (((l) >> (rank)) & 1)
 #define LATER(x, y, bank) (finished[BANK(x, bank)] >= finished[BANK(y, bank)])

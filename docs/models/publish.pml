@@ -4,7 +4,7 @@
  * them in any order, and publish whole slices in order. Two workers, two queues with a part of each slice, one bank,
  * several calls: every slice is published, under its own call's number, and every call ends once.
  *
- * `publishing` is held by one worker at a time; another that finishes a slice meanwhile leaves it to the holder, who
+ * `publishing` is held by one worker at a time; another that finishes a slice meanwhile leaves it to the holder, which
  * looks once more after it let go. A worker can be put aside between finishing its part and coming to publish, and
  * others publish for it: so a call ends when the last worker has come out of publish, not when the last slice is
  * published. Else the next call of the bank begins, and the late worker spoils it. A worker tells of several parts at

@@ -6,7 +6,7 @@
  * NCCL's alone, and all of them at LAPS. Another communicator has other cells and shares nothing.
  *
  * Checked: all ranks that have made a call have made it alike; a split is made by all or none, so a rank that did not
- * look had no split to find; nobody waits, whoever has died or never joins.
+ * look had no split to find; nobody waits, whichever rank has died or never joins.
  *
  * Each of these breaks it, as scripts/check-models shows:
  *   -DNO_JOIN      a rank seals a split though not all have joined

@@ -3,8 +3,8 @@
  * A router that moves a rank's data dies, at any step, and a successor goes on, which may die as well. The rank has two
  * streams, each with a word of its own (words.pml), whose calls are in one bank: word A has two, word B one. A call
  * sends slices from the stream's buffer through a window; the rank itself and another rank take them, the latter with
- * lanes of its own, which live on. In a half of all runs calls are captured: who they are is told by word and `done`,
- * and their number by the descriptor. In the other half numbers were given when the calls were made.
+ * lanes of its own, which live on. In a half of all runs calls are captured: word and `done` tell which they are, and
+ * the descriptor tells their number. In the other half numbers were given when the calls were made.
  *
  * Copies are under way until the router has exited, and land at any time until then; to be killed is not to have
  * exited. A router that is only slow is one that is killed late: nobody adopts before it has exited, whatever made him

@@ -2,11 +2,11 @@
 /*
  * A router that pushes into memory of a rank of another domain, its guest, dies at any step, and a successor goes on,
  * which may die as well. The guest's own router lives: so its calls end, and its memory is freed, while the successor
- * waits for others to come. The guest names one buffer in call after call: `used`, then who has it mapped, in the cell
- * of the router that pushes (exports.pml has the fences and the table's lock). It holds what it has exported for the
- * next router, until its calls are over (rank-lib/failover/journal.h). Its keeper hands that over to the successor, and
- * then the link leads there; who has something to export waits for that. The successor keeps what it is given until all
- * ranks have come, and maps it then (router/imports.h).
+ * waits for others to come. The guest names one buffer in call after call: `used`, then whether it is mapped, in the
+ * cell of the router that pushes (exports.pml has the fences and the table's lock). It holds what it has exported for
+ * the next router, until its calls are over (rank-lib/failover/journal.h). Its keeper hands that over to the successor,
+ * and then the link leads there; a guest with something to export waits for that. The successor keeps what it is given
+ * until all ranks have come, and maps it then (router/imports.h).
  *
  * Memory is freed by a program that asks nobody: no call names it any more, so no router need have it, and none can map
  * it from then on. Other memory takes the next generation. takeover_puts.pml has the copies themselves.
@@ -18,7 +18,7 @@
  *   -DNOTHING_GIVEN  the guest says that it is there, and not what it has exported
  *   -DKEEP_CELLS     the successor leaves in the cells what the router before it had mapped
  *   -DGIVE_FIRST     the keeper looks what calls name before the successor has wiped the cells
- *   -DHOLD_LAST      who names a buffer holds it when it has looked who has it mapped, and does not look again
+ *   -DHOLD_LAST      the guest looks whether a buffer is mapped, holds it, and does not look again
  *   -DOPEN_LATE      a guest may export when all ranks have come, as where a job begins
  *   -DPUSH_FIRST     lanes push before what was kept is mapped
  *   -DALL_NEEDED     what cannot be mapped ends the job
@@ -64,7 +64,7 @@ inline await_answer()
 	fi
 }
 
-/* The keeper asks when the link leads nowhere, who names a buffer by the link. */
+/* The router monitor asks when the link leads nowhere; a call that names a buffer asks by the link. */
 inline ask(what, generation)
 {
 	atomic { asked = what; subject = generation; to = next }

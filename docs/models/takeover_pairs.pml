@@ -62,7 +62,7 @@ inline land(e, s)
 	atomic {
 		if
 		:: e == UP ->
-			/* whoever copies again what is not published writes the same */
+			/* a successor that copies again what is not published writes the same */
 			assert(!OVER(UP, s / 2));
 			slots[at] = s
 		:: else ->

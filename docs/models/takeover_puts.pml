@@ -4,7 +4,8 @@
  * place of three ranks: 0 and 1 swap what they have, and 1 passes on to 2 what comes from 0, slice by slice. So a push
  * writes straight into memory that its rank has back as soon as its stream goes on, and may read what another push has
  * written. A rank's end of a call is one step here, behind which its buffers are gone; takeover.pml has its stores. A
- * descriptor is marked as being replaced before it is written, and is written again by who takes the call up again.
+ * descriptor is marked as being replaced before it is written, and is written again by the router that replays the
+ * call.
  *
  * 0 and 1 push from a copy of what they had, as the other writes over that; their streams make it, before they say that
  * they have come to the call.

@@ -63,7 +63,7 @@ byte ended;                         /* workers, when it has been killed */
 #define CLAIMABLE(call) (running == call && claimed < SLICES && claimed < HAS(sum, call) + WINDOW && \
                          GATE(call, claimed))
 
-/* publish.pml has the lock, and who is late. */
+/* publish.pml has the lock, and late workers. */
 inline publish()
 {
 #ifdef FINISH_FIRST

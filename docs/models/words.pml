@@ -8,8 +8,8 @@
  * Word A: a stream with several calls. Word C: a captured call, replayed, then forgotten; then the line is another
  * communicator's, with a router of its own (`other`). The job may fail at any moment: the D2H lane, and nobody else,
  * then puts back every word that becomes 1, unless a call is under way on it, whose halves give up. The router may die
- * at any moment: the rank's keeper puts words back instead. Whoever puts a word back also answers when it is to be
- * forgotten.
+ * at any moment: the rank's keeper puts words back instead. The thread that puts a word back also answers when it is to
+ * be forgotten.
  *
  * Checked: a call begins once, while its stream waits for it; no stream goes on while a living router copies for it,
  * nor before its copies are made unless the job has failed or its router is dead; no stream waits for ever; whatever
@@ -28,7 +28,7 @@
  *   -DNO_KEEPER           nobody puts back the words of a router that is dead
  *   -DNO_ANSWER           a line is used again before somebody has answered that it is forgotten
  *   -DEARLY_ANSWER        the router answers while a call is released and not counted yet
- *   -DANSWER_OF_THE_DEAD  who wants a line forgotten waits for the router, be it dead
+ *   -DANSWER_OF_THE_DEAD  a rank that wants a line forgotten waits for the router, be it dead
  */
 #ifndef CALLS
 #define CALLS 3
@@ -270,7 +270,7 @@ proctype capturer()
 	submit(CAPTURE);
 	if
 	:: replays == REPLAYS ->
-		(idle); /* who owns the graph destroys it when no replay is under way */
+		(idle); /* the owner of the graph destroys it when no replay is under way */
 		wanted = true;
 		submit(FORGET);
 #ifndef NO_ANSWER

@@ -210,7 +210,7 @@ static const char *program_file(const char *text)
 	return name;
 }
 
-/* Before any rank starts: it would give wrong data, or wait for ever for who has no part in it. */
+/* Before any rank starts: it would give wrong data, or wait for ever for a rank that has no part in it. */
 static void a_program_of_other_calls_is_refused(void **state)
 {
 	(void)state;
@@ -405,7 +405,7 @@ static void fewer_cpus_than_ranks_and_routers_are_told_of_once(void **state)
 	assert_int_equal(alone, 0);
 }
 
-/* As launchers do: whoever looked at one rank's CPUs alone would find two ranks on one. */
+/* As launchers do: a look at one rank's CPUs alone would find two ranks on one. */
 static void ranks_that_have_a_cpu_each_are_no_crowd(void **state)
 {
 	(void)state;
@@ -477,8 +477,7 @@ static void cpu_shows_how_many_workers_had_work(void **state)
 	cJSON_Delete(rows);
 }
 
-/* Answers whoever asks as a router does that is at work: for each look at it, a second of calls and half of one of work
- * more. */
+/* Answers every client as a busy router does: for each look at it, a second of calls and half of one of work more. */
 static void be_a_busy_router(int listener)
 {
 	struct ferry_attach_message message;
@@ -498,7 +497,7 @@ static void be_a_busy_router(int listener)
 	}
 }
 
-/* The router of the user's other jobs, who were not asked to be part of this. */
+/* The router of the user's other jobs, which are no part of this run. */
 static void workers_that_work_for_others_are_not_counted(void **state)
 {
 	(void)state;

@@ -124,7 +124,7 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 	return refused;
 }
 
-/* Whoever has retained it releases it all the same. */
+/* Destroys it, however often it is retained. */
 CUresult cuDevicePrimaryCtxReset(CUdevice device)
 {
 	CUcontext context;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What the parts of the double share. device.c: devices, and who may call what; context.c: their contexts; machine.c:
- * what processes share of a GPU; memory.c: regions; pointer.c: what is told of an address; ipc.c: memory of other
- * processes; vmm.c: addresses and memory apart; stream.c: streams and the threads that run them; operation.c: what
- * streams do; module.c: the one kernel that is loaded; event.c; capture.c: what goes into a graph; graph.c: graphs,
- * launches and user objects.
+ * What the parts of the double share. device.c: devices, and which calls are legal; context.c: their contexts;
+ * machine.c: what processes share of a GPU; memory.c: regions; pointer.c: what is told of an address; ipc.c: memory of
+ * other processes; vmm.c: addresses and memory apart; stream.c: streams and the threads that run them; operation.c:
+ * what streams do; module.c: the one kernel that is loaded; event.c; capture.c: what goes into a graph; graph.c:
+ * graphs, launches and user objects.
  *
  * Handles are slots of static arrays that are used once, so a stale handle is always told. Memory and handles change
  * under the one lock for writing; to look something up it is held for reading, which orders no two readers: the
- * threads' sanitizer still sees races between those whom only Ferry's own words order.
+ * threads' sanitizer still sees races between those that only Ferry's own flags order.
  */
 #ifndef FERRY_TESTS_FAKE_H
 #define FERRY_TESTS_FAKE_H

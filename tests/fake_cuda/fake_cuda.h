@@ -14,17 +14,17 @@
  * - both sides of a copy, and a word that is written or waited for, must be whole inside one allocation, when the call
  * is made and when the stream comes to it (then: CUDA_ERROR_ILLEGAL_ADDRESS, and nothing works on that device any
  * more);
- * - forgetting memory (cuMemFree, cuMemHostUnregister) waits for the device, and holds up whoever gives work to it
- * meanwhile;
+ * - forgetting memory (cuMemFree, cuMemHostUnregister) waits for the device, and holds up threads that give work to
+ * it meanwhile;
  * - a user object's destructor that calls the driver is refused and counted;
  * - so is a stream of a context that is gone, and a copy that names memory of another process that was closed.
  *
  * Processes share GPUs: memory is opened in others by CUDA IPC (a mapping per context) and by descriptors (cuMemCreate
  * and its like; nothing of those waits for streams), outlives its owner there, and counts as in use (cuMemGetInfo)
  * until the last one lets it go. Memory comes to lie where freed memory of its size was last, with another
- * CU_POINTER_ATTRIBUTE_BUFFER_ID. Who retains no context of a device any more loses all that was made in it. A kernel
- * of the product runs if it is `ferry_wait`, whose parameter is the address of a 32-bit word: it waits until that is 0,
- * and holds no other stream up.
+ * CU_POINTER_ATTRIBUTE_BUFFER_ID. A process that retains no context of a device any more loses all that was made in it.
+ * A kernel of the product runs if it is `ferry_wait`, whose parameter is the address of a 32-bit word: it waits until
+ * that is 0, and holds no other stream up.
  *
  * Environment, read by cuInit:
  * - FAKE_CUDA_DEVICES (4), CUDA_VISIBLE_DEVICES (numbers and UUIDs);

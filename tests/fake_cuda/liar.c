@@ -18,7 +18,7 @@
 
 static const int devices[] = {0, 1};
 
-/* ---- who plays by the rules ---- */
+/* ---- the honest job ---- */
 
 static struct gang healthy;
 static struct place places[MOST_PLACES];
@@ -49,7 +49,7 @@ int others_stop(void **state)
 	return no_misuse(state);
 }
 
-/* ---- who does not ---- */
+/* ---- the lying job ---- */
 
 int liar_make_flags(size_t bytes, int seals)
 {

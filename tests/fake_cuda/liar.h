@@ -74,7 +74,7 @@ bool is_over(const struct liar *liar);
 /** The call ends, and the job has not failed. */
 void must_end(const struct liar *liar);
 
-/** Setup and teardown of a test: who plays by the rules. others_run_on: they make a call more, in the same router. */
+/** Setup and teardown of a test: the honest job. others_run_on: it makes one call more, in the same router. */
 int others_start(void **state);
 int others_stop(void **state);
 void others_run_on(void);

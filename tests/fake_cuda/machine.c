@@ -71,7 +71,7 @@ bool fake_machine_knows(int file, const char *what, int *physical, size_t *bytes
 struct tally {
 	int physical;
 	size_t bytes;
-	ino_t *seen; /* each file once, whoever has it open */
+	ino_t *seen; /* each file once, however many have it open */
 	size_t count, capacity;
 };
 

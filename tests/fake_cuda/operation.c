@@ -112,7 +112,7 @@ static void reach_mark(struct fake_mark *mark)
 	atomic_store_explicit(&mark->reached, 1, memory_order_release);
 }
 
-/* Marks and places in streams are reached even where the device has failed: whoever waits shall be told, not hang. */
+/* Streams reach their marks and places even where the device has failed, so that threads that wait do not hang. */
 static void run_order(const struct fake_operation *operation)
 {
 	unsigned turn = 0;

@@ -293,7 +293,7 @@ int rank_process_main(int channel)
 	return 0;
 }
 
-/* ---- who orders ---- */
+/* ---- the test that orders ---- */
 
 static void set_variables(const char *variables)
 {

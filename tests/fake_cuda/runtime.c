@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A little of the CUDA runtime over the double of the driver: libcudart.so.13, whose symbols have a version as the real
- * one's, and which takes the driver's functions out of the driver, whoever else has their names. What a thread does is
+ * one's, and which takes the driver's functions out of the driver, whatever else has their names. What a thread does is
  * on the device that it has set.
  */
 #include "tests/fake_cuda/fake_cuda.h"

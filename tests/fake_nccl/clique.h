@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * The ranks of one communicator of the double, in threads and processes of one machine: memory that they share, named
- * by the unique id (process and descriptor of who has made it). As with the real one, who aborts ends its own waiting
+ * by the unique id (process and descriptor of its maker). As with the real one, a rank that aborts ends its own waiting
  * and nobody else's: the others wait for what will never come, until they abort, too. A process may be killed anywhere:
  * the lock is robust, and waiting is on one word, as condition variables wait for their dead.
  */
@@ -29,7 +29,7 @@ struct clique {
 	pthread_mutex_t lock;
 	_Atomic uint32_t moved; /* futex word: something has changed */
 	int nranks, joined;
-	bool gone[CLIQUE_RANKS]; /* who has aborted */
+	bool gone[CLIQUE_RANKS]; /* the ranks that have aborted */
 	unsigned meetings;
 	int arrived;
 	uint64_t words[CLIQUE_RANKS][CLIQUE_WORDS];

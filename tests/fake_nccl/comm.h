@@ -24,7 +24,7 @@ struct ncclComm {
 	_Atomic int error; /* ncclCommGetAsyncError's */
 	bool blocking;
 	struct fake_redop redops[COMM_REDOPS];
-	uint32_t connected; /* its collectives, and messages to and from each rank; who makes calls */
+	uint32_t connected; /* its collectives, and messages to and from each rank; by the thread that makes calls */
 	_Atomic int graphs; /* calls in graphs that are not gone */
 	_Atomic int late; /* FAKE_NCCL_SPLIT_LATE: how often it has been asked since a split */
 	struct ncclComm *late_child, **late_where;

@@ -9,7 +9,7 @@
 #include <time.h>
 
 #define VERSION 23203
-#define SHRUNK 1000000 /* the color of who stays */
+#define SHRUNK 1000000 /* the color of ranks that stay */
 
 static _Thread_local int next_device = -1; /* -1: the one that is current */
 
@@ -219,7 +219,7 @@ ncclResult_t fake_nccl_act_CommSplit(ncclComm_t comm, int color, int key, ncclCo
 	return fake_group_job(&job->job);
 }
 
-/* The double's ranks that leave do not come, so those who stay meet without them. */
+/* The double's ranks that leave do not come, so those that stay meet without them. */
 ncclResult_t fake_nccl_act_CommShrink(ncclComm_t comm, int *excluded, int nexcluded, ncclComm_t *newcomm,
                                       ncclConfig_t *config, int flags)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * libFuzzer target: any name of a buffer, as a submission, a descriptor or a post may hold it, looked for in any table
- * of exports. What is granted is whole inside what was exported under that index and generation, for who puts only
+ * of exports. What is granted is whole inside what was exported under that index and generation, for a sender only
  * where it was exported for that GPU and the rank has not left; what is held is let go of.
  *
  * Input: a byte, how many exports there are (modulo 16), and whether the table is shut (bit 7); for each struct

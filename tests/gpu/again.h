@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * This program started again for one hidden test: with variables that CUDA reads but once, or as ranks of a job of
- * their own, of which one may die. What is started ends with whoever has started it, and by itself after
+ * their own, of which one may die. What is started ends with the process that has started it, and by itself after
  * AGAIN_SECONDS. Included after gang.h, by one file each.
  */
 #ifndef FERRY_TESTS_GPU_AGAIN_H

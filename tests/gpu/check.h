@@ -182,8 +182,7 @@ static inline void check_say(const char *verdict, int index, const struct check_
 }
 
 /*
- * Whether there is a GPU; otherwise says why not, at once and as who looks for it would: CUDA calls no driver an old
- * one.
+ * Whether there is a GPU; otherwise says why not, at once: CUDA calls a missing driver an old one.
  */
 static inline bool check_gpu(void)
 {
@@ -255,7 +254,7 @@ static inline bool check_parent(int status, const struct check_test *tests, int 
 	return check_record->next < ntests;
 }
 
-/* How many GPUs there are, found out by a child: who initializes CUDA has read its variables. */
+/* How many GPUs there are, found out by a child: a process that initializes CUDA has read its variables. */
 static inline int check_devices(void)
 {
 	int status = 0, devices = 0;

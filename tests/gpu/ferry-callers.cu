@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ferry-callers: what calls cost whoever makes them. One process per GPU, under ferryrun: per size, the time that a
- * call keeps its caller, and the cores that the rank's process and the routers keep busy while the rank does nothing
- * but call and wait, with blocking synchronization; then both while nothing is called, without and with a captured
- * graph that lives. Cores are of the rank that takes most, and of all routers together.
+ * ferry-callers: what calls cost their callers. One process per GPU, under ferryrun: per size, the time that a call
+ * keeps its caller, and the cores that the rank's process and the routers keep busy while the rank does nothing but
+ * call and wait, with blocking synchronization; then both while nothing is called, without and with a captured graph
+ * that lives. Cores are of the rank that takes most, and of all routers together.
  */
 #define CREW_PROGRAM "ferry-callers"
 #include "tests/gpu/crew.cuh"

@@ -343,7 +343,7 @@ static void *launch_thread(void *argument)
 	return NULL;
 }
 
-/* The other ranks call once the kernel has run: whoever lets the launch wait for the call lets it wait for ever. */
+/* The other ranks call once the kernel has run: if the launch waited for the call it would wait for ever. */
 static int a_first_launch_does_not_wait_for_a_call_whose_other_ranks_are_late(void)
 {
 	struct gang gang;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Jobs of ranks on host devices, one of which writes into the arena while calls go on: into the header, the lines of
- * all ranks, cells, rings, pairs' lines, seals, the table of shares and counters. Data it leaves alone: who writes
- * there has wrong results. Each job is a process. Its calls all end, or its ranks all hear why they do not.
+ * all ranks, cells, rings, pairs' lines, seals, the table of shares and counters. Data it leaves alone: a rank that
+ * writes there has wrong results. Each job is a process. Its calls all end, or its ranks all hear why they do not.
  */
 #include "tests/hostility/hostility.h"
 #include "tests/hostility/random.h"
@@ -176,7 +176,7 @@ static _Atomic uint64_t *any_flag(const struct ferry_arena *arena, uint64_t *sta
 {
 	struct ferry_arena_header *header = arena->header;
 	switch (random_below(state, 10)) {
-	case 0: /* its bits of who is there, who has left and why it has failed end most jobs at once */
+	case 0: /* its bits of ranks present and departed, and of its failure, end most jobs at once */
 		if (random_below(state, 12) == 0)
 			return (_Atomic uint64_t *)(random_below(state, 2) ? &header->present : &header->left);
 		if (random_below(state, 4))
@@ -250,7 +250,7 @@ static void run_job(void)
 	_exit(0);
 }
 
-/* ---- who looks on ---- */
+/* ---- the onlooker ---- */
 
 static void tell_fates(const char *what)
 {

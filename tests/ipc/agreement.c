@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Promises of the seals: all parties find one word per call, whoever is first; a split is sealed only where all look;
- * nobody waits, however far one runs ahead; who dies leaves what is valid. Threads and processes, and rings so small
- * that every call wraps around.
+ * Promises of the seals: all parties find one word per call, whichever is first; a split is sealed only where all look;
+ * nobody waits, however far one runs ahead; a party that dies leaves a valid ring. Threads and processes, and rings so
+ * small that every call wraps around.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -271,7 +271,7 @@ static void stay_near(const struct runner *runner, uint64_t n)
 	}
 }
 
-/* Who is ahead changes, and by how much. Proposals say who has sealed. */
+/* Which party is ahead changes, and by how much. A proposal says which party has made it. */
 static void *run(void *argument)
 {
 	struct runner *runner = argument;

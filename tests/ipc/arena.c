@@ -159,7 +159,7 @@ static void a_corrupt_header_is_refused_with_its_values(void **state)
 	assert_true(refused > 4 * constants / 2);
 }
 
-/* Who brings one to a router is held to its staging: so that is to bound what is registered of it. */
+/* A router counts an arena that a rank hands over by its staging: so that is to bound what is registered of it. */
 static void windows_longer_than_the_staging_says_are_refused(void **state)
 {
 	(void)state;
@@ -291,7 +291,7 @@ static void a_low_memlock_limit_is_an_error_with_both_sizes(void **state)
 	assert_int_equal(status, 0);
 }
 
-/* Whoever has a descriptor, as every rank does: then no router that maps it is in for a SIGBUS. */
+/* By any process that has a descriptor, as every rank does: then a router that maps it gets no SIGBUS. */
 static void nobody_makes_an_arena_shorter_or_longer(void **state)
 {
 	(void)state;

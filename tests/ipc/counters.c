@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Promises of a page of counters: what is read is whole, and a reader, ferry-stat among them, trusts nobody who gives
- * it one. That another user cannot write it: tests/router/tenants.c.
+ * Promises of a page of counters: what is read is whole, and a reader, ferry-stat among them, does not trust the router
+ * that gives it one. That another user cannot write it: tests/router/tenants.c.
  */
 
 #include <stdarg.h>
@@ -150,7 +150,7 @@ static const struct {
         {"rows", 0, 0, "domain=4294967295 "},      /* all of them 0xff */
 };
 
-/* A page that is a lie, for whoever asks, until it is killed. */
+/* Answers every client with a page that is a lie, until it is killed. */
 static void be_a_liar(int listener, size_t lie)
 {
 	struct ferry_attach_message message;

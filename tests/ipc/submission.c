@@ -178,7 +178,7 @@ static void refused(uint64_t written, uint32_t bytes, uint16_t kind)
 	assert_non_null(strstr(ferry_last_message(), "submission"));
 }
 
-/* Each word of it: by another rank, behind who wrote it. */
+/* Each word of it: by another rank, after its owner has written it. */
 static void a_record_that_has_changed_is_refused(void **state)
 {
 	_Alignas(64) char record[FERRY_SUBMISSION_MOST];

@@ -64,7 +64,7 @@ void kills_job_start(struct kills_shared *shared, struct kills_job *job, int nra
 
 /* ---- watching ---- */
 
-/* Also routers: they are this process's when who has started them is gone. */
+/* Also routers: they are this process's children when the rank that started them is gone. */
 static void collect(struct kills_shared *shared)
 {
 	int status;

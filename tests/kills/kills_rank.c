@@ -277,7 +277,7 @@ static ferryResult_t make_round(struct player *player, unsigned round)
 /* ---- the rank ---- */
 
 /*
- * All come; who comes last decides whether it is over. A rank that is killed never comes, and nobody makes a call
+ * All ranks come; the last one decides whether it is over. A rank that is killed never comes, and no rank makes a call
  * meanwhile that would hear of it.
  */
 static ferryResult_t meet(struct player *player, bool *over)
@@ -352,8 +352,8 @@ static ferryResult_t make_rounds(struct player *player)
 }
 
 /*
- * Who is left when a rank was killed makes a communicator without it, and calls in that. Where it has been told before
- * the others it comes first: a router that dies meanwhile lets all hear of an error, who then call it again.
+ * A rank that is left when another was killed makes a communicator without it, and calls in that. If it hears of the
+ * kill before the others do, it comes first. If a router dies meanwhile, all ranks get an error, and call it again.
  */
 static ferryResult_t go_on(struct player *player)
 {

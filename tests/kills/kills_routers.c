@@ -45,7 +45,10 @@ static unsigned processes_left(void)
 	return count;
 }
 
-/* Locks stay, as who waits for one would hold another than who comes later. remove: all, and says which. */
+/*
+ * Lock files stay: if one were removed, a router that waits for it would lock another file than a router that comes
+ * later. remove: removes all files, and says which.
+ */
 static unsigned files_left(const char *folder, bool remove)
 {
 	const struct dirent *entry;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The routers of a folder of sockets: who listens there, and what is left when they have been told to end.
+ * The routers of a folder of sockets: the processes that listen there, and what is left when they have been told to
+ * end.
  */
 #ifndef FERRY_TESTS_KILLS_ROUTERS_H
 #define FERRY_TESTS_KILLS_ROUTERS_H

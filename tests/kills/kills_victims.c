@@ -22,7 +22,7 @@ struct beside {
 
 struct tally {
 	unsigned long long kills, named, routers;
-	double *logged, *on; /* seconds from a kill to the last who was told, and who has called again and left */
+	double *logged, *on; /* seconds from a kill until the last rank was told; has called again and left */
 	struct beside in_order, killed;
 };
 

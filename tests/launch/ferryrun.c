@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Promises of ferryrun: exit codes and signals pass, clear refusals, and nothing left behind whoever dies. */
+/* Promises of ferryrun: exit codes and signals pass, clear refusals, and nothing left behind whichever process dies. */
 #include "tests/commands.h"
 
 static void exit_codes_pass_through(void **state)

@@ -159,7 +159,7 @@ static void stopped_ranks_end_by_a_signal(void **state)
 	assert_int_equal(await_end(child, said, sizeof said), 128 + SIGTERM);
 }
 
-/* As MPICH's does: it waits for the end of the ranks' output, whoever is between. */
+/* As MPICH's does: it waits for the end of the ranks' output, whatever is between. */
 static void ranks_end_with_the_proxy_of_mpiexec(void **state)
 {
 	(void)state;

@@ -78,7 +78,7 @@ static int shared_objects(void)
 	return count_lines("ls /dev/shm | grep -c ferry; true");
 }
 
-/* Everything that was started here, whoever its parents were, has ended: so soon, at most. */
+/* Everything that was started here, whatever its parents were, has ended: so soon, at most. */
 static void all_have_ended(int seconds)
 {
 	for (int i = 0; i < seconds * 100; i++) {
@@ -328,7 +328,7 @@ static void of_jobs_in_a_router_that_lives_on(void **state)
 	assert_int_equal(waitpid(ranks[1], NULL, 0), ranks[1]);
 	no_ranks_are_told();
 	comes_back_to(idle);
-	/* the router itself, without a successor: its ranks remove its socket; the lock is whoever's who binds next */
+	/* the router itself, without a successor: its ranks remove its socket; the lock stays for the next router */
 	start_ranks(ranks, "FERRY_TAKEOVER=off", "loop");
 	pid_of_rank(0);
 	kill(router, SIGKILL);

@@ -9,7 +9,7 @@
 #include <sys/time.h>
 #include <sys/un.h>
 
-#define ROUTER_USER "61244" /* users who have no processes, nor in another suite (told.c ends all of its own) */
+#define ROUTER_USER "61244" /* users without processes, also in other suites (told.c ends all of its own) */
 #define TENANT      "61245"
 #define STRANGER    "61246"
 
@@ -107,7 +107,7 @@ static void a_call_hears_that_its_tenant_may_have_no_more_plans(void **state)
 static void a_hangup_has_the_file_read_again_and_a_bad_one_changes_nothing(void **state)
 {
 	(void)state;
-	char text[1 << 16]; /* who prints more than is read has its pipe closed */
+	char text[1 << 16]; /* a command that prints more than is read has its pipe closed */
 	write_file("[tenant own]\nusers = %u\njobs = 0\n");
 	start_router("");
 	assert_int_equal(run(ONE PERF, text, sizeof text), 1);
@@ -170,7 +170,7 @@ static void ranks_of_a_tenant_are_served_by_a_router_that_root_gave_a_place(void
 {
 	(void)state;
 	char text[8192];
-	/* who has built in a home of root's shows the commands to nobody else */
+	/* commands built in root's home are visible to nobody else */
 	if (geteuid() != 0 ||
 	    run("setpriv --reuid=" TENANT " --clear-groups test -x $B/ferry-perf", text, sizeof text) != 0) {
 		print_message("only root can be several users, where they can reach the build: skipped\n");
@@ -194,7 +194,7 @@ static void ranks_of_a_tenant_are_served_by_a_router_that_root_gave_a_place(void
 	                     text, sizeof text),
 	                 1);
 	must_say(text, "of uid " STRANGER " is of no tenant of this router of uid " ROUTER_USER);
-	/* where everybody may write, nobody knows who has put the socket there */
+	/* where everybody may write, anybody may have put the socket there */
 	assert_int_equal(chmod(directory, 0777), 0);
 	assert_int_equal(run("cd /; FERRY_SIZE=1 FERRY_RANK=0 " RANK "setpriv --reuid=" TENANT " --regid=" TENANT
 	                     " --clear-groups env HOME=/nonexistent $B/ferry-perf allreduce -e 16K 2>&1",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Promises of ferry-stat as people run it: it finds the routers of ferryruns, and shows what their jobs have done and
- * whom they wait for. Given "rank", this program is a rank.
+ * which ranks they wait for. Given "rank", this program is a rank.
  */
 #include "tests/commands.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Promises to who runs a program under ferryrun while its routers are killed: every call ends, with the bits that it
- * has when nobody is killed; no rank dies, and nothing is left.
+ * Promises to the user of a program under ferryrun while its routers are killed: every call ends, with the bits that it
+ * has when none is killed; no rank dies, and nothing is left.
  */
 #include "tests/commands.h"
 
@@ -260,7 +260,7 @@ static void a_rank_that_dies_while_its_router_is_replaced_ends_the_others_who_he
 	kill(rank, SIGKILL);
 	assert_int_equal(waitpid(launcher, &status, 0), launcher);
 	read_outcome(&outcome);
-	assert_int_not_equal(WEXITSTATUS(status), 0); /* of who ended first */
+	assert_int_not_equal(WEXITSTATUS(status), 0); /* of the rank that ended first */
 	if (!strstr(outcome.text, "of 3 died while the router of domain 0 was being replaced"))
 		fail_msg("%s", outcome.text);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What people are told when a job fails: the cause, whoever notices first, and what to do about it. Given "mismatch",
- * this program is a rank that receives less than it is sent; given "message", rank 1 receives what rank 0 sends.
+ * What people are told when a job fails: the cause, whichever rank notices first, and what to do about it. Given
+ * "mismatch", this program is a rank that receives less than it is sent; given "message", rank 1 receives what rank 0
+ * sends.
  */
 #include "tests/commands.h"
 
@@ -9,7 +10,7 @@
 
 #include <stdbool.h>
 
-#define STRANGER "61234" /* a user who has no processes */
+#define STRANGER "61234" /* a user without processes */
 
 static int count_of(const char *text, const char *words)
 {
@@ -19,7 +20,7 @@ static int count_of(const char *text, const char *words)
 	return count;
 }
 
-/* Those who find that one has given up, too; they are deaf to ferryrun, which ends them meanwhile. */
+/* Also the ranks that find that one has given up; they are deaf to ferryrun, which ends them meanwhile. */
 static void after_a_failed_start_all_ranks_say_who_is_missing(void **state)
 {
 	(void)state;
@@ -39,7 +40,7 @@ static void after_a_failed_start_all_ranks_say_who_is_missing(void **state)
 	}
 }
 
-/* Rank 1, once it and rank 0 have attached; rank 2 never comes. Who of the two ends first, and so with which code the
+/* Rank 1, once it and rank 0 have attached; rank 2 never comes. Which of the two ends first, and so with which code the
    run does, is the scheduler's. */
 static void a_rank_that_dies_while_others_are_to_come_is_blamed_before_them(void **state)
 {
@@ -96,7 +97,7 @@ static void counts_that_differ_are_blamed_before_the_ranks_that_left_for_them(vo
 	ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
 	assert_in_range(length, 1, sizeof self - 2);
 	self[length] = '\0';
-	for (int i = 0; i < 5; i++) { /* it is a matter of who is first */
+	for (int i = 0; i < 5; i++) { /* it depends on which rank is first */
 		snprintf(command, sizeof command, "$B/ferryrun -n 2 --fork -- %s mismatch 2>&1", self);
 		assert_int_equal(run(command, text, sizeof text), 0);
 		const char *logged = strstr(text, "warn: job of 2 ranks failed: ");

@@ -147,7 +147,7 @@ static void abandoned(struct rank *r)
 		NCCL(ncclCommAbort(r->comm));
 	pthread_barrier_wait(&together);
 	usleep(20000);
-	HOLDS(!waiting.over); /* as with the real one it waits for who has gone, */
+	HOLDS(!waiting.over); /* as with the real one it waits for the rank that has gone, */
 	if (!r->rank)
 		return;
 	NCCL(ncclCommAbort(r->comm)); /* until it gives up */
@@ -189,7 +189,7 @@ static void goes_on_alone(struct rank *r, int deaths)
 	_exit(0);
 }
 
-/* Whoever died in the middle of a call, holding whatever it held, aborts end and the lock is not lost. */
+/* Whichever rank died in the middle of a call, and whatever it held: aborts end and the lock is not lost. */
 static void a_rank_may_die_in_a_call(void **state)
 {
 	(void)state;

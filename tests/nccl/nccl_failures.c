@@ -291,7 +291,7 @@ static void broken(struct rank *rank)
 	ncclResult_t error;
 	player_open(player);
 	reduce_until(player, 3);
-	NCCL(ncclCommGetAsyncError(rank->comm, &error)); /* who has seen that all have ended */
+	NCCL(ncclCommGetAsyncError(rank->comm, &error)); /* a rank that has seen that all have ended */
 	pthread_barrier_wait(&together);
 	if (rank->rank == 1)
 		break_now(player);
@@ -556,7 +556,7 @@ static void stopped(struct rank *rank)
 	ncclResult_t error;
 	player_open(player);
 	reduce_until(player, 3);
-	NCCL(ncclCommGetAsyncError(rank->comm, &error)); /* who has seen that all have ended */
+	NCCL(ncclCommGetAsyncError(rank->comm, &error)); /* a rank that has seen that all have ended */
 	uint64_t parts = parts_of(player);
 	bool last = rank->rank == RANKS - 1;
 	for (int i = 0; i < 3 && !last; i++)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Promise of the table of communicators: who looks one up, without a lock, gets what is whole and what was asked for,
- * or nothing, whatever others make and end. The table is compiled here with a pause where its readers can be overtaken.
+ * Promise of the table of communicators: a thread that looks one up, without a lock, gets the whole one that it asked
+ * for, or nothing, whatever others make and end. The table is compiled here with a pause where its readers can be
+ * overtaken.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Promises of cudaFree under the preload: it is Ferry's, whoever has loaded CUDA's runtime, and finds that. */
+/* Promises of cudaFree under the preload: it is Ferry's, whatever has loaded CUDA's runtime, and finds that. */
 #include "tests/commands.h"
 
 /* Both doubles, and little memory; every call is divided. */

@@ -191,7 +191,7 @@ static unsigned bit_of(uint64_t collective, size_t count, size_t bytes)
 	return (unsigned)(kind * UINT64_C(0x9e3779b97f4a7c15) >> 56);
 }
 
-/* Ranks make a call one after the other, always in this order: whoever is first sees the others at their last one. */
+/* Ranks make a call one after the other, always in this order: the first sees the others at their last one. */
 static void in_turn(struct player *player, void (*call)(struct player *player, size_t count), size_t count)
 {
 	for (int turn = 0; turn < RANKS; turn++) {

@@ -285,7 +285,7 @@ static void another_part_of_a_program_has_what_is_better_for_it(void **state)
 	}
 }
 
-/* So seldom that it costs less than a hundredth, whoever is better. */
+/* So seldom that it costs less than a hundredth, whichever fabric is better. */
 static void what_is_settled_is_looked_at_ever_more_rarely(void **state)
 {
 	(void)state;

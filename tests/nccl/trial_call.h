@@ -2,7 +2,7 @@
 /**
  * One call of a random program (nccl_trials): drawn from numbers that all ranks share, its input written, issued by the
  * names that come first in the process, and its output compared with what arithmetic says. All values are small even
- * integers, so that sums, products and averages of two are exact in every type, whoever adds them up.
+ * integers, so that sums, products and averages of two are exact in every type, whichever fabric adds them up.
  */
 #ifndef FERRY_TESTS_TRIAL_CALL_H
 #define FERRY_TESTS_TRIAL_CALL_H

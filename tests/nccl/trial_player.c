@@ -73,7 +73,7 @@ __attribute__((format(printf, 2, 3), noreturn)) static void wrong(const struct t
 	_exit(1);
 }
 
-/* All ranks come here, whatever has failed. Who waits for one that is dead ends with the process. */
+/* All ranks come here, whatever has failed. A rank that waits for a dead one ends with the process. */
 static void meet(void)
 {
 	unsigned generation = atomic_load(&trial_shared->generation);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** Routers that ranks have started, found by who listens. */
+/** Routers that ranks have started, found by the sockets that they listen on. */
 #ifndef FERRY_TESTS_TRIAL_ROUTERS_H
 #define FERRY_TESTS_TRIAL_ROUTERS_H
 

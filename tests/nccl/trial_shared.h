@@ -14,7 +14,7 @@
 enum trial_victim { TRIAL_NOBODY, TRIAL_ROUTER, TRIAL_RANK, TRIAL_VICTIMS };
 enum trial_end { TRIAL_EQUAL, TRIAL_ERROR, TRIAL_HUNG, TRIAL_WRONG, TRIAL_ENDS };
 
-/* Of all runs in which such a one was to be killed. Written by rank 0 while it lives, and else by who watches. */
+/* Of all runs in which such a one was to be killed. Written by rank 0 while it lives, and else by the watcher. */
 struct trial_tally {
 	atomic_uint ends[TRIAL_ENDS];
 	atomic_ullong us, longest_us;
@@ -25,7 +25,7 @@ struct trial_shared {
 	atomic_bool failed, struck;      /* in this run: all give up; something is being killed */
 	atomic_bool dead, over;          /* a rank is gone; the time is */
 	atomic_ullong progress, run;     /* run: the seed */
-	atomic_uint kills;               /* enum trial_victim: who is to be killed in it */
+	atomic_uint kills;               /* enum trial_victim: what is to be killed in it */
 	atomic_ullong began_us;
 	atomic_ullong killed[TRIAL_VICTIMS];
 	atomic_uint step[TRIAL_RANKS];

@@ -244,7 +244,7 @@ static void parse(int argc, char **argv)
 		set('?', NULL);
 }
 
-/* A library is preloaded into who begins with it alone. */
+/* A library is preloaded only into a program that is started with it. */
 static void begin_under_ferry(char **argv)
 {
 	char self[400], path[500], list[1200];

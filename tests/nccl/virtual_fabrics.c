@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who carries the parts of calls in made time: Ferry's communicator, and NCCL. */
+/* The fabrics that carry the parts of calls in virtual time: Ferry's communicator, and NCCL. */
 #include "tests/nccl/virtual_parts.h"
 
 #include "orchestrator/real.h"

@@ -54,7 +54,7 @@ static void a_trace_sees_changes_and_no_outliers(void **state)
 	assert_true(fabs(ferry_trace_factor(&trace, &pace) - 1) < 0.01);
 }
 
-/* Who learns believes what is faster, and what is slower when it is twice; also of the first sample of all. */
+/* A trace that learns believes a faster sample at once, and a slower one, even the first of all, if it comes twice. */
 static void a_trace_that_learns_doubts_what_is_slow(void **state)
 {
 	(void)state;

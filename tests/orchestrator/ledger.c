@@ -282,7 +282,7 @@ static void keep_one(struct ferry_kept_shares *kept, uint32_t owner, uint64_t si
 	ferry_arena_unmap(&arena);
 }
 
-/* Whoever has many settings takes nobody's. */
+/* An owner with many settings does not displace the settings of others. */
 static void owners_keep_theirs_whatever_others_have(void **state)
 {
 	(void)state;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Promises about numbers in the arena that nobody who keeps to the rules can have written there: the job ends, soon,
+ * Promises about numbers in the arena that no rank that keeps to the rules can have written there: the job ends, soon,
  * and says them. Two ranks on host devices, of which the test writes into what others wait for; the long form, beside
  * another job: tests/hostility.
  */
@@ -20,7 +20,7 @@
 #define SOON_MS  30000
 
 static struct ranks ranks;
-static struct ferry_arena arena; /* as one who writes there has it */
+static struct ferry_arena arena; /* mapped as by a rank that writes into it */
 static ferryStream_t streams[2];
 static float *buffers[2];
 
@@ -269,7 +269,7 @@ static void slices_that_are_not_taken_any_more_end_the_job(void **state)
 
 /* ---- what nobody tells ---- */
 
-/* Whoever rings finds nobody asleep. */
+/* A ring finds nobody asleep. */
 static void bells_that_say_nobody_sleeps_delay_calls_and_hang_nobody(void **state)
 {
 	(void)state;

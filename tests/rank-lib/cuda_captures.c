@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Captures and their graphs, over the double of the CUDA driver: what is refused and leaves a capture valid, who may go
- * first, and ranks that capture in threads of their own.
+ * Captures and their graphs, over the double of the CUDA driver: what is refused and leaves a capture valid, which of
+ * graph and communicator may go first, and ranks that capture in threads of their own.
  */
 #include "tests/fake_cuda/replays.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cuda device over the double of the driver: what fails, hangs or is refused, and who is told. */
+/* The cuda device over the double of the driver: what fails, hangs or is refused, and which ranks are told. */
 #include "tests/fake_cuda/places.h"
 
 #include <signal.h>

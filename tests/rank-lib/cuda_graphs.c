@@ -29,7 +29,7 @@ static void captured_call_is_replayed_a_thousand_times_with_changing_inputs(void
 	places_close(places, &gang);
 }
 
-/* Long enough for whoever looks for replays to have gone to sleep. */
+/* Long enough for the thread that looks for replays to have gone to sleep. */
 static void a_replay_after_a_long_rest_is_found(void **state)
 {
 	(void)state;
@@ -406,7 +406,7 @@ static void sends_and_receives_are_replayed_between_others(void **state)
 	places_close(places, &gang);
 }
 
-/* Rank 1's graph runs, rank 0's does not: who numbers the calls would never say so. */
+/* Rank 1's graph runs, rank 0's does not: rank 0, which numbers the calls, would never say so. */
 static void a_replay_that_rank_0_does_not_make_is_told_of(void **state)
 {
 	(void)state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cuda device over the double of the driver: calls in streams, and who makes them. Graphs: cuda_graphs.c. */
+/* The cuda device over the double of the driver: calls in streams, by one thread or several. Graphs: cuda_graphs.c. */
 #include "tests/fake_cuda/places.h"
 
 #include <pthread.h>
@@ -202,7 +202,7 @@ static void *call_from_thread(void *argument)
 
 /*
  * More workers than this machine may have cores, each with its own part of every slice: those that look, and take the
- * parts of who is late, and those that sleep and must be woken. Two communicators, so that they go from one to the
+ * parts of late workers, and those that sleep and must be woken. Two communicators, so that they go from one to the
  * other.
  */
 static void workers_share_the_slices_of_copy_engines(void **state)
@@ -235,8 +235,8 @@ static void workers_share_the_slices_of_copy_engines(void **state)
 
 /*
  * A long call, alone in the staging, and two short ones behind it, which rank 0's streams reach in the other order
- * while rank 1 has them in one stream: the later one, begun at rank 0, holds up nobody who waits for the long one to be
- * over.
+ * while rank 1 has them in one stream: the later one, begun at rank 0, does not hold up the one that waits for the long
+ * one to be over.
  */
 static void short_calls_behind_a_long_one_begin_in_any_order(void **state)
 {
@@ -373,7 +373,7 @@ static void premulsum_reads_a_device_scalar_when_its_stream_reaches_the_call(voi
 
 /*
  * CUDA has one default stream for all threads, so two communicators that are called in it in another order on each rank
- * wait for each other. What whoever moves the data has written to stderr.
+ * wait for each other. The lane that finds the stall writes that to stderr.
  */
 static void communicators_in_the_default_stream_in_another_order_are_told_of(void **state)
 {

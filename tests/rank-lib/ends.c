@@ -260,7 +260,7 @@ static void abort_beside(ferryResult_t (*call)(struct caller *))
 	assert_int_equal(pthread_join(caller.thread, NULL), 0);
 	long took = now_ms() - start;
 	assert_int_equal(kill(routers_pid(0), SIGCONT), 0);
-	/* Who ends it waits for the router to say that it copies no more, or to die, for ten seconds. */
+	/* The abort waits ten seconds for the router to say that it copies no more, or to die. */
 	assert_in_range(took, 0, 10000 + SOON_MS);
 	assert_int_equal(caller.calls, 0);
 	if (caller.result != ferryRemoteError || !strstr(caller.message, "rank 0 aborted"))

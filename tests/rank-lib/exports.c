@@ -577,7 +577,7 @@ static void a_rank_that_dies_leaves_no_memory_mapped(void **state)
 	assert_true(is_left_within(before, 3));
 }
 
-/* Who frees memory just then waits until the router has unmapped it. */
+/* A thread that frees memory just then waits until the router has unmapped it. */
 static void what_is_forgotten_while_the_router_unmaps_it_for_being_idle_is_unmapped_then(void **state)
 {
 	(void)state;

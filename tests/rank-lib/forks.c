@@ -359,7 +359,7 @@ static void the_death_of_a_rank_is_seen_while_a_child_that_it_forked_lives(void 
 	close(hold[1]);
 }
 
-/* As mpiexec does, who waits until its ranks' pipes are closed. */
+/* As mpiexec needs it, which waits until its ranks' pipes are closed. */
 static void a_router_that_starts_by_itself_keeps_nothing_of_its_rank_open(void **state)
 {
 	struct ranks ranks;

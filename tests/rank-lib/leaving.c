@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rank leaves a communicator and the others go on: what it took part in completes, whoever is late, and a call that
- * it never made ends with its name. On GPUs; with FERRY_TEST_HOST on host devices.
+ * A rank leaves a communicator and the others go on: the calls that it made complete, whichever rank is late, and a
+ * call that it never made ends with its name. On GPUs; with FERRY_TEST_HOST on host devices.
  */
 #include "tests/fake_cuda/places.h"
 #include "tests/fake_cuda/routers.h"
@@ -157,7 +157,7 @@ static void succeeded(const struct lane_rank *lane_rank, int stream)
 		fail_msg("%s", ferryGetLastError(lane_rank->comm));
 }
 
-/* The rank's stream goes on, and its communicator tells who has left. */
+/* The rank's stream goes on, and its communicator tells which rank has left. */
 static void logged(const struct lane_rank *lane_rank, int stream, int departed_rank)
 {
 	ferryResult_t error;

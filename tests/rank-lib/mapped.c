@@ -390,7 +390,7 @@ static struct ferry_stream_flag *find_flags(void)
 	return flags;
 }
 
-/* Words that no graph has any more, and that who moves the data still holds on to. */
+/* Flags that no graph has any more, and that the router still holds. */
 static int flags_to_let_go_of(const struct ferry_stream_flag *flags)
 {
 	int count = 0;

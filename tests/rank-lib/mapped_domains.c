@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ranks of two domains, in processes of their own, whose routers move their data, over the double of the driver: what
- * goes on when the router of either domain dies, or both do, and who leaves or dies while others take their place. With
- * FERRY_TEST_PUSHES they push into memory of each other's ranks.
+ * goes on when the router of either domain dies, or both do, and when ranks leave or die while successors adopt the
+ * job. With FERRY_TEST_PUSHES they push into memory of each other's ranks.
  */
 #include "tests/fake_cuda/rank_process.h"
 #include "tests/fake_cuda/routers.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ranks in processes of their own, whose routers move their data, over the double of the driver: where it works, and
- * what those who are left notice when somebody dies.
+ * what the ranks that are left notice when a rank or a router dies.
  */
 #include "tests/fake_cuda/rank_process.h"
 #include "tests/fake_cuda/routers.h"

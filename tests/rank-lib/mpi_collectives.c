@@ -40,7 +40,7 @@ static void note(struct findings *findings, const struct ferry_trial *trial, con
 		snprintf(findings->first, TEXT, "rank %d: %s: %.40s %.60s", rank, trial_text(trial), what, why);
 }
 
-/* Ranks meet asleep: MPI's own calls wait busily, and would take the cores from those who still work in Ferry. */
+/* Ranks meet asleep: MPI's own calls wait busily, and would take the cores from ranks that still work in Ferry. */
 static void meet(void)
 {
 	float one = 1;

@@ -68,7 +68,7 @@ static void close_cache(struct ferry_plan_cache *cache)
 		entry_free(entry);
 }
 
-/* Who looks before a call takes no reference, and what was only looked at goes as if it had not been. */
+/* A look before a call takes no reference, and an entry that was only looked at goes as if it had not been. */
 static void looking_is_no_use(void **state)
 {
 	(void)state;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ranks in processes of their own that push into each other's memory, over the double of the driver, whose pushes take
- * long: nobody writes into a rank's buffer any more once its stream goes on, or its communicator has ended, whoever
- * dies or leaves, whichever domain's router pushes. And what routers of other domains map stays as long as it is
- * needed, and no longer. The collective is an AllGather by pushes alone.
+ * long: nobody writes into a rank's buffer any more once its stream goes on, or its communicator has ended, whichever
+ * rank or router dies or leaves, whichever domain's router pushes. And what routers of other domains map stays as long
+ * as it is needed, and no longer. The collective is an AllGather by pushes alone.
  */
 #include "tests/fake_cuda/rank_process.h"
 #include "tests/fake_cuda/routers.h"

@@ -76,7 +76,7 @@ static void calls_of_nothing_and_of_one_rank_are_calls_too(void **state)
 	gang_close(&gang);
 }
 
-/* In place: who pushes first must not overwrite what its receiver has not pushed yet. */
+/* In place: the first sender must not overwrite what its receiver has not pushed yet. */
 static void in_place_all_to_all_back_to_back_mixes_nothing(void **state)
 {
 	struct gang gang;

@@ -158,7 +158,7 @@ static void what_is_looked_after_is_looked_at_until_it_has_seen_enough(void **st
 	forget(&few);
 }
 
-/* Who adds something to be seen while `look` already returns would be forgotten. */
+/* What a thread adds to be seen while `look` already returns would be forgotten. */
 static void a_look_that_is_asked_for_during_a_look_is_not_lost(void **state)
 {
 	(void)state;
@@ -330,7 +330,7 @@ static void a_stream_has_one_word_and_its_calls_have_turns(void **state)
 	ferry_stream_flag_table_end(&table);
 }
 
-/* A captured call's word comes back when no graph has it and who moves the data has let go of it, not before. */
+/* A captured call's flag comes back when no graph has it and the router has released it, not before. */
 static void words_of_captured_calls_are_used_again_once_both_have_let_go(void **state)
 {
 	(void)state;

@@ -259,7 +259,7 @@ static void who_hosted_the_routers_is_done_without(void **state)
 	(void)state;
 	setenv("FERRY_ROUTER", "embedded", 1);
 	setenv("FERRY_DOMAINS", "2", 1);
-	for (int member = 0; member < 4; member++) { /* whoever was quicker */
+	for (int member = 0; member < 4; member++) { /* one of them hosts the routers */
 		crew_start(&crew, 4);
 		crew_join(&crew);
 		crew_sums(&crew, COUNT, 1);

@@ -312,7 +312,7 @@ static struct held look_once(int domain)
 	return held;
 }
 
-/* When its last job has gone, and whoever asks: that is a moment after the job's ranks have. */
+/* When its last job has gone, and the client that asks for its status: a moment after the job's ranks have. */
 static struct held look(int domain)
 {
 	struct held held = look_once(domain);
@@ -467,7 +467,7 @@ int main(int argc, char **argv)
 	setenv("FERRY_DOMAINS", text, 1);
 	setenv("FERRY_DEVICE", "host", 1);
 	setenv("FERRY_STAGING", "2M", 0);
-	setenv("FERRY_ATTACH_TIMEOUT", "10", 0); /* who waits for one that was killed before it came */
+	setenv("FERRY_ATTACH_TIMEOUT", "10", 0); /* of a rank that waits for one that was killed before it came */
 	setenv("FERRY_LOG", "error", 0); /* a line for each job that loses a rank otherwise */
 	for (int domain = 0; domain < options.domains; domain++)
 		routers[domain] = start_router(domain);

@@ -121,7 +121,7 @@ static void a_spare_makes_its_contexts_when_it_takes_over(void **state)
 	replaced(1);
 }
 
-/* Nobody starts another here: whom the first kill leaves stands by for the next one. */
+/* Nothing starts another here: the spare that the first kill leaves stands by for the next one. */
 static void two_kills_are_served_by_two_spares(void **state)
 {
 	(void)state;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A call that waits for a router or a rank that stands still: who it is, is told after FERRY_TIMEOUT, and with
+ * A call that waits for a router or a rank that stands still: a message names it after FERRY_TIMEOUT, and with
  * FERRY_ON_TIMEOUT=fail the communicator ends on all ranks within a second of that. Ranks and routers are processes;
  * the devices are host devices.
  */
@@ -186,7 +186,7 @@ static void a_stopped_router_that_is_to_take_a_plan_ends_the_call_by_name(void *
 	kill(routers_pid(0), SIGCONT);
 }
 
-/* It is killed by a rank; here the test is who starts the next. */
+/* A rank kills it; here the test starts the next one. */
 static void a_stopped_router_is_replaced_and_the_calls_end_right(void **state)
 {
 	(void)state;

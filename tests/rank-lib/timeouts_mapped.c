@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What ranks whose router moves their data do when they wait for somebody who stands still (tests/rank-lib/timeouts.c
- * has those with lanes of their own). Over the double of the driver.
+ * What ranks whose router moves their data do when they wait for a rank or a router that stands still
+ * (tests/rank-lib/timeouts.c has those with lanes of their own). Over the double of the driver.
  */
 #include "tests/fake_cuda/rank_process.h"
 #include "tests/fake_cuda/routers.h"

@@ -477,7 +477,7 @@ static uint64_t hash_until(const struct ferry_plan *plan, size_t offset)
 	return hash;
 }
 
-/* Whoever wants two plans of one hash can have them: but for COPYs nobody reads user_destination. */
+/* Two plans of one hash can be made on purpose: but for COPYs nobody reads user_destination. */
 static void another_plan_of_a_hash_that_is_there_is_refused(void **state)
 {
 	(void)state;

@@ -347,7 +347,7 @@ static void what_stays_is_small_all_of_it_together_and_what_was_used_last(void *
 	}
 }
 
-/* As communicators of one rank do: who goes leaves it to the other. */
+/* As communicators of one rank do: the one that goes leaves it to the other. */
 static void ranks_of_a_GPU_have_what_stays_in_common(void **state)
 {
 	(void)state;
@@ -395,7 +395,7 @@ static void what_memory_is_left_is_asked_once_a_second(void **state)
 	owner_tell((struct order){.kind = FREE, .at = answer.at});
 }
 
-/* Who waits until its memory is given back frees it then. */
+/* A rank that waits until its memory is unmapped frees it then. */
 static void a_cell_says_that_it_is_unmapped_when_it_is_and_not_when_an_older_one_was(void **state)
 {
 	(void)state;

@@ -71,7 +71,7 @@ static void lines_are_rows_of_the_routers_counters(void **state)
 	leave(connection, &arena);
 }
 
-/* What NCCL and Ferry take for calls that one of them has whole; who has them now has the share. */
+/* What NCCL and Ferry take for calls that one of them makes whole; the one that makes them now has the share. */
 static const struct ferry_share_line whole = {.collective = FERRY_ALLTOALL,
                                               .type = ferryFloat32,
                                               .size_class = 54,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Promises of a lane that several jobs share: its copy engine is theirs by their weights, and nobody is starved. The
- * engine is modelled: it copies nothing, and its time is how often the lane looks, whoever else keeps the machine busy.
+ * engine is modelled: it copies nothing, and its time is how often the lane looks, whatever else keeps the machine
+ * busy.
  */
 #include <stdarg.h>
 #include <stddef.h>

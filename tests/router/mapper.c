@@ -259,7 +259,7 @@ static void who_has_waited_longest_is_next(void **state)
 	for (uint32_t i = 0; i < 3; i++)
 		export((i + 1) % 3, 5);
 	sem_post(&released);
-	for (uint32_t rank = 0; rank < 3; rank++) /* first who is answered last */
+	for (uint32_t rank = 0; rank < 3; rank++) /* the rank that is answered last comes first */
 		hear(rank);
 	assert_int_equal(heard_at[1], 1u << 1);
 	assert_int_equal(heard_at[2], 1u << 1 | 1u << 2);

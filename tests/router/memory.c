@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Promises about the memory of jobs: what is left is read from everybody who limits it, a job takes no more than that
+ * Promises about the memory of jobs: what is left is read from everything that limits it, a job takes no more than that
  * or hears the numbers, and nobody waits while a large arena is allocated.
  */
 #include "tests/router/router_fixture.h"
@@ -344,7 +344,7 @@ static void nobody_waits_while_a_large_arena_is_allocated(void **state)
 	assert_true(during);
 }
 
-/* Whoever has gone while it is allocated leaves nothing behind. */
+/* A client that has gone while it is allocated leaves nothing behind. */
 static void a_large_arena_is_given_up_with_its_job(void **state)
 {
 	(void)state;

@@ -164,14 +164,14 @@ static void a_routers_workers_have_its_nice_value_and_its_other_threads_do_not(v
 	                                       .nice = "7"};
 	assert_int_equal(threads_at(ODD), 0);
 	assert_int_equal(ferry_router_start(&options, &nice), ferrySuccess);
-	await_threads(ODD, 2); /* the first worker is whoever attends a job */
+	await_threads(ODD, 2); /* the first worker is a job's own thread */
 	int connection = attach_alone(nice_path);
 	await_threads(ODD, 3);
 	assert_int_equal(status_line(nice_path, text, sizeof text), ferrySuccess);
 	assert_non_null(strstr(text, " nice=7 "));
 	close(connection);
 	ferry_router_stop(nice);
-	await_threads(ODD, 0); /* who has been joined may be listed for a moment */
+	await_threads(ODD, 0); /* a joined thread may be listed for a moment */
 }
 
 /* As a rank hosts one: the fixture's router names no nice value. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Promises of the router's sockets: whoever connects is answered, or told why not; who waits for a router waits for so
- * long and no longer; and one router does not take what is another's.
+ * Promises of the router's sockets: every client that connects is answered, or told why not; a client that waits for a
+ * router waits for so long and no longer; and one router does not take what is another's.
  */
 #include "tests/router/router_fixture.h"
 #include "tests/status_line.h"
@@ -148,7 +148,7 @@ static void a_job_over_the_limit_is_told_how_much_is_left(void **state)
 	ferry_router_stop(limited);
 }
 
-/* Whoever listens and never answers: a router that is stopped, or hangs. */
+/* A process listens and never answers: a router that is stopped, or hangs. */
 static void a_router_that_does_not_answer_is_waited_for_so_long_and_no_longer(void **state)
 {
 	(void)state;
@@ -178,7 +178,7 @@ static void a_router_that_does_not_answer_is_waited_for_so_long_and_no_longer(vo
 }
 
 /*
- * A router that is stopped, and has as many who wait to be accepted as it may: whoever comes next is not even
+ * A router that is stopped, and has as many clients waiting to be accepted as it may: the next one is not even
  * connected.
  */
 static int take_all_places(const char *full_path, int *clients, int most)
@@ -399,7 +399,7 @@ static void a_router_leaves_the_socket_of_its_successor_alone(void **state)
 	assert_int_equal(rmdir(directory), 0);
 }
 
-/* Held by a router of another user, whom this one does not trust; and by one that is stopped. */
+/* Held by a router of another user, which this one does not trust; and by one that is stopped. */
 static void a_router_replaces_no_socket_that_somebody_listens_on(void **state)
 {
 	(void)state;

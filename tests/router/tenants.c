@@ -456,7 +456,7 @@ static void arenas_of_other_domains_count_there_whenever_they_are_imported_arena
 	}
 }
 
-/* Who is not limited, the router is; and a new job takes nothing of that from one that had its place before. */
+/* The router is limited where the tenant is not; a new job takes nothing of that from a job that came before it. */
 static void what_is_imported_arena_is_held_to_the_routers_limit_by_itself(void **state)
 {
 	struct ferry_arena arena = make_arena(0, 1, 3 * MIB), other = make_arena(0, 1, 3 * MIB);
@@ -539,7 +539,7 @@ static void a_tenants_client_that_stops_in_a_message_loses_its_place(void **stat
 	assert_non_null(strstr(reply.message, "40 bytes of a message have come in 1 s, and not the rest"));
 	assert_int_equal(recv(slow, &reply, 1, 0), 0);
 	close(slow);
-	/* who is not in the middle of one may be silent as long as he likes */
+	/* a client that is not in the middle of a message may be silent as long as it likes */
 	assert_int_equal(ferry_attach_call(idle, &message, NULL, NULL), ferrySuccess);
 	close(idle);
 }
@@ -603,7 +603,7 @@ static void a_job_whose_tenant_has_gone_may_have_as_many_plans_as_before(void **
 
 /* ---- other users ---- */
 
-/* As that user, past the client's own look at who the router is: the router's answer, and what comes with it. */
+/* As that user, past the client's own check of the router's user: the router's answer, and what comes with it. */
 static struct ferry_attach_reply ask_as(uid_t user, struct ferry_attach_message message, int *kept, int *descriptor)
 {
 	struct ferry_attach_reply reply = {.result = ferryInternalError};
@@ -619,7 +619,7 @@ static struct ferry_attach_reply ask_as(uid_t user, struct ferry_attach_message 
 	                     (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path)));
 	assert_int_equal(syscall(SYS_setresuid, -1, 0, -1), 0);
 	assert_int_equal(failed, 0);
-	send(connection, &message, sizeof message, MSG_NOSIGNAL); /* who is refused has his answer already */
+	send(connection, &message, sizeof message, MSG_NOSIGNAL); /* a refused client has its answer already */
 	while (received.bytes < 0) /* a reply comes in one piece */
 		ferry_attach_receive(connection, &reply, sizeof reply, &received);
 	assert_int_equal(received.bytes, sizeof reply);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Promises of the workers, without a router: who does which parts of a call's slices. */
+/* Promises of the workers, without a router: which worker does which parts of a call's slices. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LONG_US 100000000 /* that who has no work looks for more: beyond every patience of this suite */
+#define LONG_US 100000000 /* an idle worker looks for work so long: beyond every patience of this suite */
 #define SEQ 3 /* of every call here */
 
 /*
@@ -89,8 +89,8 @@ static struct ferry_plan *plan_of(struct ferry_job *job)
 }
 
 /*
- * A worker by itself, without a router: it does its share of every slice; the shares of those who do not come, once it
- * may.
+ * A worker by itself, without a router: it does its share of every slice; the shares of workers that do not come, once
+ * it may.
  */
 static void a_worker_does_its_own_parts_first_and_those_of_others_when_it_may(void **state)
 {
@@ -227,7 +227,7 @@ static void wait_until_finished(struct ferry_arena *arena)
 	ferry_doorbell_cancel(bell);
 }
 
-/* To wake up takes longer than a part does: who is wanted is known before the first one is begun. */
+/* To wake up takes longer than a part does: the workers wanted are known before the first part is begun. */
 static void who_will_be_wanted_is_told_before_any_part(void **state)
 {
 	(void)state;
@@ -394,8 +394,8 @@ static void jobs_with_work_have_turns_by_their_weights(void **state)
 }
 
 /*
- * Two job threads for one place, which whoever has it keeps for ten seconds beyond the last part: neither is waited for
- * so long.
+ * Two job threads for one place, which its holder keeps for LONG_US beyond the last part: neither is waited for so
+ * long.
  */
 static void who_ends_a_job_does_not_wait_until_its_job_thread_is_idle(void **state)
 {
@@ -408,7 +408,7 @@ static void who_ends_a_job_does_not_wait_until_its_job_thread_is_idle(void **sta
 	for (int i = 0; i < 2; i++)
 		ferry_workers_add_job(&workers, jobs[i]);
 	attend_both(job_threads, &workers, jobs[0], jobs[1]);
-	for (int i = 0; i < 2; i++) /* by whoever came first */
+	for (int i = 0; i < 2; i++) /* by the thread that came first */
 		wait_until_finished(&jobs[i]->shared.arenas[0]);
 	uint64_t start = ferry_now_ns();
 	for (int i = 1; i >= 0; i--) { /* one of them waits for the place, the other has it */
@@ -453,7 +453,7 @@ static void a_job_is_seen_again_after_a_plan_of_it_was_freed(void **state)
 		free(copy);
 		uint64_t start = ferry_now_ns();
 		assert_int_equal(pthread_create(&job_threads[1].thread, NULL, attend, &job_threads[1]), 0);
-		/* by the first one's job thread, who holds the only place for LONG_US */
+		/* by the first one's job thread, which holds the only place for LONG_US */
 		wait_until_finished(arenas[1]);
 		assert_in_range(ferry_now_ns() - start, 0, 50000000000);
 		atomic_store(&busy->dead, 1);

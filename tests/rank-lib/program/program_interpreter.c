@@ -109,7 +109,7 @@ static uint32_t writer_of(const struct run *run, struct ferry_place place, uint3
 	return NONE;
 }
 
-/* Who writes chunk i of a rank's receive buffer. */
+/* The statement that writes chunk i of a rank's receive buffer. */
 static uint32_t receive_writer(const struct ferry_program *program, uint32_t rank, uint32_t chunk)
 {
 	for (uint32_t i = 0; i < program->nstatements; i++) {

@@ -142,7 +142,7 @@ static void text_without_header_takes_collective_ranks_and_placement_from_the_ca
 	assert_int_equal(program->statements[0].destination.domain, 2);
 	assert_int_equal(program->statements[2].source.domain, 0);
 	ferry_program_free(program);
-	static const char put[] = "rank 0\nPUT gpu[0] -> gpu@2[5]\n"; /* who is put to is there, and so is the chunk */
+	static const char put[] = "rank 0\nPUT gpu[0] -> gpu@2[5]\n"; /* its receiver is there, and so is the chunk */
 	defaults = (struct ferry_program_defaults){.collective = FERRY_ALLGATHER};
 	assert_int_equal(ferry_program_parse("test", put, sizeof put - 1, &defaults, &program), ferrySuccess);
 	assert_int_equal(program->nranks, 3);
