@@ -25,7 +25,7 @@
  * What a party reads of the others stays true: `joined` is set once, and `passed` only grows. A party that sees old
  * values is more careful than it need be, and seals NONE. A cell changes by compare and swap only, and only from the
  * value that was read. So a party that dies leaves the cell valid. Two communicators have two arenas.
- * docs/models/seal.pml checks this.
+ * docs/models/agreement.pml checks this.
  *
  * withdrawn: a rank whose part of Ferry has failed sets this. A party that has seen it seals NONE. The rank itself goes
  * on looking words up: what was sealed before holds, because the calls of NCCL must have the same lengths on all ranks.

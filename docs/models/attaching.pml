@@ -189,7 +189,7 @@ proctype rank(byte me)
 #endif
 	od;
 	done[me] = true;
-	/* the keeper's, from now on */
+	/* the router monitor's, from now on */
 end:	do
 	:: LOST(0) -> go_over(0)
 	:: LOST(1) -> go_over(1)

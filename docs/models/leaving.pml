@@ -6,8 +6,8 @@
  * needs of that call, and rank 0 does not.
  *
  * Nobody waits for ever: a call that cannot complete ends with the job. And the job does not end while a call that all
- * have made is under way on any rank. Banks are under way side by side, a bank's calls one after another. Slices are
- * left out: a rank finishes a call some time after all have submitted it.
+ * have made is under way on any rank. Parities are under way side by side, a parity's calls one after another. Slices
+ * are left out: a rank finishes a call some time after all have submitted it.
  *
  * Each of these breaks it, as scripts/check-models shows:
  *   -DEARLY_BIT    a rank's bit is set before its lanes have stored their last
@@ -17,33 +17,33 @@
  */
 #define RANKS 3
 #define CALLS 2
-#define BANKS 2
+#define PARITIES 2
 
 byte makes[RANKS];
 bool drops;                    /* rank 2 its last call */
-byte submitted[RANKS * BANKS]; /* last call of the rank in the bank */
-byte finished[RANKS * BANKS];
-byte through[RANKS];           /* banks of the rank that have no calls left */
+byte submitted[RANKS * PARITIES]; /* last call of the rank in the parity */
+byte finished[RANKS * PARITIES];
+byte through[RANKS];           /* parities of the rank that have no calls left */
 bool gone[RANKS];
 bool failed;
 
-#define BANK(rank, call) ((rank) * BANKS + (call) % BANKS)
-#define SUBMITTED(c) (submitted[BANK(0, c)] >= c && submitted[BANK(1, c)] >= c && submitted[BANK(2, c)] >= c)
-#define OVER(c) (finished[BANK(0, c)] >= c && finished[BANK(1, c)] >= c && finished[BANK(2, c)] >= c)
+#define PARITY(rank, call) ((rank) * PARITIES + (call) % PARITIES)
+#define SUBMITTED(c) (submitted[PARITY(0, c)] >= c && submitted[PARITY(1, c)] >= c && submitted[PARITY(2, c)] >= c)
+#define OVER(c) (finished[PARITY(0, c)] >= c && finished[PARITY(1, c)] >= c && finished[PARITY(2, c)] >= c)
 #define DROPPED(c) (drops && c == makes[2])
 #define COMPLETES(c) (makes[0] >= c && makes[1] >= c && makes[2] >= c && !DROPPED(c))
 #define MAY_FINISH(rank, c) (SUBMITTED(c) && !(DROPPED(c) && rank != 1))
 
 /* ferry_departed; with the departed ranks in `l`, as bits: ferry_departed_are_over. */
-#define LEAVERS (gone[0] + 2 * gone[1] + 4 * gone[2])
+#define DEPARTED (gone[0] + 2 * gone[1] + 4 * gone[2])
 #define HAS(l, rank) (((l) >> (rank)) & 1)
-#define LATER(x, y, bank) (finished[BANK(x, bank)] >= finished[BANK(y, bank)])
+#define LATER(x, y, parity) (finished[PARITY(x, parity)] >= finished[PARITY(y, parity)])
 #ifdef FOR_ANY
-#define PAST(l, x, bank) ((!HAS(l, 0) || LATER(x, 0, bank)) && (!HAS(l, 1) || LATER(x, 1, bank)) && \
-                          (!HAS(l, 2) || LATER(x, 2, bank)))
+#define PAST(l, x, parity) ((!HAS(l, 0) || LATER(x, 0, parity)) && (!HAS(l, 1) || LATER(x, 1, parity)) && \
+                          (!HAS(l, 2) || LATER(x, 2, parity)))
 #else
-#define PAST(l, x, bank) ((HAS(l, 0) && LATER(x, 0, bank)) || (HAS(l, 1) && LATER(x, 1, bank)) || \
-                          (HAS(l, 2) && LATER(x, 2, bank)))
+#define PAST(l, x, parity) ((HAS(l, 0) && LATER(x, 0, parity)) || (HAS(l, 1) && LATER(x, 1, parity)) || \
+                          (HAS(l, 2) && LATER(x, 2, parity)))
 #endif
 #define PAST_ALL(l, x) (HAS(l, x) || (PAST(l, x, 0) && PAST(l, x, 1)))
 #ifdef NO_PATIENCE
@@ -53,12 +53,12 @@ bool failed;
 #endif
 
 /* Ranks, as bits, that have not finished call c. */
-#define LACKS(c) ((finished[BANK(0, c)] < c) + 2 * (finished[BANK(1, c)] < c) + 4 * (finished[BANK(2, c)] < c))
+#define LACKS(c) ((finished[PARITY(0, c)] < c) + 2 * (finished[PARITY(1, c)] < c) + 4 * (finished[PARITY(2, c)] < c))
 
 /* ferry_stall_end_departed, at call c. */
 inline look(c)
 {
-	seen = LEAVERS;
+	seen = DEPARTED;
 	atomic {
 		failed = failed || ((seen & LACKS(c)) && ARE_OVER(seen));
 		seen = 0
@@ -69,12 +69,12 @@ inline finish(rank, c)
 {
 #ifdef EARLY_BIT
 	/* the rank's thread goes ahead of its lanes */
-	gone[rank] = gone[rank] || (c == makes[rank] && through[rank] == BANKS - 1);
+	gone[rank] = gone[rank] || (c == makes[rank] && through[rank] == PARITIES - 1);
 #endif
-	finished[BANK(rank, c)] = c
+	finished[PARITY(rank, c)] = c
 }
 
-proctype bank(byte me; byte c)
+proctype parity(byte me; byte c)
 {
 	byte seen;
 	bool looked; /* at a time of its own choice; after that, when a look would tell */
@@ -83,10 +83,10 @@ proctype bank(byte me; byte c)
 	:: else ->
 		atomic {
 			if
-			:: c <= BANKS || OVER(c - BANKS)
+			:: c <= PARITIES || OVER(c - PARITIES)
 			:: failed -> break
 			fi;
-			submitted[BANK(me, c)] = c
+			submitted[PARITY(me, c)] = c
 		}
 		do
 		:: MAY_FINISH(me, c) && !failed -> finish(me, c); break
@@ -94,21 +94,21 @@ proctype bank(byte me; byte c)
 		:: failed -> break
 #ifndef NO_LOOK
 		:: !looked -> looked = true; look(c)
-		:: (LEAVERS & LACKS(c)) && ARE_OVER(LEAVERS) && !failed -> look(c)
+		:: (DEPARTED & LACKS(c)) && ARE_OVER(DEPARTED) && !failed -> look(c)
 #endif
 		od;
 		if
-		:: finished[BANK(me, c)] < c -> assert(!COMPLETES(c)); break
+		:: finished[PARITY(me, c)] < c -> assert(!COMPLETES(c)); break
 		:: else
 		fi;
 		looked = false;
-		c = c + BANKS
+		c = c + PARITIES
 	od;
 	/* the last: its router says that it has left; not where the job has failed */
 	atomic {
 		through[me]++;
 		if
-		:: through[me] == BANKS && !failed -> gone[me] = true
+		:: through[me] == PARITIES && !failed -> gone[me] = true
 		:: else
 		fi
 	}
@@ -127,11 +127,11 @@ init
 		:: drops = true
 		:: drops = false
 		fi;
-		run bank(0, 1);
-		run bank(0, 2);
-		run bank(1, 1);
-		run bank(1, 2);
-		run bank(2, 1);
-		run bank(2, 2)
+		run parity(0, 1);
+		run parity(0, 2);
+		run parity(1, 1);
+		run parity(1, 2);
+		run parity(2, 1);
+		run parity(2, 2)
 	}
 }

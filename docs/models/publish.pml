@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * parts.c: workers that claim parts of slices of one instruction, each from its own queue or another's, finish
- * them in any order, and publish whole slices in order. Two workers, two queues with a part of each slice, one bank,
+ * them in any order, and publish whole slices in order. Two workers, two queues with a part of each slice, one parity,
  * several calls: every slice is published, under its own call's number, and every call ends once.
  *
  * `publishing` is held by one worker at a time; another that finishes a slice meanwhile leaves it to the holder, which
  * looks once more after it let go. A worker can be put aside between finishing its part and coming to publish, and
  * others publish for it: so a call ends when the last worker has come out of publish, not when the last slice is
- * published. Else the next call of the bank begins, and the late worker spoils it. A worker tells of several parts at
+ * published. Else the next call of the parity begins, and the late worker spoils it. A worker tells of several parts at
  * once, and of none before it is out.
  *
  * Each of these breaks it, as scripts/check-models shows:
- *   -DEND_WITH_LAST_SLICE   the worker that publishes the last slice ends the call
- *   -DNO_SECOND_LOOK        the holder does not look again after it let go
- *   -DNO_BOUND              a worker claims slice k before slice k - WINDOW has been read
- *   -DTELL_EARLY            a worker tells of a part before it has come out of publish
+ *   -DEND_WITH_LAST_SLICE  the worker that publishes the last slice ends the call
+ *   -DNO_SECOND_LOOK       the holder does not look again after it let go
+ *   -DNO_BOUND             a worker claims slice k before slice k - WINDOW has been read
+ *   -DTELL_EARLY           a worker tells of a part before it has come out of publish
  */
 #ifndef CALLS
 #define CALLS 2

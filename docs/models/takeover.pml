@@ -1,39 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A router that moves a rank's data dies, at any step, and a successor goes on, which may die as well. The rank has two
- * streams, each with a word of its own (words.pml), whose calls are in one bank: word A has two, word B one. A call
- * sends slices from the stream's buffer through a window; the rank itself and another rank take them, the latter with
- * lanes of its own, which live on. In a half of all runs calls are captured: word and `done` tell which they are, and
- * the descriptor tells their number. In the other half numbers were given when the calls were made.
+ * streams, each with a flag of its own (stream_flags.pml), whose calls are in one parity: flag A has two, flag B one. A
+ * call sends slices from the stream's buffer through a window; the rank itself and another rank take them, the latter
+ * with lanes of its own, which live on. In a half of all runs calls are captured: flag and `done` tell which they are,
+ * and the descriptor tells their number. In the other half numbers were given when the calls were made.
  *
  * Copies are under way until the router has exited, and land at any time until then; to be killed is not to have
  * exited. A router that is only slow is one that is killed late: nobody adopts before it has exited, whatever made him
- * lose patience. The successor knows what is in the arena and in the words, and gets the records of all submissions
- * above `over`, again. It asks of each word whether its call is under way, and from which slice on; or over, and which
+ * lose patience. The successor knows what is in the arena and in the flags, and gets the records of all submissions
+ * above `over`, again. It asks of each flag whether its call is under way, and from which slice on; or over, and which
  * of the stores of its end are missing. These are
  *
- *   word = OVER(turn), finished = n, done = turn + 1, word = 0, over
+ *   flag = OVER(turn), finished = n, done = turn + 1, flag = 0, over
  *
  * The stream waits for 0 and sees nothing of the first. As the first it tells a call that is over from the next one
- * on that word: its number need not be known any more once `finished` is stored and the descriptor another call's.
+ * on that flag: its number need not be known any more once `finished` is stored and the descriptor another call's.
  *
  * Checked: no slice is published before its data; no slot is written whose slice is published and not read by all; a
  * stream passes a call only when its data are there, and nothing is copied for it after that; no two routers write.
  * No call is lost or made twice, and all end.
  *
  * Each of these breaks it, as scripts/check-models shows:
- *   -DBY_TIMEOUT       a successor begins when the router does not seem to do anything
- *   -DBY_SOCKET        a successor begins when the router's connections end, not when its process has
- *   -DFROM_ZERO        it moves all slices of the call again, and not from the counters on
- *   -DPUBLISH_FIRST    a slice is published before its copy has landed
- *   -DNO_OVER          the end is finished = n, word = 0, done = turn + 1, over
- *   -DFINISHED_FIRST   the end begins with finished = n
- *   -DFINISHED_LAST    `finished` is stored when the stream goes on
- *   -DCOUNT_LAST       word = 0 before done = turn + 1
- *   -DFORGET_EARLY     the rank drops its record of a call before word = 0
- *   -DLAST_SUBMITTED   the last number is the descriptor's, though it may be about to be replaced
- *   -DBEGIN_AGAIN      a call that has a descriptor begins again, with a new number
- *   -DDESCRIBE_AGAIN   the descriptor of a call that goes on is written again
+ *   -DBY_TIMEOUT      a successor begins when the router does not seem to do anything
+ *   -DBY_SOCKET       a successor begins when the router's connections end, not when its process has
+ *   -DFROM_ZERO       it moves all slices of the call again, and not from the counters on
+ *   -DPUBLISH_FIRST   a slice is published before its copy has landed
+ *   -DNO_OVER         the end is finished = n, flag = 0, done = turn + 1, over
+ *   -DFINISHED_FIRST  the end begins with finished = n
+ *   -DFINISHED_LAST   `finished` is stored when the stream goes on
+ *   -DCOUNT_LAST      flag = 0 before done = turn + 1
+ *   -DFORGET_EARLY    the rank drops its record of a call before flag = 0
+ *   -DLAST_SUBMITTED  the last number is the descriptor's, though it may be about to be replaced
+ *   -DBEGIN_AGAIN     a call that has a descriptor begins again, with a new number
+ *   -DDESCRIBE_AGAIN  the descriptor of a call that goes on is written again
  */
 #define SLICES 2 /* a window has one slot */
 #define ROUTERS 3
@@ -49,8 +49,8 @@
 bool captured;
 
 /* In shared memory, and what the rank keeps: its records above over[w]. */
-byte word[2], done[2], over[2];
-byte submitted, name;                  /* the descriptor: its number and its word + 1 */
+byte flag[2], done[2], over[2];
+byte submitted, name;                  /* the descriptor: its number and its flag + 1 */
 byte finished, other_finished;
 byte up_call, up_slices, down_call, down_slices, other_call, other_slices;
 byte window;
@@ -85,11 +85,11 @@ byte rising[ROUTERS + 1], falling[ROUTERS + 1]; /* the copy under way in that di
 #endif
 #define FREE(slice) ((slice) < sunk + 1 && (slice) < HAS(other, n) + 1)
 
-/* The end of a call on word w, whose halves are both over: five stores. */
-#define SAY_OVER word[w] = OVER(done[w])
+/* The end of a call on flag w, whose halves are both over: five stores. */
+#define SAY_OVER flag[w] = OVER(done[w])
 #define FINISH finished = ending
 #define COUNT done[w] = done[w] + 1
-#define PASS word[w] = 0
+#define PASS flag[w] = 0
 #define FORGET over[w] = done[w]
 #if defined(NO_OVER)
 #define STORES(then) FINISH then(2) PASS then(3) COUNT then(4) FORGET then(5) skip
@@ -113,7 +113,7 @@ inline end_of(w) /* stage[w] says which store is next */
 	fi
 }
 
-/* What the successor makes of a word whose record it has got. */
+/* What the successor makes of a flag whose record it has got. */
 #define KNOWN(w, t) (captured || (t) >= over[w])
 #define IS_ITS(w) (submitted != 0 && name == (w) + 1 && finished < submitted)
 
@@ -121,14 +121,14 @@ inline adopt(w)
 {
 	d_step {
 		if
-		:: word[w] >= 2 && KNOWN(w, word[w] - 2) ->
+		:: flag[w] >= 2 && KNOWN(w, flag[w] - 2) ->
 			if
-			:: done[w] == word[w] - 2 ->
+			:: done[w] == flag[w] - 2 ->
 				stage[w] = (IS_ITS(w) -> 2 : 3);
 				ending = submitted
 			:: else -> stage[w] = 4
 			fi
-		:: word[w] == 1 && IS_ITS(w) ->
+		:: flag[w] == 1 && IS_ITS(w) ->
 #ifndef BEGIN_AGAIN
 			mine = w + 1;
 			n = submitted;
@@ -147,7 +147,7 @@ inline adopt(w)
 /* Lanes of both directions: each takes its next step when it can. */
 proctype router(byte me)
 {
-	byte mine;           /* the word of the call under way + 1 */
+	byte mine;           /* the flag of the call under way + 1 */
 	byte n, last;        /* its number; that of the last */
 	byte raised, risen;  /* slices begun, and published */
 	byte lowered, sunk;
@@ -173,11 +173,11 @@ end_unused:
 end:		do
 		/* begin: the descriptor is taken back first, while it is replaced */
 		:: atomic { !UNDER_WAY && finished == last && other_finished == last &&
-			((word[A] == 1 && stage[A] == 0 && (captured || NUMBER(A, done[A]) == last + 1)) ||
-			(word[B] == 1 && stage[B] == 0 && (captured || NUMBER(B, done[B]) == last + 1))) ->
+			((flag[A] == 1 && stage[A] == 0 && (captured || NUMBER(A, done[A]) == last + 1)) ||
+			(flag[B] == 1 && stage[B] == 0 && (captured || NUMBER(B, done[B]) == last + 1))) ->
 			if
-			:: word[A] == 1 && stage[A] == 0 && (captured || NUMBER(A, done[A]) == last + 1) -> w = A
-			:: word[B] == 1 && stage[B] == 0 && (captured || NUMBER(B, done[B]) == last + 1) -> w = B
+			:: flag[A] == 1 && stage[A] == 0 && (captured || NUMBER(A, done[A]) == last + 1) -> w = A
+			:: flag[B] == 1 && stage[B] == 0 && (captured || NUMBER(B, done[B]) == last + 1) -> w = B
 			fi;
 			MINE;
 			submitted = 0 }
@@ -246,8 +246,8 @@ proctype stream(byte w)
 	do
 	:: turn[w] == TURNS(w) -> break
 	:: else ->
-		atomic { in_call[w] = true; word[w] = 1 }
-		atomic { word[w] == 0 ->
+		atomic { in_call[w] = true; flag[w] = 1 }
+		atomic { flag[w] == 0 ->
 			assert(received[w * SLICES] == DATA(w, turn[w], 0));
 			assert(received[w * SLICES + 1] == DATA(w, turn[w], 1));
 			in_call[w] = false;

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sends to one rank that are numbered as streams come to them, by a router that may die at any step, and by its
- * successors, which may die as well: pair.c, order.c, and what intakes.c and submitted.c restore. A rank has
- * replays of two captured groups on two streams, each with its word (words.pml); a group also has messages with other
- * ranks, so that it may be over long after all that it has with this one, and the other group's turn comes meanwhile.
+ * successors, which may die as well: pair.c, order.c, and what remote_ranks.c and call_decoder.c restore. A rank has
+ * replays of two captured groups on two streams, each with its flag (stream_flags.pml); a group also has messages with
+ * other ranks, so that it may be over long after all that it has with this one, and the other group's turn comes
+ * meanwhile.
  *
  * A group's numbers are private to its router until it is the turn of one of them. Then the pair's line says, in one of
  * two places in turn (takeover_pairs.pml), the message, where its slices begin, the first number of its group, and
- * which run of which word that is. The last message of a group is followed by a bit in the word: all with that rank are
+ * which run of which flag that is. The last message of a group is followed by a bit in the flag: all with that rank are
  * over. Of a group whose stream is at it the successor knows: that bit is there; or the last turn was the group's, so
  * that all its numbers are known; or nobody has seen any of them, and it has others. As the run before has left its
  * turn and its bit behind, the turn says which run, and the bit goes between the mark of the end and `done`.
@@ -17,13 +18,13 @@
  *
  * Each of these breaks it, as scripts/check-models shows:
  *   -DRETAKEN        a successor takes a turn again that has been taken
- *   -DNO_RUN         the turn says of which word it is, and not of which run
+ *   -DNO_RUN         the turn says of which flag it is, and not of which run
  *   -DNUMBER_FIRST   the turn's number is stored before where its group's begin
  *   -DNO_BIT         there is no bit
  *   -DBIT_LATE       the bit is stored when it can be the next message's turn
  *   -DBIT_NOT_MADE   a successor does not make up for the bit of a group whose last message is over
  *   -DCLEARED_EARLY  the bit goes before the mark
- *   -DCLEARED_LATE   the bit goes behind word = 0
+ *   -DCLEARED_LATE   the bit goes behind flag = 0
  *   -DRENUMBERED     a successor gives the numbers behind the last turn to the next group, its own group's too
  */
 #define A 0
@@ -46,8 +47,8 @@
 #define CRASHES 3
 #endif
 
-/* Shared memory: words, and the pair's line. */
-byte word[2], done[2];
+/* Shared memory: flags, and the pair's line. */
+byte flag[2], done[2];
 bool passed[2];
 byte published;                 /* slices of all time */
 byte number[2], base[2], first[2], call[2];
@@ -55,14 +56,14 @@ byte number[2], base[2], first[2], call[2];
 /* The environment: messages with other ranks; the receiver, which sees the slots' heads. */
 bool others[2];
 byte runs[2];
-byte sent[2];                   /* messages of the run at the word that have come, whole */
-byte inside, from, last_number; /* slices of the message that has come in part, and of which word */
+byte sent[2];                   /* messages of the run at the flag that have come, whole */
+byte inside, from, last_number; /* slices of the message that has come in part, and of which flag */
 bool killed;
 byte crashes;
 
 inline receive(w, i, slice, n)
 {
-	assert(word[w] == 1);
+	assert(flag[w] == 1);
 	assert(i == sent[w] && slice == inside);
 	assert(inside == 0 -> n == last_number + 1 : (n == last_number && from == w));
 	last_number = n;
@@ -75,7 +76,7 @@ inline receive(w, i, slice, n)
 }
 
 #define PLACE(n) ((n) % 2)
-#define OWNER(w) (word[w] == 1 && call[at] == CALL(w, done[w]))
+#define OWNER(w) (flag[w] == 1 && call[at] == CALL(w, done[w]))
 
 /* From what is in the pair's line: whose turn it was, and how far that is. */
 inline restore()
@@ -113,27 +114,27 @@ inline restore()
 inline adopt(w)
 {
 	if
-	:: atomic { word[w] > 1 -> stage[w] = (word[w] == MARK(done[w]) -> 2 : 4) }
-	:: d_step { word[w] == 1 ->
+	:: atomic { flag[w] > 1 -> stage[w] = (flag[w] == MARK(done[w]) -> 2 : 4) }
+	:: d_step { flag[w] == 1 ->
 		runs_on[w] = true;
 		if
 		:: BIT(w) -> index[w] = COUNT(w)
 		:: mine == w && !BIT(w)
 		:: else -> index[w] = 0; start[w] = last + 1; last = last + COUNT(w)
 		fi }
-	:: word[w] == 0
+	:: flag[w] == 0
 	fi
 }
 
 /* The end of a run: the stores that takeover.pml has, and that the bit goes. */
-#define SAY_OVER word[w] = MARK(done[w])
+#define SAY_OVER flag[w] = MARK(done[w])
 #define CLEAR passed[w] = false
 #ifdef CLEARED_EARLY
-#define STORES(then) CLEAR then(2) SAY_OVER then(3) skip then(4) done[w]++ then(5) word[w] = 0
+#define STORES(then) CLEAR then(2) SAY_OVER then(3) skip then(4) done[w]++ then(5) flag[w] = 0
 #elif defined(CLEARED_LATE)
-#define STORES(then) SAY_OVER then(2) skip then(3) done[w]++ then(4) word[w] = 0 then(5) CLEAR
+#define STORES(then) SAY_OVER then(2) skip then(3) done[w]++ then(4) flag[w] = 0 then(5) CLEAR
 #else
-#define STORES(then) SAY_OVER then(2) CLEAR then(3) done[w]++ then(4) word[w] = 0 then(5) skip
+#define STORES(then) SAY_OVER then(2) CLEAR then(3) done[w]++ then(4) flag[w] = 0 then(5) skip
 #endif
 #define THEN(following) ; stage[w] = following } :: atomic { stage[w] == following ->
 
@@ -193,8 +194,8 @@ proctype lane()
 {
 	byte at, mine = 2, turn;
 	byte next, last, slices;     /* whose turn it is; the last number given; slices of messages that are over */
-	byte current, made;          /* the word + 1 of the message that has its turn; slices that it has published */
-	byte start[2], index[2];     /* of the run at a word: its first number, messages of it that are over */
+	byte current, made;          /* the flag + 1 of the message that has its turn; slices that it has published */
+	byte start[2], index[2];     /* of the run at a flag: its first number, messages of it that are over */
 	bool runs_on[2];
 	byte stage[2], w, late;
 end_of_all:
@@ -204,9 +205,9 @@ end_of_all:
 		adopt(A);
 		adopt(B);
 end:		do
-		:: atomic { word[A] == 1 && !runs_on[A] && stage[A] == 0 ->
+		:: atomic { flag[A] == 1 && !runs_on[A] && stage[A] == 0 ->
 			runs_on[A] = true; start[A] = last + 1; last = last + COUNT(A) }
-		:: atomic { word[B] == 1 && !runs_on[B] && stage[B] == 0 ->
+		:: atomic { flag[B] == 1 && !runs_on[B] && stage[B] == 0 ->
 			runs_on[B] = true; start[B] = last + 1; last = last + COUNT(B) }
 		:: MAY_TAKE(A) -> take_turn(A)
 		:: MAY_TAKE(B) -> take_turn(B)
@@ -239,15 +240,15 @@ proctype stream(byte w)
 	do
 	:: runs[w] == RUNS(w) -> break
 	:: else ->
-		word[w] = 1;
-		atomic { word[w] == 0 -> assert(sent[w] == COUNT(w)); sent[w] = 0; others[w] = false; runs[w]++ }
+		flag[w] = 1;
+		atomic { flag[w] == 0 -> assert(sent[w] == COUNT(w)); sent[w] = 0; others[w] = false; runs[w]++ }
 	od
 }
 
 proctype peers(byte w)
 {
 end:	do
-	:: atomic { word[w] == 1 && !others[w] -> others[w] = true }
+	:: atomic { flag[w] == 1 && !others[w] -> others[w] = true }
 	od
 }
 

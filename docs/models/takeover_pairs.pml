@@ -25,8 +25,8 @@
 #define SLOTS 2
 #define LENGTH(m) (1 + (m) % 2) /* slices of message m, from 1 */
 #define DATA(m, k) ((m) * 2 + (k))
-#define UP 0   /* the sender's end */
-#define DOWN 1
+#define D2H 0   /* the sender's end */
+#define H2D 1
 #ifndef CRASHES
 #define CRASHES 1
 #endif
@@ -55,18 +55,18 @@ bool killed[2];
 #define LAST(e) (number[2 * (e)] > number[2 * (e) + 1] -> 2 * (e) : 2 * (e) + 1)
 
 /* May slice `s` of all time be copied: up, into a slot that has been taken; down, one that is there. */
-#define OPEN(e, s) (e == UP -> (s) < published[DOWN] + SLOTS : (s) < published[UP])
+#define OPEN(e, s) (e == D2H -> (s) < published[H2D] + SLOTS : (s) < published[D2H])
 
 inline land(e, s)
 {
 	atomic {
 		if
-		:: e == UP ->
+		:: e == D2H ->
 			/* a successor that copies again what is not published writes the same */
-			assert(!OVER(UP, s / 2));
+			assert(!OVER(D2H, s / 2));
 			slots[at] = s
 		:: else ->
-			assert(!OVER(DOWN, s / 2));
+			assert(!OVER(H2D, s / 2));
 			received[s] = slots[at]
 		fi;
 		at = 0
@@ -191,8 +191,8 @@ proctype judge()
 	do
 	:: m > MESSAGES -> break
 	:: else ->
-		OVER(UP, m);
-		OVER(DOWN, m);
+		OVER(D2H, m);
+		OVER(H2D, m);
 		assert(received[DATA(m, 0)] == DATA(m, 0));
 		assert(LENGTH(m) == 1 || received[DATA(m, 1)] == DATA(m, 1));
 		m++
@@ -201,7 +201,7 @@ proctype judge()
 
 init {
 	atomic {
-		run lane(UP); run lane(DOWN); run engine(UP); run engine(DOWN);
-		run death(UP); run death(DOWN); run judge()
+		run lane(D2H); run lane(H2D); run engine(D2H); run engine(H2D);
+		run death(D2H); run death(H2D); run judge()
 	}
 }

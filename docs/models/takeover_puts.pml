@@ -17,15 +17,15 @@
  * to; a stream goes on only when its data are there; every call comes to its end.
  *
  * Each of these breaks it, as scripts/check-models shows:
- *   -DBY_SOCKET       a successor begins when the router's connections end, not when its process has
- *   -DBEFORE_ALL      it serves each rank as soon as that has come
- *   -DFROM_ZERO       it pushes all slices of a push again that is not over
- *   -DPUBLISH_FIRST   a slice is published before its copy has ended
- *   -DALL_LANDINGS    it looks where all pushes of a call go to, those too that are over
- *   -DNO_AGREEMENT    it pushes as soon as the pusher has come to the call again: it had agreed before
- *   -DNO_ASIDE        ranks push from the buffer itself
- *   -DASIDE_AGAIN     the router makes the copy that is pushed from, as it begins the call
- *   -DNO_LAND         a rank's call ends when its own pushes are over
+ *   -DBY_SOCKET      a successor begins when the router's connections end, not when its process has
+ *   -DBEFORE_ALL     it serves each rank as soon as that has come
+ *   -DFROM_ZERO      it pushes all slices of a push again that is not over
+ *   -DPUBLISH_FIRST  a slice is published before its copy has ended
+ *   -DALL_TARGETS    it looks where all pushes of a call go to, those too that are over
+ *   -DNO_AGREEMENT   it pushes as soon as the pusher has come to the call again: it had agreed before
+ *   -DNO_ASIDE       ranks push from the buffer itself
+ *   -DASIDE_AGAIN    the router makes the copy that is pushed from, as it begins the call
+ *   -DNO_WAIT_PUT    a rank's call ends when its own pushes are over
  */
 #define RANKS 3
 #define CALLS 2
@@ -45,10 +45,10 @@ byte buffer[RANKS * SLICES], aside[2 * SLICES];
 bool in_call[RANKS];
 byte turn[RANKS];                /* the call that the stream is at */
 
-/* The arena, and the words. */
+/* The arena, and the flags. */
 byte submitted[RANKS];           /* descriptors; 0: being replaced */
 byte finished[RANKS];
-bool word[RANKS];
+bool flag[RANKS];
 byte put_call[PUTS], put_slices[PUTS];
 #define HAS(p, call) (put_call[p] == (call) -> put_slices[p] : 0)
 
@@ -80,7 +80,7 @@ bool torn[(ROUTERS + 1) * PUTS];
 #else
 #define SERVES(r) (come[0] && come[1] && come[2])
 #endif
-#ifdef ALL_LANDINGS
+#ifdef ALL_TARGETS
 #define LEFT(p) true
 #else
 #define LEFT(p) (HAS(p, CALL(FROM(p))) < SLICES)
@@ -93,7 +93,7 @@ bool torn[(ROUTERS + 1) * PUTS];
 #endif
 
 #define SENT(p, r) (HAS(p, CALL(r)) == SLICES)
-#ifdef NO_LAND
+#ifdef NO_WAIT_PUT
 #define IS_OVER(r) ((r) == 0 -> SENT(0, r) : ((r) == 2 || (SENT(1, r) && SENT(2, r))))
 #else
 #define IS_OVER(r) ((r) == 0 -> SENT(0, r) && SENT(1, r) : SENT(2, r) && ((r) == 2 || (SENT(0, r) && SENT(1, r))))
@@ -105,7 +105,7 @@ bool torn[(ROUTERS + 1) * PUTS];
 /* It hands over what it has exported, and calls that are not over name. */
 #define COME(r) atomic { !come[r] -> come[r] = true; export[r] = CALL(r) }
 
-#define REPLACE(r) atomic { SERVES(r) && stage[r] == 0 && word[r] && ALL_FINISHED(CALL(r) - 1) -> \
+#define REPLACE(r) atomic { SERVES(r) && stage[r] == 0 && flag[r] && ALL_FINISHED(CALL(r) - 1) -> \
 	MINE; submitted[r] = 0; stage[r] = 1 }
 #ifdef ASIDE_AGAIN
 #define SUBMIT(r) atomic { stage[r] == 1 -> MINE; \
@@ -137,7 +137,7 @@ bool torn[(ROUTERS + 1) * PUTS];
 
 #define FORGET(p) found[p] = false; pushed[p] = 0
 #define END(r) atomic { stage[r] == 2 && IS_OVER(r) -> \
-	MINE; finished[r] = CALL(r); word[r] = false; export[r] = 0; stage[r] = 0; \
+	MINE; finished[r] = CALL(r); flag[r] = false; export[r] = 0; stage[r] = 0; \
 	if \
 	:: r == 0 -> FORGET(0) \
 	:: r == 1 -> FORGET(1); FORGET(2) \
@@ -252,8 +252,8 @@ proctype stream(byte r)
 	do
 	:: call > CALLS -> break
 	:: else ->
-		atomic { fill(r, call); turn[r] = call; in_call[r] = true; word[r] = true }
-		atomic { !word[r] ->
+		atomic { fill(r, call); turn[r] = call; in_call[r] = true; flag[r] = true }
+		atomic { !flag[r] ->
 			assert(buffer[r * SLICES] == INPUT(WANTED(r), call, 0));
 			assert(buffer[r * SLICES + 1] == INPUT(WANTED(r), call, 1));
 			in_call[r] = false;

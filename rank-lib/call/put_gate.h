@@ -15,8 +15,8 @@
  * a call, and each takes all steps of the owner; `shut` becomes 1 and stays.
  *
  * A bit is void if the process of its rank has ended: once the pidfd is readable no system call of that process is
- * under way. Process numbers are reused, so a line also has the time when its process was started. docs/models/door.pml
- * checks this.
+ * under way. Process numbers are reused, so a line also has the time when its process was started.
+ * docs/models/put_gate.pml checks this.
  */
 #ifndef FERRY_RANK_LIB_CALL_PUT_GATE_H
 #define FERRY_RANK_LIB_CALL_PUT_GATE_H

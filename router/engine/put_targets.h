@@ -10,8 +10,8 @@
  * of theirs is under way, take no more, and say so in the rank's line (`stopped`). A call into which others put ends
  * when each rank whose GPU reaches this rank's memory has said that, or its router has ended, which the rank finds out
  * (`ended` in its line: rank-lib/failover/copy_quiesce.h). Each of these words has one writer and goes from 0 to 1, so
- * a lane that has seen them all need not check again. docs/models/landings.pml models one router,
- * docs/models/landings_of_domains.pml two.
+ * a lane that has seen them all need not check again. docs/models/put_targets.pml models one router,
+ * docs/models/put_targets_of_domains.pml two.
  */
 #ifndef FERRY_ROUTER_ENGINE_PUT_TARGETS_H
 #define FERRY_ROUTER_ENGINE_PUT_TARGETS_H

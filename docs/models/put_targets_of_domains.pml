@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * landings.pml with two routers: rank 0's lane is in another domain's router than rank 1, into whose buffer it puts
- * (router/landings.h, router/imports.h, rank-lib/mover.h). Two calls. The buffer is `ready` while rank 1's stream waits
- * in a call, and the application's else.
+ * put_targets.pml with two routers: rank 0's lane is in another domain's router than rank 1, into whose buffer it puts
+ * (router/engine/put_targets.h, router/gpu/imports.h, rank-lib/failover/copy_quiesce.h). Two calls. The buffer is
+ * `ready` while rank 1's stream waits in a call, and the application's else.
  *
  * Rank 1 names the buffer: it says which call uses it, and looks whether rank 0's router still has it mapped, which
  * maps it otherwise. That router forgets what is idle: it withdraws its word, and unmaps unless a call that is not over
@@ -11,9 +11,9 @@
  *
  * The job may fail. Then rank 0's lane lets go as soon as no copy is under way, and says that it has stopped; rank 1's
  * lane waits for that before it ends the call. Rank 0's router may be killed: its connections close, its copies go on,
- * its process ends; rank 1's keeper sees the connection close, which ends the job, and says when the process has
- * ended, for which rank 1's lane waits, too. Or rank 1 aborts: its lane drops the call, and rank 0's router shuts the
- * table, waits until nobody puts, and lets go; rank 1 waits for that, or for one of the others.
+ * its process ends; rank 1's router monitor sees the connection close, which ends the job, and says when the process
+ * has ended, for which rank 1's lane waits, too. Or rank 1 aborts: its lane drops the call, and rank 0's router shuts
+ * the table, waits until nobody puts, and lets go; rank 1 waits for that, or for one of the others.
  *
  * Checked: no copy begins, goes on or ends while the buffer is not ready, or not mapped; everybody comes to an end.
  *
@@ -21,7 +21,7 @@
  *   -DNO_WAIT        rank 1's lane ends the call as soon as the job has failed
  *   -DEARLY_STOPPED  rank 0's lane says that it has stopped with a copy under way
  *   -DNO_STOPPED     it does not say so
- *   -DBY_SOCKET      rank 1's keeper takes a router for ended whose connection has closed
+ *   -DBY_SOCKET      rank 1's router monitor takes a router for ended whose connection has closed
  *   -DNO_ENDED       it does not say that the router has ended
  *   -DNO_SHUT        rank 0's router lets go of rank 1 without shutting the table
  *   -DNO_QUIET       it shuts the table and does not wait for lanes that put
@@ -41,7 +41,7 @@ bool shut;
 byte putting;
 bool failed, stopped;
 bool leaves, let_go;     /* rank 1 aborts; rank 0's router has let go of it */
-bool closed, ended, told; /* rank 0's router: its connections, its process; rank 1's keeper says so */
+bool closed, ended, told; /* rank 0's router: its connections, its process; rank 1's router monitor says so */
 bool finished;           /* rank 1 has nothing to do any more */
 
 inline name(call)
@@ -105,7 +105,7 @@ failing:
 }
 
 /* Rank 1's: the socket to rank 0's router. */
-proctype keeper()
+proctype router_monitor()
 {
 	if
 	:: closed ->
@@ -217,5 +217,5 @@ proctype trouble()
 }
 
 init {
-	atomic { run receiver(); run keeper(); run pusher(); run mapper(); run closer(); run trouble() }
+	atomic { run receiver(); run router_monitor(); run pusher(); run mapper(); run closer(); run trouble() }
 }

@@ -1,31 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The word of a stream, when the router moves the data. For each call the stream writes word = 1 and waits for 0; the
+ * The flag of a stream, when the router moves the data. For each call the stream writes flag = 1 and waits for 0; the
  * application thread puts a submission into a ring, before or after that is in the stream. The router's D2H lane takes
- * submissions and begins a call when done == turn and word == 1; of the D2H and the H2D half the one that ends last
- * stores word = 0, then done + 1.
+ * submissions and begins a call when done == turn and flag == 1; of the D2H and the H2D half the one that ends last
+ * stores flag = 0, then done + 1.
  *
- * Word A: a stream with several calls. Word C: a captured call, replayed, then forgotten; then the line is another
+ * Flag A: a stream with several calls. Flag C: a captured call, replayed, then forgotten; then the line is another
  * communicator's, with a router of its own (`other`). The job may fail at any moment: the D2H lane, and nobody else,
- * then puts back every word that becomes 1, unless a call is under way on it, whose halves give up. The router may die
- * at any moment: the rank's keeper puts words back instead. The thread that puts a word back also answers when it is to
- * be forgotten.
+ * then puts back every flag that becomes 1, unless a call is under way on it, whose halves give up. The router may die
+ * at any moment: the rank's router monitor puts flags back instead. The thread that puts a flag back also answers when
+ * it is to be forgotten.
  *
  * Checked: a call begins once, while its stream waits for it; no stream goes on while a living router copies for it,
  * nor before its copies are made unless the job has failed or its router is dead; no stream waits for ever; whatever
  * becomes of the job, it does nothing to a line that it has forgotten.
  *
  * Each of these breaks it, as scripts/check-models shows:
- *   -DDONE_FIRST          the last half counts the call in `done` before it stores word = 0
- *   -DWORD_READ_FIRST     the lane reads the word, then `done`
- *   -DNO_TURN             the lane begins the next submission when its word is 1, whatever `done` is
+ *   -DDONE_FIRST          the last half counts the call in `done` before it stores flag = 0
+ *   -DFLAG_READ_FIRST     the lane reads the flag, then `done`
+ *   -DNO_TURN             the lane begins the next submission when its flag is 1, whatever `done` is
  *   -DTAIL_FIRST          the ring's tail is stored before the submission
  *   -DHEAD_FIRST          a submission's place is given back before it is read
- *   -DRELEASE_ONCE        a failed job's words are put back once, not for good
- *   -DRELEASE_UNDER_WAY   a failed job's words are put back while its lanes may still copy
+ *   -DRELEASE_ONCE        a failed job's flags are put back once, not for good
+ *   -DRELEASE_UNDER_WAY   a failed job's flags are put back while its lanes may still copy
  *   -DRELEASE_ELSEWHERE   another thread of the router than the lane that begins calls puts them back
- *   -DKEEPER_BY_SOCKET    the keeper begins when the router's connection ends, not when its process has
- *   -DNO_KEEPER           nobody puts back the words of a router that is dead
+ *   -DMONITOR_BY_SOCKET   the router monitor begins when the router's connection ends, not when its process has
+ *   -DNO_MONITOR          nobody puts back the flags of a router that is dead
  *   -DNO_ANSWER           a line is used again before somebody has answered that it is forgotten
  *   -DEARLY_ANSWER        the router answers while a call is released and not counted yet
  *   -DANSWER_OF_THE_DEAD  a rank that wants a line forgotten waits for the router, be it dead
@@ -36,16 +36,16 @@
 #ifndef REPLAYS
 #define REPLAYS 2
 #endif
-#define A 0 /* words */
+#define A 0 /* flags */
 #define C 1
-#define CAPTURE (CALLS + 1) /* submissions; 1 to CALLS: the calls of word A, by their turn + 1 */
+#define CAPTURE (CALLS + 1) /* submissions; 1 to CALLS: the calls of flag A, by their turn + 1 */
 #define FORGET (CALLS + 2)
 
-byte word[2], done[2];      /* the lines */
+byte flag[2], done[2];      /* the lines */
 bool wanted, forgotten;     /* line C: the rank gives it up; the answer */
 byte ring[2], tail, head;   /* the rank stores submissions and tail, the D2H lane head */
 bool ring_locked;           /* among the rank's threads */
-byte calls, replays;        /* on word A; of word C: many of one, or one of each */
+byte calls, replays;        /* on flag A; of flag C: many of one, or one of each */
 bool failed, closed, dead;  /* the job; the router's connections; the router */
 bool peers;                 /* the other ranks have made their calls: copies can go on to their end */
 
@@ -55,10 +55,10 @@ bool idle;                  /* stream C has made its replays */
 bool used_again;            /* line C is another communicator's */
 byte base;                  /* its `done` when it became that */
 
-byte taken;                 /* the D2H lane's: calls of word A that it knows */
+byte taken;                 /* the D2H lane's: calls of flag A that it knows */
 bool captured;              /* it knows the captured call */
 bool given_up;              /* it has forgotten line C */
-byte begun[2];              /* calls begun on each word */
+byte begun[2];              /* calls begun on each flag */
 byte halves[2], copied_halves[2];
 bool d2h[2], h2d[2];        /* halves under way */
 byte copying[2];            /* copies under way */
@@ -79,9 +79,9 @@ inline end_half(w, made)
 
 #ifdef DONE_FIRST
 #define FIRST(w) done[w] = done[w] + 1
-#define SECOND(w) word[w] = 0
+#define SECOND(w) flag[w] = 0
 #else
-#define FIRST(w) word[w] = 0
+#define FIRST(w) flag[w] = 0
 #define SECOND(w) done[w] = done[w] + 1
 #endif
 
@@ -110,24 +110,24 @@ inline run_half(half, w)
 #define MAY_RELEASE(w) (turn && !released[w])
 #endif
 /* Looking in vain is no step, so that being stuck shows as a deadlock. */
-#ifdef WORD_READ_FIRST
-#define LOOK_AT(w) (word[w] == 1)
+#ifdef FLAG_READ_FIRST
+#define LOOK_AT(w) (flag[w] == 1)
 #elif defined(RELEASE_UNDER_WAY)
-#define LOOK_AT(w) (word[w] == 1 && (failed || (TURN(w) && KNOWN(w))))
+#define LOOK_AT(w) (flag[w] == 1 && (failed || (TURN(w) && KNOWN(w))))
 #elif defined(RELEASE_ELSEWHERE)
-#define LOOK_AT(w) (word[w] == 1 && TURN(w) && KNOWN(w) && !failed)
+#define LOOK_AT(w) (flag[w] == 1 && TURN(w) && KNOWN(w) && !failed)
 #else
-#define LOOK_AT(w) (word[w] == 1 && TURN(w) && (failed -> !released[w] : KNOWN(w)))
+#define LOOK_AT(w) (flag[w] == 1 && TURN(w) && (failed -> !released[w] : KNOWN(w)))
 #endif
 
 inline look(w)
 {
-#ifdef WORD_READ_FIRST
-	one = (word[w] == 1);
+#ifdef FLAG_READ_FIRST
+	one = (flag[w] == 1);
 	turn = TURN(w);
 #else
 	turn = TURN(w);
-	one = (word[w] == 1);
+	one = (flag[w] == 1);
 #endif
 	if
 	:: atomic { one && failed && MAY_RELEASE(w) ->
@@ -136,7 +136,7 @@ inline look(w)
 #ifdef RELEASE_ONCE
 		released[w] = true;
 #endif
-		} word[w] = 0
+		} flag[w] = 0
 	:: atomic { one && !failed && turn && KNOWN(w) -> turn = false; one = false }
 		atomic {
 			assert(reached[w] == begun[w] + 1 && passed[w] == begun[w]);
@@ -199,26 +199,26 @@ proctype releaser()
 {
 	{
 end:		do
-		:: failed && word[A] == 1 && done[A] == begun[A] -> word[A] = 0
-		:: failed && word[C] == 1 && done[C] == begun[C] && !given_up -> word[C] = 0
+		:: failed && flag[A] == 1 && done[A] == begun[A] -> flag[A] = 0
+		:: failed && flag[C] == 1 && done[C] == begun[C] && !given_up -> flag[C] = 0
 		od
 	} unless { dead }
 }
 #endif
 
 /* The one thread of the rank's process, asleep on its routers. */
-proctype keeper()
+proctype router_monitor()
 {
-#ifdef KEEPER_BY_SOCKET
+#ifdef MONITOR_BY_SOCKET
 end:	(closed);
 #else
 end:	(dead);
 #endif
 end_kept:
 	do
-#ifndef NO_KEEPER
-	:: word[A] == 1 -> word[A] = 0
-	:: word[C] == 1 && !forgotten -> word[C] = 0
+#ifndef NO_MONITOR
+	:: flag[A] == 1 -> flag[A] = 0
+	:: flag[C] == 1 && !forgotten -> flag[C] = 0
 #endif
 #ifndef ANSWER_OF_THE_DEAD
 	:: wanted && !forgotten -> forgotten = true
@@ -229,9 +229,9 @@ end_kept:
 /* The router of the communicator that has line C afterwards. */
 proctype other()
 {
-	used_again && done[C] == base && word[C] == 1;
+	used_again && done[C] == base && flag[C] == 1;
 	other_copied = true;
-	word[C] = 0;
+	flag[C] = 0;
 	done[C] = done[C] + 1
 }
 
@@ -284,9 +284,9 @@ proctype capturer()
 
 inline pass(w)
 {
-	atomic { reached[w]++; word[w] = 1 };
+	atomic { reached[w]++; flag[w] = 1 };
 	atomic {
-		word[w] == 0 ->
+		flag[w] == 0 ->
 		assert(copying[w] == 0);
 		assert((used_again && w == C -> other_copied : (copied[w] == reached[w] || failed || dead)));
 		passed[w]++
@@ -350,7 +350,8 @@ init {
 		:: replays == REPLAYS -> run other()
 		:: else
 		fi;
-		run d2h_lane(); run h2d_lane(); run keeper(); run caller(); run stream_a(); run fate(); run death();
+		run d2h_lane(); run h2d_lane(); run router_monitor(); run caller(); run stream_a(); run fate();
+		run death();
 #ifdef RELEASE_ELSEWHERE
 		run releaser()
 #endif

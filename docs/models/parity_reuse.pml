@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One bank of an arena (ipc/arena.h) through several calls: nobody reads a byte of another call, and no call waits for
- * ever. Banks share nothing, so one bank's calls n, n + BANKS, ... are numbered 1, 2, ... here. Each rank sends its
- * part up, the router that has work reduces the parts, each rank takes the result down: slices.c, parts.c.
+ * One parity of an arena (ipc/arena.h) through several calls: nobody reads a byte of another call, and no call waits
+ * for ever. Parities share nothing, so one parity's calls n, n + PARITIES, ... are numbered 1, 2, ... here. Each rank
+ * sends its part up, the router that has work reduces the parts, each rank takes the result down: slices.c, parts.c.
  *
  * Nothing is ever reset. A counter carries the call's number beside the slices, so what an earlier call left reads as
  * "nothing yet"; a rank may write again once every rank and every router with work have finished the call before. A
@@ -11,12 +11,12 @@
  *
  * Bytes move in two steps, so an overlap of a reader and a writer is seen. Each of these breaks it, as
  * scripts/check-models shows:
- *   -DNO_WAIT_FOR_RANKS    a rank starts call n when the router has finished call n-1, though other ranks have not
- *   -DNO_WAIT_FOR_ROUTER   a rank starts call n when the ranks have finished call n-1
- *   -DNO_TAG               a counter is not tied to its call
- *   -DNO_SECOND_LOOK       a router takes the descriptors that it copied without looking whether they changed meanwhile
- *   -DNO_INVALIDATION      a rank writes a descriptor's fields while its number is still that of the call before
- *   -DLATE_AGREEMENT       a rank compares the other ranks' descriptors only after it has ended the call
+ *   -DNO_WAIT_FOR_RANKS   a rank starts call n when the router has finished call n-1, though other ranks have not
+ *   -DNO_WAIT_FOR_ROUTER  a rank starts call n when the ranks have finished call n-1
+ *   -DNO_TAG              a counter is not tied to its call
+ *   -DNO_SECOND_LOOK      a router takes the descriptors that it copied without looking whether they changed meanwhile
+ *   -DNO_INVALIDATION     a rank writes a descriptor's fields while its number is still that of the call before
+ *   -DLATE_AGREEMENT      a rank compares the other ranks' descriptors only after it has ended the call
  */
 #ifndef CALLS
 #define CALLS 3
@@ -95,7 +95,7 @@ proctype down_lane(byte me)
 	do
 	:: call > CALLS -> break
 	:: else ->
-		THERE(result_counter, call); /* no look at the bank: the tag alone protects it */
+		THERE(result_counter, call); /* no look at the parity: the tag alone protects it */
 		assert(result == call);
 		assert(result == call); /* the end of the copy */
 		end_half(me, call);
@@ -128,7 +128,7 @@ proctype router()
 	od
 }
 
-/* A router without work here, awake for another job or bank: it copies what it finds and acts on it. */
+/* A router without work here, awake for another job or parity: it copies what it finds and acts on it. */
 proctype bystander()
 {
 	byte seq, first, second;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rank-lib/door.h: a lane of another process puts into a host device's memory by itself. The memory is the call's, and
- * so `ready`, until the job has failed and its owner has shut the door; then the owner's stream goes on, and the memory
- * is the application's.
+ * rank-lib/call/put_gate.h: a lane of another process puts into a host device's memory by itself. The memory is the
+ * call's, and so `ready`, until the job has failed and its owner has shut the gate; then the owner's stream goes on,
+ * and the memory is the application's.
  *
- * The sender sets its bit, looks whether the door is shut, puts, takes the bit away, and rings the owner's lanes if the
- * door has been shut meanwhile. Its process may be killed in the middle of a copy: its sockets close first, the copy
- * comes to its end, and then the process has ended, with the bit still set. The owner shuts the door, and waits until
+ * The sender sets its bit, looks whether the gate is shut, puts, takes the bit away, and rings the owner's lanes if the
+ * gate has been shut meanwhile. Its process may be killed in the middle of a copy: its sockets close first, the copy
+ * comes to its end, and then the process has ended, with the bit still set. The owner shuts the gate, and waits until
  * there is no bit but those of processes that have ended. It sleeps after a look that found one; nothing rings for an
  * end, which it looks for now and then.
  *
@@ -58,7 +58,7 @@ inline store_putting(value)
 	atomic { putting_buffered == 0 -> putting_buffered = value + 1 }
 }
 
-/* ferry_door_leave */
+/* ferry_put_gate_leave */
 inline leave()
 {
 	store_putting(0);
@@ -92,7 +92,7 @@ proctype putter()
 #else
 		store_putting(1);
 #ifndef NO_PUTTER_FENCE
-		putting_buffered == 0; /* ferry_door_enter */
+		putting_buffered == 0; /* ferry_put_gate_enter */
 #endif
 		if
 		:: shut -> leave(); break
@@ -117,7 +117,7 @@ proctype putter()
 	od
 }
 
-/* The rank whose memory it is: ferry_door_shut, again and again. */
+/* The rank whose memory it is: ferry_put_gate_shut, again and again. */
 proctype owner()
 {
 	(failed);

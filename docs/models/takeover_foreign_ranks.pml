@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A router that pushes into memory of a rank of another domain, its guest, dies at any step, and a successor goes on,
- * which may die as well. The guest's own router lives: so its calls end, and its memory is freed, while the successor
- * waits for others to come. The guest names one buffer in call after call: `used`, then whether it is mapped, in the
- * cell of the router that pushes (exports.pml has the fences and the table's lock). It holds what it has exported for
- * the next router, until its calls are over (rank-lib/failover/journal.h). Its keeper hands that over to the successor,
- * and then the link leads there; a guest with something to export waits for that. The successor keeps what it is given
- * until all ranks have come, and maps it then (router/imports.h).
+ * A router that pushes into memory of a rank of another domain, its foreign rank, dies at any step, and a successor
+ * goes on, which may die as well. The foreign rank's own router lives: so its calls end, and its memory is freed, while
+ * the successor waits for others to come. The foreign rank names one buffer in call after call: `used`, then whether it
+ * is mapped, in the cell of the router that pushes (exports.pml has the fences and the table's lock). It holds what it
+ * has exported for the next router, until its calls are over (rank-lib/failover/journal.h). Its router monitor hands
+ * that over to the successor, and then the link leads there; a foreign rank with something to export waits for that.
+ * The successor keeps what it is given until all ranks have come, and maps it then (router/gpu/imports.h).
  *
  * Memory is freed by a program that asks nobody: no call names it any more, so no router need have it, and none can map
  * it from then on. Other memory takes the next generation. takeover_puts.pml has the copies themselves.
@@ -15,15 +15,15 @@
  * needs; every call comes to its end.
  *
  * Each of these breaks it, as scripts/check-models shows:
- *   -DNOTHING_GIVEN  the guest says that it is there, and not what it has exported
+ *   -DNOTHING_GIVEN  the foreign rank says that it is there, and not what it has exported
  *   -DKEEP_CELLS     the successor leaves in the cells what the router before it had mapped
- *   -DGIVE_FIRST     the keeper looks what calls name before the successor has wiped the cells
- *   -DHOLD_LAST      the guest looks whether a buffer is mapped, holds it, and does not look again
- *   -DOPEN_LATE      a guest may export when all ranks have come, as where a job begins
+ *   -DGIVE_FIRST     the router monitor looks what calls name before the successor has wiped the cells
+ *   -DHOLD_LAST      the foreign rank looks whether a buffer is mapped, holds it, and does not look again
+ *   -DOPEN_LATE      a foreign rank may export when all ranks have come, as where a job begins
  *   -DPUSH_FIRST     lanes push before what was kept is mapped
  *   -DALL_NEEDED     what cannot be mapped ends the job
  *   -DUSED_NEEDED    it does so where `used` tells of a call that is not over
- *   -DALL_LANDINGS   the successor looks where pushes of a call go to that are over, too
+ *   -DALL_TARGETS    the successor looks where pushes of a call go to that are over, too
  */
 #define CALLS 3
 #define ROUTERS 3
@@ -35,18 +35,18 @@
 
 #define LEAVING 255 /* of a cell */
 
-/* The arena: the guest's cell at the router that pushes, and its own calls. */
+/* The arena: the foreign rank's cell at the router that pushes, and its own calls. */
 byte used, mapped;
 byte named[CALLS + 1], submitted, over;
 byte put; /* calls whose pushes have been published */
 
-/* The guest's process. */
+/* The foreign rank's process. */
 byte memory = 1;      /* the generation that is there */
 byte held;            /* what is in the list; */
 bool has, locked;
 byte linked = 1;      /* to that router; 0: its connection has closed */
 
-/* What is asked, of which router: by one thread of the guest at a time. */
+/* What is asked, of which router: by one thread of the foreign rank at a time. */
 byte asked, subject, to;
 
 /* Routers, from 1. */
@@ -71,7 +71,7 @@ inline ask(what, generation)
 	await_answer()
 }
 
-/* ---- the guest ---- */
+/* ---- the foreign rank ---- */
 
 inline hold()
 {
@@ -125,7 +125,7 @@ proctype rank()
 	od
 }
 
-/* The own router of the guest, which lives. */
+/* The own router of the foreign rank, which lives. */
 proctype own()
 {
 end:	do
@@ -153,7 +153,7 @@ inline give()
 	locked = false
 }
 
-proctype keeper()
+proctype router_monitor()
 {
 	byte next;
 	bool answered, wanted;
@@ -216,7 +216,7 @@ end:	do
 #define IS_NEEDED false
 #endif
 
-#ifdef ALL_LANDINGS
+#ifdef ALL_TARGETS
 #define LOOKS assert(put == 0 || table == named[put])
 #else
 #define LOOKS skip
@@ -273,6 +273,6 @@ proctype death(byte e)
 init {
 	atomic {
 		run router(1); run router(2); run router(3); run death(1); run death(2);
-		run keeper(); run own(); run rank()
+		run router_monitor(); run own(); run rank()
 	}
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A mapped rank leaves while routers adopt its job: one of two domains, member of domain 0's router and guest of domain
- * 1's. Either router may have died, or both, and each successor may die while it adopts. The keeper hands over (ADOPT,
- * an export, ADOPTED), the application's thread leaves meanwhile: it asks each router that it has, says in the arena
- * that it has left where its own has died, ends the keeper's work, closes, and waits for those routers that it has to
- * let go of its memory. The job's other ranks come to each successor at some time, or never. adoption.c has the
- * successor: it begins when all have come, or have left; its lanes are opened by another thread (opening), and then it
- * serves.
+ * A mapped rank leaves while routers adopt its job: one of two domains, member of domain 0's router and foreign rank of
+ * domain 1's. Either router may have died, or both, and each successor may die while it adopts. The router monitor
+ * hands over (ADOPT, an export, ADOPTED), the application's thread leaves meanwhile: it asks each router that it has,
+ * says in the arena that it has left where its own has died, ends the router monitor's work, closes, and waits for
+ * those routers that it has to let go of its memory. The job's other ranks come to each successor at some time, or
+ * never. adoption.c has the successor: it begins when all have come, or have left; its lanes are opened by another
+ * thread (opening), and then it serves.
  *
  * Checked: the rank leaves, whether the others come or not; the job never fails by that; no lanes are opened for a rank
  * that has not handed over everything; once a router serves and the rank has gone, none are open and nothing stays
@@ -16,10 +16,10 @@
  *   -DLET_GO_LATER    the successor says that it has let go of the rank when it serves, not when the rank leaves
  *   -DCLOSE_SILENTLY  it says so to a rank that asks, not where the connection closes
  *   -DOPEN_ALL        lanes are opened for a rank that has only come with ADOPT, too
- *   -DKEEP_LEAVERS    the router does not look, when it serves, for ranks that have left
+ *   -DKEEP_DEPARTED   the router does not look, when it serves, for ranks that have left
  *   -DTAKE_LATE       a rank that comes when lanes are being opened is taken
  *   -DFAIL_REFUSED    a rank that has left takes a router's refusal for the end of its job
- *   -DGIVE_UP_FIRST   the keeper's work is ended before it is said that the rank has left
+ *   -DGIVE_UP_FIRST   the router monitor's work is ended before it is said that the rank has left
  */
 #define ADOPT 1
 #define EXPORT 2
@@ -38,7 +38,7 @@ bool left, let_go[2], failed;
 /* The rank: its link leads to a router that it has handed over to, or that has been there all the time. */
 bool linked[2], given_up, keeping, gone;
 
-/* Connections, one to each domain's router: of the keeper's until it is the link's. */
+/* Connections, one to each domain's router: of the router monitor's until it is the link's. */
 bool closed[2];
 byte asked[2], answer[2];
 
@@ -91,7 +91,7 @@ inline hand_over(d)
 	fi
 }
 
-proctype keeper()
+proctype router_monitor()
 {
 	byte result;
 	if
@@ -122,7 +122,7 @@ inline tell(d)
 	fi
 }
 
-proctype leaver()
+proctype departing()
 {
 	byte result;
 #ifdef GIVE_UP_FIRST
@@ -229,7 +229,7 @@ end:	do
 		lanes[d] = opens;
 		state[d] = SERVES;
 		if
-#ifndef KEEP_LEAVERS
+#ifndef KEEP_DEPARTED
 		:: HAS_LEFT(d) -> end_lanes(d)
 #endif
 		:: else
@@ -276,6 +276,7 @@ init {
 	atomic {
 		begin(0);
 		begin(1);
-		run router(0); run router(1); run fate(0); run fate(1); run keeper(); run leaver(); run judge()
+		run router(0); run router(1); run fate(0); run fate(1); run router_monitor(); run departing();
+		run judge()
 	}
 }

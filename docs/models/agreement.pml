@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A cell of the ring by which ranks agree on each call (ipc/seal.h), here a ring of one cell, so that every call wraps
- * around. Three ranks make the same calls, each as fast as it likes; each joins with a call of its own choice, or
+ * A cell of the ring by which ranks agree on each call (ipc/agreement.h), here a ring of one cell, so that every call
+ * wraps around. Three ranks make the same calls, each as fast as it likes; each joins with a call of its own choice, or
  * never, and may die at any point. A word is sealed once, `sealed` is 1 + its call; up to `laps` calls behind it are
  * NCCL's alone, and all of them at LAPS. Another communicator has other cells and shares nothing.
  *
@@ -9,14 +9,14 @@
  * look had no split to find; nobody waits, whichever rank has died or never joins.
  *
  * Each of these breaks it, as scripts/check-models shows:
- *   -DNO_JOIN      a rank seals a split though not all have joined
- *   -DLATE_JOIN    it does not ask with which call they have
- *   -DNO_PASSED    it seals anew though somebody may still look at what is sealed
- *   -DEARLY_PASSED a rank says that it has passed a call before it looks
- *   -DNO_SWAP      it seals by a store
- *   -DNO_LAPS      where somebody is behind it makes the call NCCL's alone and leaves no word of it
- *   -DSHORT_LAPS   at LAPS it takes the cell for NCCL's, and lets others seal it again
- *   -DWAITS        where somebody is behind it waits
+ *   -DNO_JOIN       a rank seals a split though not all have joined
+ *   -DLATE_JOIN     it does not ask with which call they have
+ *   -DNO_PASSED     it seals anew though somebody may still look at what is sealed
+ *   -DEARLY_PASSED  a rank says that it has passed a call before it looks
+ *   -DNO_SWAP       it seals by a store
+ *   -DNO_LAPS       where somebody is behind it makes the call NCCL's alone and leaves no word of it
+ *   -DSHORT_LAPS    at LAPS it takes the cell for NCCL's, and lets others seal it again
+ *   -DWAITS         where somebody is behind it waits
  */
 #define RANKS 3
 #define CALLS 3

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A push: rank 0's lane, in the router, copies into rank 1's receive buffer, which its application has back as soon as
- * its stream goes on (router/landings.h, router/imports.h). Two runs of a call. The buffer is `ready` while rank 1's
- * stream waits in the call, and the application's before and after.
+ * its stream goes on (router/engine/put_targets.h, router/gpu/imports.h). Two runs of a call. The buffer is `ready`
+ * while rank 1's stream waits in the call, and the application's before and after.
  *
  * Rank 1's D2H lane submits the call when the stream has reached it: its descriptor says where the buffer is. Rank 0's
  * lane puts once both have submitted. It holds rank 1's mapping meanwhile, which it takes under the lock of rank 1's
@@ -45,7 +45,7 @@ proctype receiver()
 		ready = true;     /* the stream has reached the call */
 		submitted[1] = call;
 		if
-		:: published >= call -> /* LAND */
+		:: published >= call -> /* WAIT_PUT */
 			atomic { over = call; ready = false } /* the stream goes on */
 			call++
 		:: failed -> break
