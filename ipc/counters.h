@@ -38,7 +38,7 @@ struct ferry_job_counters {
 	uint64_t calls;              /* that have ended, on the rank that has made the most */
 	uint64_t d2h, h2d;           /* bytes from ranks' buffers, and to them */
 	uint64_t working_ns;         /* of workers, on its slices */
-	uint64_t waiting, awaited;   /* ranks that wait, and that they wait for */
+	uint64_t waiting, blockers;  /* ranks that wait, and that they wait for */
 	uint64_t waited_ns;          /* the longest of these waits so far */
 	/* how often a router of this domain has taken another's place; how long the last took, how long ago it was */
 	uint64_t takeovers, takeover_ns, takeover_ago_ns;

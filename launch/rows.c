@@ -85,7 +85,7 @@ static void add_job(struct ferry_job_row *row, const struct ferry_job_counters *
 	row->h2d += job->h2d;
 	row->gbps += gbps;
 	row->waiting |= job->waiting;
-	row->awaited |= job->awaited;
+	row->blockers |= job->blockers;
 	if (job->takeovers && (!row->takeovers || ago_s < row->takeover_ago_s)) {
 		row->takeover_ms = (double)job->takeover_ns / 1e6;
 		row->takeover_ago_s = ago_s;
@@ -144,8 +144,8 @@ ferryResult_t ferry_rows_make(const struct ferry_report *before, const struct fe
 	for (size_t i = 0; i < now->nrouters; i++)
 		add_router(before, &now->routers[i], rows);
 	for (size_t i = 0; i < rows->njobs; i++)
-		if (rows->jobs[i].awaited & ~rows->jobs[i].waiting) /* a rank that waits itself is not to blame */
-			rows->jobs[i].awaited &= ~rows->jobs[i].waiting;
+		if (rows->jobs[i].blockers & ~rows->jobs[i].waiting) /* a rank that waits itself is not to blame */
+			rows->jobs[i].blockers &= ~rows->jobs[i].waiting;
 	return ferrySuccess;
 }
 

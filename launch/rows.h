@@ -24,8 +24,8 @@ struct ferry_job_row {
 	uint64_t calls;            /* of the rank that has made the most calls */
 	uint64_t staging, d2h, h2d;
 	double gbps;
-	uint64_t waiting, awaited; /* the ranks that wait, and those that they wait for and that do not wait
-	                              themselves, if any */
+	uint64_t waiting, blockers; /* the ranks that wait, and those that they wait for and that do not wait
+	                               themselves, if any */
 	double waited_s;
 	uint64_t takeovers;                 /* in all its routers */
 	double takeover_ms, takeover_ago_s; /* the last */

@@ -74,8 +74,8 @@ static void print_waits(const struct ferry_job_row *row, char text[WAITS + 1])
 		snprintf(all, sizeof all, "nobody: it has failed");
 	else if (absent)
 		snprintf(all, sizeof all, "%s to attach", ferry_rankset_print(absent, ranks));
-	else if (row->awaited)
-		snprintf(all, sizeof all, "%s, %.*f s", ferry_rankset_print(row->awaited, ranks), row->waited_s < 10,
+	else if (row->blockers)
+		snprintf(all, sizeof all, "%s, %.*f s", ferry_rankset_print(row->blockers, ranks), row->waited_s < 10,
 		         row->waited_s);
 	else
 		snprintf(all, sizeof all, "-");
@@ -353,7 +353,7 @@ static void add_jobs(cJSON *list, const struct ferry_rows *rows)
 		cJSON_AddNumberToObject(object, "bytes_down", (double)row->h2d);
 		cJSON_AddNumberToObject(object, "gbps", row->gbps);
 		cJSON_AddItemToObject(object, "waiting", set_of(row->waiting));
-		cJSON_AddItemToObject(object, "waits_for", set_of(row->awaited));
+		cJSON_AddItemToObject(object, "waits_for", set_of(row->blockers));
 		cJSON_AddNumberToObject(object, "waited_s", row->waited_s);
 		if (!row->takeovers)
 			continue;

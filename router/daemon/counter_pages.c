@@ -84,7 +84,7 @@ static void add_rank(struct ferry_job_counters *row, const struct ferry_rank_lin
 		if (!awaits)
 			continue;
 		row->waiting |= 1ull << rank;
-		row->awaited |= awaits;
+		row->blockers |= awaits;
 		if (now > since && now - since > row->waited_ns)
 			row->waited_ns = now - since;
 	}

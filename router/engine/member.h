@@ -95,7 +95,7 @@ struct ferry_lane_rank {
 	uint64_t published[FERRY_MAX_RANKS];   /* what the pair's line says of this lane's slices */
 	uint64_t idle_since;                   /* nanoseconds; 0: its last round found work */
 	/* nanoseconds: when it last waited for its stream, or (H2D) for a rank that had not come */
-	uint64_t awaited_until;
+	uint64_t excused_at;
 	const struct ferry_call *watched;      /* the first call begun when it was last checked: to compare with */
 	uint64_t watched_number;
 	bool reported;                         /* that it has made no progress since then */

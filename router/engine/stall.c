@@ -361,7 +361,7 @@ static void notify(struct ferry_lane_rank *lane_rank, const struct ferry_timeout
 		ops->fail(lane_rank->member, ferryRemoteError, text);
 	} else if (ferry_timeout_over(timeout->replaces, waited) && router < FERRY_MAX_DOMAINS && ops->replace &&
 	           ops->replace(lane_rank->member, router, line)) {
-		lane_rank->awaited_until = ferry_now_ns(); /* the next one has as long */
+		lane_rank->excused_at = ferry_now_ns(); /* the next one has as long */
 		return;
 	} else if (!lane_rank->reported) {
 		ferry_log(FERRY_LOG_WARN, "%s", line);
@@ -398,9 +398,9 @@ static void report(struct ferry_lane_rank *lane_rank, const struct blocker *bloc
 	if (member->ops->failed(member))
 		return;
 	if (!is_to_be_reported(lane_rank, blocker))
-		lane_rank->awaited_until = now;
-	uint64_t since = lane_rank->idle_since > lane_rank->awaited_until ? lane_rank->idle_since
-	                                                                  : lane_rank->awaited_until;
+		lane_rank->excused_at = now;
+	uint64_t since = lane_rank->idle_since > lane_rank->excused_at ? lane_rank->idle_since
+	                                                               : lane_rank->excused_at;
 	uint64_t waited = now > since && lane_rank->idle_since ? now - since : 0;
 	if (!(ferry_timeout_over(timeout.reports, waited) && !lane_rank->reported) &&
 	    !ferry_timeout_over(timeout.fails, waited) && !ferry_timeout_over(timeout.replaces, waited))

@@ -123,15 +123,15 @@ static void who_waits_for_others_is_not_blamed(void **state)
 	(void)state;
 	struct ferry_report now = report_of(SECOND, routers);
 	struct ferry_rows rows;
-	logged[0].job_rows[0].waiting = 0x3, logged[0].job_rows[0].awaited = 0x4; /* 0 and 1 for 2, which waits for 3 */
-	logged[1].job_rows[0].waiting = 0x4, logged[1].job_rows[0].awaited = 0x8;
+	logged[0].job_rows[0].waiting = 0x3, logged[0].job_rows[0].blockers = 0x4; /* 0, 1 for 2, that for 3 */
+	logged[1].job_rows[0].waiting = 0x4, logged[1].job_rows[0].blockers = 0x8;
 	assert_int_equal(ferry_rows_make(&now, &now, &rows), ferrySuccess);
 	assert_int_equal(rows.jobs[0].waiting, 0x7);
-	assert_int_equal(rows.jobs[0].awaited, 0x8);
+	assert_int_equal(rows.jobs[0].blockers, 0x8);
 	ferry_rows_free(&rows);
-	logged[1].job_rows[0].awaited = 0x1; /* a circle: all of it */
+	logged[1].job_rows[0].blockers = 0x1; /* a circle: all of it */
 	assert_int_equal(ferry_rows_make(&now, &now, &rows), ferrySuccess);
-	assert_int_equal(rows.jobs[0].awaited, 0x5);
+	assert_int_equal(rows.jobs[0].blockers, 0x5);
 	ferry_rows_free(&rows);
 }
 
@@ -263,7 +263,7 @@ static void the_table_fits_80_columns_with_the_largest_values(void **state)
 		                                                    .calls = 999999999,
 		                                                    .d2h = 1ull << 62,
 		                                                    .waiting = 0x5555555555555555,
-		                                                    .awaited = 0xaaaaaaaaaaaaaaaa,
+		                                                    .blockers = 0xaaaaaaaaaaaaaaaa,
 		                                                    .waited_ns = 86400 * SECOND};
 	}
 	has_not_answered(&routers[1], "a trouble that cannot be told of in a few words, nor in so many that they fit "
@@ -405,7 +405,7 @@ static void what_a_job_waits_for_is_said(void **state)
 {
 	(void)state;
 	struct ferry_report now = report_of(SECOND, routers);
-	logged[0].job_rows[0].waiting = 0x3, logged[0].job_rows[0].awaited = 0xc;
+	logged[0].job_rows[0].waiting = 0x3, logged[0].job_rows[0].blockers = 0xc;
 	logged[0].job_rows[0].waited_ns = 2345000000;
 	char *text = screen_of(&now);
 	assert_non_null(strstr(text, "ranks 2-3, 2.3 s\n"));

@@ -209,12 +209,12 @@ static void add_orders(struct ferry_program *program, uint64_t *seed)
 {
 	for (uint32_t i = 0; i < program->nstatements; i++) {
 		struct ferry_statement *put = &program->statements[i];
-		const struct ferry_statement *awaited = &program->statements[draw_below(seed, program->nstatements)];
-		if (put->opcode != FERRY_PUT || draw_below(seed, 4) || !ferry_opcode_writes_window(awaited->opcode))
+		const struct ferry_statement *writer = &program->statements[draw_below(seed, program->nstatements)];
+		if (put->opcode != FERRY_PUT || draw_below(seed, 4) || !ferry_opcode_writes_window(writer->opcode))
 			continue;
 		put->dependencies = malloc(sizeof *put->dependencies);
 		assert_non_null(put->dependencies);
-		put->dependencies[0] = (struct ferry_dependency){awaited->destination, 1};
+		put->dependencies[0] = (struct ferry_dependency){writer->destination, 1};
 		put->ndependencies = 1;
 	}
 }
