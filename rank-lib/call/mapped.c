@@ -45,17 +45,17 @@ static void fail_lost(struct ferry_mapped *mapped, uint32_t domain)
  * If it is the router of the rank's domain, the reason is logged once it is known whether the router's process ends.
  * Meanwhile the streams wait, and so do callers.
  */
-static void on_router_lost(struct ferry_kept *kept)
+static void on_router_lost(struct ferry_monitor_entry *entry)
 {
-	struct ferry_watched *watched = (struct ferry_watched *)kept;
-	struct ferry_copy_quiesce *copy_quiesce = &watched->mapped->movers[watched->domain];
+	struct ferry_watched *watched = (struct ferry_watched *)entry;
+	struct ferry_copy_quiesce *copy_quiesce = &watched->mapped->copy_quiesces[watched->domain];
 	/* where it has failed already, others would get this router's end as the reason instead of the first error */
 	if (watched->domain != watched->mapped->rank->domain && !ferry_rank_failed(watched->mapped->rank))
 		fail_lost(watched->mapped, watched->domain);
 	if (!copy_quiesce->copies)
 		return;
 	ferry_copy_quiesce_lose(copy_quiesce);
-	ferry_router_monitor_look(kept);
+	ferry_router_monitor_look(entry);
 }
 
 /* That router copies nothing any more, or the wait for that was too long, which the communicator then logs. */
@@ -75,11 +75,11 @@ static bool is_over(struct ferry_mapped *mapped, struct ferry_copy_quiesce *copy
  * For a router of another domain: the rank's own router waits for this before it lets streams go on
  * (router/engine/put_targets.h).
  */
-static bool report_end(struct ferry_kept *kept)
+static bool report_end(struct ferry_monitor_entry *entry)
 {
-	struct ferry_watched *watched = (struct ferry_watched *)kept;
+	struct ferry_watched *watched = (struct ferry_watched *)entry;
 	struct ferry_rank *rank = watched->mapped->rank;
-	if (!is_over(watched->mapped, &watched->mapped->movers[watched->domain]))
+	if (!is_over(watched->mapped, &watched->mapped->copy_quiesces[watched->domain]))
 		return true;
 	atomic_fetch_or_explicit(&ferry_rank_line(&rank->shared, (uint32_t)rank->self)->ended, 1u << watched->domain,
 	                         memory_order_release);
@@ -91,11 +91,11 @@ static bool report_end(struct ferry_kept *kept)
 static bool have_released(struct ferry_mapped *mapped)
 {
 	uint32_t own = mapped->rank->domain;
-	bool over = is_over(mapped, &mapped->movers[own]);
+	bool over = is_over(mapped, &mapped->copy_quiesces[own]);
 	if (over && !ferry_rank_failed(mapped->rank))
 		fail_lost(mapped, own);
 	for (uint32_t domain = 0; over && domain < mapped->rank->ndomains; domain++) {
-		struct ferry_copy_quiesce *copy_quiesce = &mapped->movers[domain];
+		struct ferry_copy_quiesce *copy_quiesce = &mapped->copy_quiesces[domain];
 		if (domain == own || !copy_quiesce->copies)
 			continue;
 		ferry_copy_quiesce_lose(copy_quiesce);
@@ -105,9 +105,9 @@ static bool have_released(struct ferry_mapped *mapped)
 }
 
 /* No router lets this rank's streams go on: releases them, whether they are at a call already or come to one later. */
-static bool release_streams(struct ferry_kept *kept)
+static bool release_streams(struct ferry_monitor_entry *entry)
 {
-	struct ferry_mapped *mapped = ((struct ferry_watched *)kept)->mapped;
+	struct ferry_mapped *mapped = ((struct ferry_watched *)entry)->mapped;
 	if (!mapped->released && !(mapped->released = have_released(mapped)))
 		return true;
 	ferry_stream_flag_table_release(mapped->flags);
@@ -120,9 +120,9 @@ static struct ferry_export_cell *cells_of(const struct ferry_rank *rank, uint32_
 }
 
 /* If the router has been given up, its copies may still be under way: the streams go on when they are over. */
-static void watch_own(struct ferry_kept *kept)
+static void watch_own(struct ferry_monitor_entry *entry)
 {
-	struct ferry_mapped *mapped = ((struct ferry_watched *)kept)->mapped;
+	struct ferry_mapped *mapped = ((struct ferry_watched *)entry)->mapped;
 	if (!pthread_mutex_trylock(mapped->lock)) { /* a thread that has it may wait for a router */
 		ferry_journal_sweep(mapped->journal);
 		pthread_mutex_unlock(mapped->lock);
@@ -131,8 +131,8 @@ static void watch_own(struct ferry_kept *kept)
 		ferry_rank_fail(mapped->rank, ferryInternalError, ferry_last_message());
 	if (!ferry_watchdog_look(&mapped->watchdog))
 		return;
-	ferry_copy_quiesce_lose(&mapped->movers[mapped->rank->domain]);
-	ferry_router_monitor_look(kept);
+	ferry_copy_quiesce_lose(&mapped->copy_quiesces[mapped->rank->domain]);
+	ferry_router_monitor_look(entry);
 }
 
 static ferryResult_t watch_routers(struct ferry_mapped *mapped)
@@ -142,18 +142,18 @@ static ferryResult_t watch_routers(struct ferry_mapped *mapped)
 	                                                  .flags = mapped->flags,
 	                                                  .plans = mapped->plans,
 	                                                  .lock = mapped->lock,
-	                                                  .process = mapped->movers[mapped->rank->domain].pid};
+	                                                  .process = mapped->copy_quiesces[mapped->rank->domain].pid};
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++) {
 		struct ferry_watched *watched = &mapped->watched[domain];
 		bool own = domain == mapped->rank->domain;
 		int descriptor = mapped->handed_over ? -1 : mapped->rank->links[domain].socket;
-		*watched = (struct ferry_watched){.kept = {.descriptor = descriptor,
+		*watched = (struct ferry_watched){.entry = {.descriptor = descriptor,
 		                                           .closed = on_router_lost,
 		                                           .look = own ? release_streams : report_end,
 		                                           .watch = own ? watch_own : NULL},
 		                                  .mapped = mapped,
 		                                  .domain = domain};
-		ferryResult_t result = ferry_router_monitor_add(&watched->kept);
+		ferryResult_t result = ferry_router_monitor_add(&watched->entry);
 		if (result)
 			return result;
 		watched->added = true;
@@ -170,8 +170,8 @@ static uint32_t find_movers(struct ferry_mapped *mapped)
 	struct ferry_rank *rank = mapped->rank;
 	uint32_t others = 0;
 	for (uint32_t domain = 0; domain < rank->ndomains; domain++) {
-		ferry_copy_quiesce_open(&mapped->movers[domain], rank, domain);
-		if (domain == rank->domain || !mapped->movers[domain].copies)
+		ferry_copy_quiesce_open(&mapped->copy_quiesces[domain], rank, domain);
+		if (domain == rank->domain || !mapped->copy_quiesces[domain].copies)
 			continue;
 		ferry_exports_add_host(mapped->exports, &rank->links[domain], cells_of(rank, domain));
 		others |= 1u << domain;
@@ -226,7 +226,7 @@ static void unwatch_routers(struct ferry_mapped *mapped)
 {
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++) {
 		if (mapped->watched[domain].added)
-			ferry_router_monitor_remove(&mapped->watched[domain].kept);
+			ferry_router_monitor_remove(&mapped->watched[domain].entry);
 		mapped->watched[domain].added = false;
 	}
 }
@@ -257,14 +257,14 @@ static bool waits(void *context)
 static void renewed(void *context, uint32_t domain)
 {
 	struct ferry_mapped *mapped = context;
-	ferry_copy_quiesce_close(&mapped->movers[domain]);
-	ferry_copy_quiesce_open(&mapped->movers[domain], mapped->rank, domain);
+	ferry_copy_quiesce_close(&mapped->copy_quiesces[domain]);
+	ferry_copy_quiesce_open(&mapped->copy_quiesces[domain], mapped->rank, domain);
 }
 
 static void lost(void *context, uint32_t domain)
 {
 	struct ferry_mapped *mapped = context;
-	mapped->watched[domain].kept.closed(&mapped->watched[domain].kept);
+	mapped->watched[domain].entry.closed(&mapped->watched[domain].entry);
 }
 
 const struct ferry_handover_ops ferry_mapped_handover = {
@@ -309,11 +309,11 @@ void ferry_mapped_close(struct ferry_mapped *mapped)
 void ferry_mapped_end(struct ferry_mapped *mapped)
 {
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++)
-		ferry_copy_quiesce_lose(&mapped->movers[domain]); /* all are waited for from now on */
+		ferry_copy_quiesce_lose(&mapped->copy_quiesces[domain]); /* all are waited for from now on */
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++)
-		ferry_copy_quiesce_wait(&mapped->movers[domain]);
-	if (ferry_copy_quiesce_has_flags(&mapped->movers[mapped->rank->domain]))
+		ferry_copy_quiesce_wait(&mapped->copy_quiesces[domain]);
+	if (ferry_copy_quiesce_has_flags(&mapped->copy_quiesces[mapped->rank->domain]))
 		ferry_stream_flag_table_lose(mapped->flags);
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++)
-		ferry_copy_quiesce_close(&mapped->movers[domain]);
+		ferry_copy_quiesce_close(&mapped->copy_quiesces[domain]);
 }

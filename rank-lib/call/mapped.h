@@ -20,7 +20,7 @@
 
 /* A router that the router monitor watches. */
 struct ferry_watched {
-	struct ferry_kept kept; /* first */
+	struct ferry_monitor_entry entry; /* first */
 	struct ferry_mapped *mapped;
 	uint32_t domain;
 	bool added;
@@ -42,8 +42,8 @@ struct ferry_mapped {
 	bool handed_over;             /* if its router dies, the rank goes to the next one; constant while it is open */
 
 	struct ferry_watched watched[FERRY_MAX_DOMAINS];
-	struct ferry_copy_quiesce movers[FERRY_MAX_DOMAINS]; /* each domain's router */
-	struct ferry_router_watchdog watchdog;               /* of the rank's own; router monitor */
+	struct ferry_copy_quiesce copy_quiesces[FERRY_MAX_DOMAINS]; /* each domain's router */
+	struct ferry_router_watchdog watchdog;                      /* of the rank's own; router monitor */
 	/* whether its streams are released, as far as the router monitor knows; router monitor */
 	bool released;
 	struct ferry_exports *exports; /* what its routers map for it; NULL: nothing */

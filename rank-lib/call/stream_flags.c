@@ -30,7 +30,7 @@ static bool registered; /* with all contexts: CUDA's portable registration */
 static uint32_t *idle, first_idle, nidle;
 static struct ferry_stream_flag_table orphans = {
         .lock = PTHREAD_MUTEX_INITIALIZER}; /* of communicators that have gone */
-static struct ferry_kept keeping_orphans;
+static struct ferry_monitor_entry orphan_entry;
 static bool orphans_kept;
 
 /* ---- the block ---- */
@@ -267,9 +267,9 @@ static void part_with(const struct ferry_stream_flag_use *use)
 		give_back(use->index);
 }
 
-static bool look_after_orphans(struct ferry_kept *kept)
+static bool look_after_orphans(struct ferry_monitor_entry *entry)
 {
-	(void)kept;
+	(void)entry;
 	bool any = ferry_stream_flag_table_release(&orphans);
 	pthread_mutex_lock(&orphans.lock);
 	for (uint32_t i = orphans.count; i-- > 0;)
@@ -290,13 +290,13 @@ static void adopt(const struct ferry_stream_flag_use *use)
 	pthread_mutex_lock(&orphans.lock);
 	bool kept = append(&orphans, use);
 	if (!orphans_kept) {
-		keeping_orphans = (struct ferry_kept){.descriptor = -1, .look = look_after_orphans};
-		orphans_kept = ferry_router_monitor_add(&keeping_orphans) == ferrySuccess;
+		orphan_entry = (struct ferry_monitor_entry){.descriptor = -1, .look = look_after_orphans};
+		orphans_kept = ferry_router_monitor_add(&orphan_entry) == ferrySuccess;
 	}
 	kept &= orphans_kept;
 	pthread_mutex_unlock(&orphans.lock);
 	if (kept)
-		ferry_router_monitor_look(&keeping_orphans);
+		ferry_router_monitor_look(&orphan_entry);
 	else
 		ferry_log(FERRY_LOG_WARN, "a stream that comes to a call of a communicator that has gone will wait: %s",
 		          ferry_last_message());

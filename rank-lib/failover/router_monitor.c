@@ -20,8 +20,8 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all below; not held in what the router monitor calls */
 static pthread_cond_t called = PTHREAD_COND_INITIALIZER;
-static struct ferry_kept *first;
-static const struct ferry_kept *calling; /* the one whose function runs */
+static struct ferry_monitor_entry *first;
+static const struct ferry_monitor_entry *calling; /* the one whose function runs */
 static pthread_t thread;
 static bool running;
 static int event = -1; /* wakes it: the list has changed */
@@ -33,10 +33,10 @@ static void wake(void)
 		return; /* the counter is full: it is awake anyway */
 }
 
-static bool is_kept(const struct ferry_kept *kept)
+static bool is_watched(const struct ferry_monitor_entry *entry)
 {
-	const struct ferry_kept *each = first;
-	while (each && each != kept)
+	const struct ferry_monitor_entry *each = first;
+	while (each && each != entry)
 		each = each->next;
 	return each;
 }
@@ -44,8 +44,8 @@ static bool is_kept(const struct ferry_kept *kept)
 /* Under the lock. */
 static bool any_watched(void)
 {
-	for (const struct ferry_kept *kept = first; kept; kept = kept->next)
-		if (kept->watch)
+	for (const struct ferry_monitor_entry *entry = first; entry; entry = entry->next)
+		if (entry->watch)
 			return true;
 	return false;
 }
@@ -53,17 +53,17 @@ static bool any_watched(void)
 /* The set for poll: the event first. Under the lock. NULL: no memory; then the caller tries again in a while. */
 static struct pollfd *poll_set(nfds_t *count)
 {
-	nfds_t kepts = 0;
-	for (const struct ferry_kept *kept = first; kept; kept = kept->next)
-		kepts++;
-	struct pollfd *set = calloc(kepts + 1, sizeof *set);
+	nfds_t entries = 0;
+	for (const struct ferry_monitor_entry *entry = first; entry; entry = entry->next)
+		entries++;
+	struct pollfd *set = calloc(entries + 1, sizeof *set);
 	*count = 0;
 	if (!set)
 		return NULL;
 	set[(*count)++] = (struct pollfd){event, POLLIN, 0};
-	for (struct ferry_kept *kept = first; kept; kept = kept->next)
-		if ((kept->polled = kept->descriptor >= 0 && !kept->gone))
-			set[(*count)++] = (struct pollfd){kept->descriptor, POLLRDHUP, 0};
+	for (struct ferry_monitor_entry *entry = first; entry; entry = entry->next)
+		if ((entry->polled = entry->descriptor >= 0 && !entry->gone))
+			set[(*count)++] = (struct pollfd){entry->descriptor, POLLRDHUP, 0};
 	return set;
 }
 
@@ -75,60 +75,60 @@ static bool has_closed(const struct pollfd *set, nfds_t count, int descriptor)
 	return false;
 }
 
-/* Under the lock, which is given up meanwhile; `kept` stays, as ferry_router_monitor_remove waits. */
-static void call_closed(struct ferry_kept *kept)
+/* Under the lock, which is given up meanwhile; `entry` stays, as ferry_router_monitor_remove waits. */
+static void call_closed(struct ferry_monitor_entry *entry)
 {
-	kept->gone = true;
-	calling = kept;
+	entry->gone = true;
+	calling = entry;
 	pthread_mutex_unlock(&lock);
-	kept->closed(kept);
+	entry->closed(entry);
 	pthread_mutex_lock(&lock);
 	calling = NULL;
 	pthread_cond_broadcast(&called);
 }
 
-static void call_look(struct ferry_kept *kept)
+static void call_look(struct ferry_monitor_entry *entry)
 {
-	calling = kept;
-	kept->looks = false; /* a request for another look that comes meanwhile counts */
+	calling = entry;
+	entry->looks = false; /* a request for another look that comes meanwhile counts */
 	pthread_mutex_unlock(&lock);
-	bool again = kept->look(kept);
+	bool again = entry->look(entry);
 	pthread_mutex_lock(&lock);
 	calling = NULL;
-	if (is_kept(kept))
-		kept->looks |= again;
+	if (is_watched(entry))
+		entry->looks |= again;
 	pthread_cond_broadcast(&called);
 }
 
-static void call_watch(struct ferry_kept *kept)
+static void call_watch(struct ferry_monitor_entry *entry)
 {
-	calling = kept;
+	calling = entry;
 	pthread_mutex_unlock(&lock);
-	kept->watch(kept);
+	entry->watch(entry);
 	pthread_mutex_lock(&lock);
 	calling = NULL;
 	pthread_cond_broadcast(&called);
 }
 
 /* An entry added since may have a descriptor with the number of another one that was polled. */
-static struct ferry_kept *next_closed(const struct pollfd *set, nfds_t count)
+static struct ferry_monitor_entry *next_closed(const struct pollfd *set, nfds_t count)
 {
-	struct ferry_kept *kept = first;
-	while (kept && (kept->gone || !kept->polled || !has_closed(set, count, kept->descriptor)))
-		kept = kept->next;
-	return kept;
+	struct ferry_monitor_entry *entry = first;
+	while (entry && (entry->gone || !entry->polled || !has_closed(set, count, entry->descriptor)))
+		entry = entry->next;
+	return entry;
 }
 
 /* Entries may leave the list, and others come, while one is called: starts from the beginning after each call. */
 static bool attend(const struct pollfd *set, nfds_t count)
 {
 	bool looks = false;
-	for (struct ferry_kept *kept; (kept = next_closed(set, count));)
-		call_closed(kept);
-	for (struct ferry_kept *kept = first; kept; kept = is_kept(kept) ? kept->next : NULL) {
-		if (!kept->looks)
+	for (struct ferry_monitor_entry *entry; (entry = next_closed(set, count));)
+		call_closed(entry);
+	for (struct ferry_monitor_entry *entry = first; entry; entry = is_watched(entry) ? entry->next : NULL) {
+		if (!entry->looks)
 			continue;
-		call_look(kept);
+		call_look(entry);
 		looks = true;
 	}
 	return looks;
@@ -141,9 +141,9 @@ static void watch(uint64_t *watched_ns)
 	if (now - *watched_ns < WATCH_MS * 1000000ull)
 		return;
 	*watched_ns = now;
-	for (struct ferry_kept *kept = first; kept; kept = is_kept(kept) ? kept->next : NULL)
-		if (kept->watch)
-			call_watch(kept);
+	for (struct ferry_monitor_entry *entry = first; entry; entry = is_watched(entry) ? entry->next : NULL)
+		if (entry->watch)
+			call_watch(entry);
 }
 
 static void *router_monitor_main(void *argument)
@@ -193,47 +193,47 @@ static ferryResult_t start(void)
 	return ferrySuccess;
 }
 
-ferryResult_t ferry_router_monitor_add(struct ferry_kept *kept)
+ferryResult_t ferry_router_monitor_add(struct ferry_monitor_entry *entry)
 {
 	pthread_mutex_lock(&lock);
 	ferryResult_t result = start();
 	if (!result) {
-		kept->looks = kept->gone = kept->polled = false;
-		kept->next = first;
-		first = kept;
+		entry->looks = entry->gone = entry->polled = false;
+		entry->next = first;
+		first = entry;
 		wake();
 	}
 	pthread_mutex_unlock(&lock);
 	return result;
 }
 
-void ferry_router_monitor_remove(struct ferry_kept *kept)
+void ferry_router_monitor_remove(struct ferry_monitor_entry *entry)
 {
 	pthread_mutex_lock(&lock);
-	while (calling == kept)
+	while (calling == entry)
 		pthread_cond_wait(&called, &lock);
-	for (struct ferry_kept **link = &first; *link; link = &(*link)->next)
-		if (*link == kept) {
-			*link = kept->next;
+	for (struct ferry_monitor_entry **link = &first; *link; link = &(*link)->next)
+		if (*link == entry) {
+			*link = entry->next;
 			wake();
 			break;
 		}
 	pthread_mutex_unlock(&lock);
 }
 
-void ferry_router_monitor_look(struct ferry_kept *kept)
+void ferry_router_monitor_look(struct ferry_monitor_entry *entry)
 {
 	pthread_mutex_lock(&lock);
-	kept->looks = true;
+	entry->looks = true;
 	wake();
 	pthread_mutex_unlock(&lock);
 }
 
-void ferry_router_monitor_follow(struct ferry_kept *kept, int descriptor)
+void ferry_router_monitor_follow(struct ferry_monitor_entry *entry, int descriptor)
 {
 	pthread_mutex_lock(&lock);
-	kept->descriptor = descriptor;
-	kept->gone = kept->polled = false;
+	entry->descriptor = descriptor;
+	entry->gone = entry->polled = false;
 	wake();
 	pthread_mutex_unlock(&lock);
 }

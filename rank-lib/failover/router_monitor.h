@@ -16,32 +16,32 @@
  * What it watches; embedded in an object that outlives it. The first four fields are constant while it is watched,
  * except in ferry_router_monitor_follow; the others are under the router monitor's lock.
  */
-struct ferry_kept {
+struct ferry_monitor_entry {
 	int descriptor;                          /* a connection; -1: none */
-	void (*closed)(
-	        struct ferry_kept *kept); /* once, when its other end has closed; by the router monitor's thread */
+	/* once, when its other end has closed; by the router monitor's thread */
+	void (*closed)(struct ferry_monitor_entry *entry);
 	/* once a millisecond from ferry_router_monitor_look on, until it returns false; the same */
-	bool (*look)(struct ferry_kept *kept);
+	bool (*look)(struct ferry_monitor_entry *entry);
 	/* about four times a second, as long as it is watched; the same. NULL: the thread sleeps on */
-	void (*watch)(struct ferry_kept *kept);
+	void (*watch)(struct ferry_monitor_entry *entry);
 	bool looks, gone, polled;                /* polled: its descriptor is in the poll set */
-	struct ferry_kept *next;
+	struct ferry_monitor_entry *next;
 };
 
 /** Starts the thread if there is none. Error: ferrySystemError. */
-ferryResult_t ferry_router_monitor_add(struct ferry_kept *kept);
+ferryResult_t ferry_router_monitor_add(struct ferry_monitor_entry *entry);
 
-/** When it returns, no function of `kept` runs any more. Not to be called from what the router monitor calls. */
-void ferry_router_monitor_remove(struct ferry_kept *kept);
+/** When it returns, no function of `entry` runs any more. Not to be called from what the router monitor calls. */
+void ferry_router_monitor_remove(struct ferry_monitor_entry *entry);
 
 /** Makes the router monitor call `look` from now on. Any thread, also the router monitor's. */
-void ferry_router_monitor_look(struct ferry_kept *kept);
+void ferry_router_monitor_look(struct ferry_monitor_entry *entry);
 
 /**
  * Called from a function that the router monitor called: it polls this descriptor from now on, whose end it has not
  * seen.
  */
-void ferry_router_monitor_follow(struct ferry_kept *kept, int descriptor);
+void ferry_router_monitor_follow(struct ferry_monitor_entry *entry, int descriptor);
 
 /** Around a fork: no other thread holds the lock; a child begins without a router monitor. */
 void ferry_router_monitor_before_fork(void);

@@ -114,7 +114,7 @@ static bool serves(struct ferry_takeover *takeover, int connection, int process)
 		takeover->all->ops->renewed(takeover->all->context, takeover->domain);
 	ferry_log(FERRY_LOG_INFO, "rank %d: another router serves domain %u, %.1f ms after the one before died",
 	          rank->self, takeover->domain, (double)(now - takeover->lost_ns) / 1e6);
-	ferry_router_monitor_follow(&takeover->kept, connection);
+	ferry_router_monitor_follow(&takeover->entry, connection);
 	return mapped;
 }
 
@@ -212,9 +212,9 @@ static void see_end(struct ferry_takeover *takeover)
 }
 
 /* Router monitor: until it returns false. */
-static bool step(struct ferry_kept *kept)
+static bool step(struct ferry_monitor_entry *entry)
 {
-	struct ferry_takeover *takeover = (struct ferry_takeover *)kept;
+	struct ferry_takeover *takeover = (struct ferry_takeover *)entry;
 	char text[FERRY_MESSAGE_BYTES];
 	if (ferry_rank_failed(takeover->all->rank))
 		return end_failed(takeover);
@@ -236,16 +236,16 @@ static bool step(struct ferry_kept *kept)
 	return false;
 }
 
-static void on_router_lost(struct ferry_kept *kept)
+static void on_router_lost(struct ferry_monitor_entry *entry)
 {
-	struct ferry_takeover *takeover = (struct ferry_takeover *)kept;
+	struct ferry_takeover *takeover = (struct ferry_takeover *)entry;
 	uint64_t now = ferry_now_ns();
 	takeover->state = FERRY_ROUTER_ENDS;
 	takeover->lost_ns = takeover->since_ns = now;
 	takeover->logged = false;
 	report(takeover, "the connection to the router has closed");
 	count_death(takeover, true);
-	ferry_router_monitor_look(kept);
+	ferry_router_monitor_look(entry);
 }
 
 /* ---- open, close ---- */
@@ -257,11 +257,11 @@ static ferryResult_t watch(struct ferry_takeovers *takeovers, uint32_t domain)
 	if (link->process < 0)
 		return ferrySuccess;
 	*takeover = (struct ferry_takeover){
-	        .kept = {.descriptor = link->socket, .closed = on_router_lost, .look = step},
+	        .entry = {.descriptor = link->socket, .closed = on_router_lost, .look = step},
 	        .all = takeovers,
 	        .domain = domain};
 	ferry_link_set(link, FERRY_LINK_WATCHED);
-	ferryResult_t result = ferry_router_monitor_add(&takeover->kept);
+	ferryResult_t result = ferry_router_monitor_add(&takeover->entry);
 	takeover->added = !result;
 	return result;
 }
@@ -283,7 +283,7 @@ void ferry_takeovers_close(struct ferry_takeovers *takeovers)
 		if (!takeovers->domains[domain].all) /* no router takes its place: it has never been watched */
 			continue;
 		if (takeovers->domains[domain].added)
-			ferry_router_monitor_remove(&takeovers->domains[domain].kept);
+			ferry_router_monitor_remove(&takeovers->domains[domain].entry);
 		takeovers->domains[domain].added = false;
 		ferry_link_set(&takeovers->rank->links[domain], FERRY_LINK_ENDED);
 	}

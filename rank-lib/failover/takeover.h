@@ -33,7 +33,7 @@ enum ferry_takeover_state {
 
 /* Of one domain. Used by the router monitor alone, except `given_up`. */
 struct ferry_takeover {
-	struct ferry_kept kept; /* first */
+	struct ferry_monitor_entry entry; /* first */
 	struct ferry_takeovers *all;
 	uint32_t domain;
 	bool added;

@@ -58,7 +58,7 @@ static int keepers(void)
 /* ---- the router monitor ---- */
 
 struct watched {
-	struct ferry_kept kept; /* first */
+	struct ferry_monitor_entry entry; /* first */
 	_Atomic int closed, looks;
 	_Atomic int most;       /* looks after which it says that it has seen enough */
 	_Atomic int enter, go;  /* most 0: `enter` tells that a function runs, which then waits for `go` */
@@ -66,18 +66,18 @@ struct watched {
 	int far;                /* the other end */
 };
 
-static void on_closed(struct ferry_kept *kept)
+static void on_closed(struct ferry_monitor_entry *entry)
 {
-	struct watched *watched = (struct watched *)kept;
+	struct watched *watched = (struct watched *)entry;
 	atomic_fetch_add(&watched->closed, 1);
 	atomic_store(&watched->enter, 1);
 	while (watched->waits && !atomic_load(&watched->go))
 		doze();
 }
 
-static bool on_look(struct ferry_kept *kept)
+static bool on_look(struct ferry_monitor_entry *entry)
 {
-	struct watched *watched = (struct watched *)kept;
+	struct watched *watched = (struct watched *)entry;
 	int looks = atomic_fetch_add(&watched->looks, 1) + 1;
 	atomic_store(&watched->enter, 1);
 	while (watched->waits && !atomic_load(&watched->go))
@@ -91,13 +91,13 @@ static void watch(struct watched *watched)
 	memset(watched, 0, sizeof *watched);
 	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
 	watched->far = ends[1];
-	watched->kept = (struct ferry_kept){.descriptor = ends[0], .closed = on_closed, .look = on_look};
+	watched->entry = (struct ferry_monitor_entry){.descriptor = ends[0], .closed = on_closed, .look = on_look};
 }
 
 static void forget(struct watched *watched)
 {
-	ferry_router_monitor_remove(&watched->kept);
-	close(watched->kept.descriptor);
+	ferry_router_monitor_remove(&watched->entry);
+	close(watched->entry.descriptor);
 	if (watched->far >= 0)
 		close(watched->far);
 }
@@ -114,7 +114,7 @@ static void a_connection_that_closes_is_told_of_once_and_the_others_are_not(void
 	struct watched all[8];
 	for (int i = 0; i < 8; i++) {
 		watch(&all[i]);
-		assert_int_equal(ferry_router_monitor_add(&all[i].kept), ferrySuccess);
+		assert_int_equal(ferry_router_monitor_add(&all[i].entry), ferrySuccess);
 	}
 	SOON(keepers() == 1); /* its name is the first thing that it does */
 	for (int i = 0; i < 8; i += 2)
@@ -139,16 +139,16 @@ static void what_is_looked_after_is_looked_at_until_it_has_seen_enough(void **st
 	watch(&more);
 	atomic_store(&few.most, 3);
 	atomic_store(&more.most, 1000000);
-	assert_int_equal(ferry_router_monitor_add(&few.kept), ferrySuccess);
-	assert_int_equal(ferry_router_monitor_add(&more.kept), ferrySuccess);
+	assert_int_equal(ferry_router_monitor_add(&few.entry), ferrySuccess);
+	assert_int_equal(ferry_router_monitor_add(&more.entry), ferrySuccess);
 	for (int i = 0; i < 20; i++)
 		doze();
 	assert_int_equal(atomic_load(&few.looks) + atomic_load(&more.looks), 0);
-	ferry_router_monitor_look(&few.kept);
-	ferry_router_monitor_look(&more.kept);
+	ferry_router_monitor_look(&few.entry);
+	ferry_router_monitor_look(&more.entry);
 	SOON(atomic_load(&more.looks) > 20);
 	assert_int_equal(atomic_load(&few.looks), 3);
-	ferry_router_monitor_look(&few.kept);
+	ferry_router_monitor_look(&few.entry);
 	SOON(atomic_load(&few.looks) == 4);
 	forget(&more);
 	int looks = atomic_load(&more.looks);
@@ -165,10 +165,10 @@ static void a_look_that_is_asked_for_during_a_look_is_not_lost(void **state)
 	struct watched watched;
 	watch(&watched);
 	watched.waits = true;
-	assert_int_equal(ferry_router_monitor_add(&watched.kept), ferrySuccess);
-	ferry_router_monitor_look(&watched.kept);
+	assert_int_equal(ferry_router_monitor_add(&watched.entry), ferrySuccess);
+	ferry_router_monitor_look(&watched.entry);
 	SOON(atomic_load(&watched.enter));
-	ferry_router_monitor_look(&watched.kept);
+	ferry_router_monitor_look(&watched.entry);
 	atomic_store(&watched.go, 1);
 	SOON(atomic_load(&watched.looks) == 2);
 	forget(&watched);
@@ -177,7 +177,7 @@ static void a_look_that_is_asked_for_during_a_look_is_not_lost(void **state)
 static void *remove_it(void *argument)
 {
 	struct watched *watched = argument;
-	ferry_router_monitor_remove(&watched->kept);
+	ferry_router_monitor_remove(&watched->entry);
 	atomic_store(&watched->enter, 2);
 	return NULL;
 }
@@ -191,9 +191,9 @@ static void nothing_of_what_was_removed_is_called_any_more(void **state)
 		watch(&watched);
 		watched.waits = true;
 		atomic_store(&watched.most, 1000);
-		assert_int_equal(ferry_router_monitor_add(&watched.kept), ferrySuccess);
+		assert_int_equal(ferry_router_monitor_add(&watched.entry), ferrySuccess);
 		if (which)
-			ferry_router_monitor_look(&watched.kept);
+			ferry_router_monitor_look(&watched.entry);
 		else
 			close_far(&watched);
 		SOON(atomic_load(&watched.enter) == 1);
@@ -224,26 +224,26 @@ static void a_connection_with_the_number_of_one_that_has_closed_is_not_taken_for
 	watch(&fresh);
 	watch(&newest);
 	slow.waits = true;
-	assert_int_equal(ferry_router_monitor_add(&old.kept), ferrySuccess);
-	assert_int_equal(ferry_router_monitor_add(&slow.kept), ferrySuccess); /* is looked at first */
+	assert_int_equal(ferry_router_monitor_add(&old.entry), ferrySuccess);
+	assert_int_equal(ferry_router_monitor_add(&slow.entry), ferrySuccess); /* is looked at first */
 	/* Both at once, for the router monitor. */
 	struct watched gate;
 	watch(&gate);
 	gate.waits = true;
-	assert_int_equal(ferry_router_monitor_add(&gate.kept), ferrySuccess);
-	ferry_router_monitor_look(&gate.kept);
+	assert_int_equal(ferry_router_monitor_add(&gate.entry), ferrySuccess);
+	ferry_router_monitor_look(&gate.entry);
 	SOON(atomic_load(&gate.enter));
 	close_far(&old);
 	close_far(&slow);
 	atomic_store(&gate.go, 1);
 	SOON(atomic_load(&slow.closed)); /* poll has said of both that they have closed */
-	ferry_router_monitor_remove(&old.kept);
-	int number = old.kept.descriptor;
-	assert_int_equal(dup2(fresh.kept.descriptor, number), number); /* closes the old one */
-	close(fresh.kept.descriptor);
-	fresh.kept.descriptor = number;
-	assert_int_equal(ferry_router_monitor_add(&fresh.kept), ferrySuccess);
-	assert_int_equal(ferry_router_monitor_add(&newest.kept), ferrySuccess);
+	ferry_router_monitor_remove(&old.entry);
+	int number = old.entry.descriptor;
+	assert_int_equal(dup2(fresh.entry.descriptor, number), number); /* closes the old one */
+	close(fresh.entry.descriptor);
+	fresh.entry.descriptor = number;
+	assert_int_equal(ferry_router_monitor_add(&fresh.entry), ferrySuccess);
+	assert_int_equal(ferry_router_monitor_add(&newest.entry), ferrySuccess);
 	atomic_store(&slow.go, 1);
 	for (int i = 0; i < 50; i++)
 		doze();
