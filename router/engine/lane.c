@@ -82,9 +82,9 @@ static bool advance(struct ferry_lane *lane, struct ferry_call *call, bool *prog
 static uint32_t most_copies(const struct ferry_lane *lane, const struct ferry_lane_rank *lane_rank)
 {
 	uint64_t weight = ferry_member_weight(lane_rank->member), all = weight, at_work = 1;
-	if (lane->nseats <= 1)
+	if (lane->nlane_ranks <= 1)
 		return FERRY_MOST_COPIES;
-	for (uint32_t i = 0; i < lane->nseats; i++) {
+	for (uint32_t i = 0; i < lane->nlane_ranks; i++) {
 		const struct ferry_lane_rank *other = lane->lane_ranks[i];
 		if (other == lane_rank || (other->idle_since && !other->under_way))
 			continue;
@@ -290,11 +290,11 @@ void ferry_lane_drop_calls(struct ferry_lane_rank *lane_rank)
 		unlink_call(lane_rank, &lane_rank->calls);
 }
 
-bool ferry_lane_make_room(struct ferry_lane *lane, uint32_t nseats)
+bool ferry_lane_make_room(struct ferry_lane *lane, uint32_t nlane_ranks)
 {
-	if (nseats <= lane->capacity)
+	if (nlane_ranks <= lane->capacity)
 		return true;
-	uint32_t capacity = 2 * nseats;
+	uint32_t capacity = 2 * nlane_ranks;
 	void *lane_ranks = realloc(lane->lane_ranks, capacity * sizeof *lane->lane_ranks);
 	lane->lane_ranks = lane_ranks ? lane_ranks : lane->lane_ranks;
 	void *bells = realloc(lane->bells, (capacity + 1) * sizeof *lane->bells);
@@ -324,7 +324,7 @@ static bool refresh(struct ferry_lane *lane)
 	uint64_t before = lane->generation;
 	pthread_mutex_lock(&lanes->lock);
 	lane->generation = atomic_load_explicit(&lanes->generation, memory_order_relaxed);
-	lane->nseats = 0;
+	lane->nlane_ranks = 0;
 	lane->anybody_leaves = false;
 	for (struct ferry_member *member = lanes->members; member; member = member->next) {
 		struct ferry_lane_rank *lane_rank = &member->lane_ranks[lane->direction];
@@ -336,8 +336,8 @@ static bool refresh(struct ferry_lane *lane)
 		if (lane_rank->left)
 			continue;
 		lane->anybody_leaves |= lane_rank->leaves;
-		if (ferry_lane_make_room(lane, lane->nseats + 1))
-			lane->lane_ranks[lane->nseats++] = lane_rank;
+		if (ferry_lane_make_room(lane, lane->nlane_ranks + 1))
+			lane->lane_ranks[lane->nlane_ranks++] = lane_rank;
 		else
 			lane->generation = before; /* again, when there is memory */
 	}
@@ -371,8 +371,8 @@ bool ferry_lane_round(struct ferry_lane *lane)
 	bool progress = refresh(lane), busy = false;
 	uint64_t now = 0;
 	progress |= ferry_slices_reap(&lane->copies, &lane->pushes);
-	for (uint32_t i = 0; i < lane->nseats; i++) {
-		struct ferry_lane_rank *lane_rank = lane->lane_ranks[(lane->turn + i) % lane->nseats];
+	for (uint32_t i = 0; i < lane->nlane_ranks; i++) {
+		struct ferry_lane_rank *lane_rank = lane->lane_ranks[(lane->turn + i) % lane->nlane_ranks];
 		bool found = lane_rank_round(lane, lane_rank);
 		if (found) {
 			lane_rank->idle_since = 0;

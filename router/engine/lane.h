@@ -30,7 +30,7 @@ struct ferry_lane {
 	struct ferry_lane_rank **lane_ranks; /* as of `generation` */
 	struct ferry_seen_bell *bells;  /* that it is about to sleep at, or to turn from */
 	uint32_t nbells;
-	uint32_t nseats, capacity, turn; /* turn: whose lane rank is first in a round */
+	uint32_t nlane_ranks, capacity, turn; /* turn: whose lane rank is first in a round */
 	bool anybody_leaves;
 	uint64_t generation;
 	struct ferry_idle idle;
@@ -66,7 +66,7 @@ bool ferry_lane_round(struct ferry_lane *lane);
  * Makes room for so many lane ranks, and their bells. False: no memory, and nothing has changed. The lane's thread, or
  * before it starts.
  */
-bool ferry_lane_make_room(struct ferry_lane *lane, uint32_t nseats);
+bool ferry_lane_make_room(struct ferry_lane *lane, uint32_t nlane_ranks);
 void ferry_lane_free_room(struct ferry_lane *lane);
 
 /** Drops all calls of a lane rank that no lane uses: called by its lane's thread, or for one that has been left. */

@@ -35,7 +35,7 @@ static bool may_look(const struct ferry_lane *lane)
 /* Whether the D2H lane has a call that its stream has not reached, or may reach again. It wakes the other one. */
 static bool awaits_start(const struct ferry_lane *lane)
 {
-	for (uint32_t i = 0; lane->direction == FERRY_DIR_D2H && i < lane->nseats; i++)
+	for (uint32_t i = 0; lane->direction == FERRY_DIR_D2H && i < lane->nlane_ranks; i++)
 		for (const struct ferry_call *call = lane->lane_ranks[i]->calls; call;
 		     call = call->halves[FERRY_DIR_D2H].next)
 			if (call->stage == FERRY_CALL_MADE)
@@ -76,7 +76,7 @@ static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 static void look_for_start(struct ferry_sleeper *sleeper)
 {
 	const struct ferry_lane *lane = (struct ferry_lane *)((char *)sleeper - offsetof(struct ferry_lane, sleeper));
-	for (uint32_t i = 0; i < lane->nseats; i++)
+	for (uint32_t i = 0; i < lane->nlane_ranks; i++)
 		for (const struct ferry_call *call = lane->lane_ranks[i]->calls; call;
 		     call = call->halves[FERRY_DIR_D2H].next)
 			if (call->stage == FERRY_CALL_MADE &&
@@ -90,7 +90,7 @@ static void look_for_start(struct ferry_sleeper *sleeper)
 static void fail_all(struct ferry_lane *lane)
 {
 	struct ferry_copying copying;
-	for (uint32_t i = 0; i < lane->nseats; i++)
+	for (uint32_t i = 0; i < lane->nlane_ranks; i++)
 		if (lane->lane_ranks[i]->calls)
 			lane->lane_ranks[i]->member->ops->fail(lane->lane_ranks[i]->member, ferryUnhandledDeviceError,
 			                                       ferry_last_message());
@@ -107,7 +107,7 @@ static void watch(struct ferry_lane *lane, uint64_t now)
 		return;
 	const struct ferry_lane *other = &lane->lanes->lane[!lane->direction];
 	ferry_stall_watch_other(&lane->watch, !lane->direction, &other->driving, lane->lanes->stall_ns, now);
-	for (uint32_t i = 0; i < lane->nseats; i++) {
+	for (uint32_t i = 0; i < lane->nlane_ranks; i++) {
 		if (!lane->lane_ranks[i]->idle_since)
 			continue;
 		if (lane->lane_ranks[i]->calls)
@@ -127,10 +127,10 @@ static void watch(struct ferry_lane *lane, uint64_t now)
 
 static void prepare_sleep(struct ferry_lane *lane)
 {
-	for (uint32_t i = 0; i < lane->nseats; i++)
+	for (uint32_t i = 0; i < lane->nlane_ranks; i++)
 		ferry_traffic_rests(lane->lane_ranks[i]);
 	lane->bells[lane->nbells++] = ferry_bell_prepare(lane->bell);
-	for (uint32_t i = 0; i < lane->nseats; i++)
+	for (uint32_t i = 0; i < lane->nlane_ranks; i++)
 		if (lane->lane_ranks[i]->bell != lane->bell)
 			lane->bells[lane->nbells++] = ferry_bell_prepare(lane->lane_ranks[i]->bell);
 }
@@ -155,7 +155,7 @@ static void sleep_at_bells(struct ferry_lane *lane, int64_t timeout)
 
 static bool may_end(struct ferry_lane *lane)
 {
-	return atomic_load_explicit(&lane->lanes->stopping, memory_order_acquire) && !lane->nseats;
+	return atomic_load_explicit(&lane->lanes->stopping, memory_order_acquire) && !lane->nlane_ranks;
 }
 
 static void *lane_main(void *argument)
@@ -173,7 +173,7 @@ static void *lane_main(void *argument)
 		ferry_idle_looked(&lane->idle, now);
 		if (found) {
 			ferry_idle_found(&lane->idle);
-			if (now && lane->nseats > 1) /* one's work is no reason to leave another alone */
+			if (now && lane->nlane_ranks > 1) /* one's work is no reason to leave another alone */
 				watch(lane, now);
 			continue;
 		}

@@ -17,55 +17,55 @@ extern "C" {
 #define UNTOUCHED 0x5a
 
 /* What one rank has of a trial: the two buffers, each between guards, on the GPU and in host memory. */
-struct seat {
+struct buffers {
 	size_t bytes;                  /* of a buffer without its guards */
 	char *device_send, *device_receive, *send, *receive;
 	char *first;                   /* the result of the first run */
 };
 
-static size_t all_bytes(const struct seat *seat)
+static size_t all_bytes(const struct buffers *buffers)
 {
-	return seat->bytes + 2 * GUARD;
+	return buffers->bytes + 2 * GUARD;
 }
 
-static int seat_open(struct seat *seat, size_t bytes, int device)
+static int buffers_open(struct buffers *buffers, size_t bytes, int device)
 {
-	seat->bytes = bytes;
+	buffers->bytes = bytes;
 	CUDA(cudaSetDevice(device));
-	CUDA(cudaMalloc((void **)&seat->device_send, all_bytes(seat)));
-	CUDA(cudaMalloc((void **)&seat->device_receive, all_bytes(seat)));
-	seat->send = (char *)malloc(all_bytes(seat));
-	seat->receive = (char *)malloc(all_bytes(seat));
-	seat->first = (char *)malloc(all_bytes(seat));
-	REQUIRE(seat->send && seat->receive && seat->first, "no memory for %zu bytes", bytes);
+	CUDA(cudaMalloc((void **)&buffers->device_send, all_bytes(buffers)));
+	CUDA(cudaMalloc((void **)&buffers->device_receive, all_bytes(buffers)));
+	buffers->send = (char *)malloc(all_bytes(buffers));
+	buffers->receive = (char *)malloc(all_bytes(buffers));
+	buffers->first = (char *)malloc(all_bytes(buffers));
+	REQUIRE(buffers->send && buffers->receive && buffers->first, "no memory for %zu bytes", bytes);
 	return 0;
 }
 
-static int seat_close(struct seat *seat, int device)
+static int buffers_close(struct buffers *buffers, int device)
 {
 	CUDA(cudaSetDevice(device));
-	CUDA(cudaFree(seat->device_send));
-	CUDA(cudaFree(seat->device_receive));
-	free(seat->send);
-	free(seat->receive);
-	free(seat->first);
+	CUDA(cudaFree(buffers->device_send));
+	CUDA(cudaFree(buffers->device_receive));
+	free(buffers->send);
+	free(buffers->receive);
+	free(buffers->first);
 	return 0;
 }
 
-static int fill(struct ferry_trial *trial, struct seat *seat, int rank)
+static int fill(struct ferry_trial *trial, struct buffers *buffers, int rank)
 {
-	char *send = seat->send + GUARD, *receive = seat->receive + GUARD;
-	memset(seat->send, UNTOUCHED, all_bytes(seat));
-	memset(seat->receive, UNTOUCHED, all_bytes(seat));
+	char *send = buffers->send + GUARD, *receive = buffers->receive + GUARD;
+	memset(buffers->send, UNTOUCHED, all_bytes(buffers));
+	memset(buffers->receive, UNTOUCHED, all_bytes(buffers));
 	ferry_trial_place(trial, rank, &send, &receive);
 	ferry_trial_fill(trial, rank, send);
 	return 0;
 }
 
-static int guards_hold(const struct seat *seat, const char *buffer, const char *which, int rank)
+static int guards_hold(const struct buffers *buffers, const char *buffer, const char *which, int rank)
 {
 	for (size_t i = 0; i < GUARD; i++)
-		REQUIRE(buffer[i] == UNTOUCHED && buffer[GUARD + seat->bytes + i] == UNTOUCHED,
+		REQUIRE(buffer[i] == UNTOUCHED && buffer[GUARD + buffers->bytes + i] == UNTOUCHED,
 		        "rank %d: written outside of the %s buffer", rank, which);
 	return 0;
 }
@@ -88,22 +88,22 @@ static int drop_op(const struct ferry_trial *trial, ferryComm_t comm, ferryRedOp
 	return 0;
 }
 
-/* One run on the GPUs; the results are in seat->receive afterwards. */
-static int run_cuda(struct ferry_trial *trial, struct gang *gang, struct seat *seats, cudaStream_t *streams)
+/* One run on the GPUs; the results are in buffers->receive afterwards. */
+static int run_cuda(struct ferry_trial *trial, struct gang *gang, struct buffers *buffers_of, cudaStream_t *streams)
 {
 	ferryRedOp_t op[GANG_MOST];
 	for (int i = 0; i < gang->nlocal; i++) {
-		struct seat *seat = &seats[i];
+		struct buffers *buffers = &buffers_of[i];
 		CUDA(cudaSetDevice(gang->device[i]));
-		TRY(fill(trial, seat, gang->rank[i]));
-		CUDA(cudaMemcpy(seat->device_send, seat->send, all_bytes(seat), cudaMemcpyHostToDevice));
-		CUDA(cudaMemcpy(seat->device_receive, seat->receive, all_bytes(seat), cudaMemcpyHostToDevice));
+		TRY(fill(trial, buffers, gang->rank[i]));
+		CUDA(cudaMemcpy(buffers->device_send, buffers->send, all_bytes(buffers), cudaMemcpyHostToDevice));
+		CUDA(cudaMemcpy(buffers->device_receive, buffers->receive, all_bytes(buffers), cudaMemcpyHostToDevice));
 		/* the end of a copy from pageable memory may come after cudaMemcpy's return */
 		CUDA(cudaDeviceSynchronize());
 		TRY(make_op(trial, gang->rank[i], gang->comm[i], &op[i]));
 	}
 	for (int i = 0; i < gang->nlocal; i++) {
-		char *send = seats[i].device_send + GUARD, *receive = seats[i].device_receive + GUARD;
+		char *send = buffers_of[i].device_send + GUARD, *receive = buffers_of[i].device_receive + GUARD;
 		ferry_trial_place(trial, gang->rank[i], &send, &receive);
 		CUDA(cudaSetDevice(gang->device[i]));
 		FERRY(ferry_trial_start(trial, gang->rank[i], send, receive, op[i], gang->comm[i],
@@ -113,19 +113,20 @@ static int run_cuda(struct ferry_trial *trial, struct gang *gang, struct seat *s
 	for (int i = 0; i < gang->nlocal; i++) {
 		CUDA(cudaSetDevice(gang->device[i]));
 		CUDA(cudaStreamSynchronize(streams[i]));
-		CUDA(cudaMemcpy(seats[i].receive, seats[i].device_receive, all_bytes(&seats[i]),
+		CUDA(cudaMemcpy(buffers_of[i].receive, buffers_of[i].device_receive, all_bytes(&buffers_of[i]),
 		                cudaMemcpyDeviceToHost));
-		CUDA(cudaMemcpy(seats[i].send, seats[i].device_send, all_bytes(&seats[i]), cudaMemcpyDeviceToHost));
+		CUDA(cudaMemcpy(buffers_of[i].send, buffers_of[i].device_send, all_bytes(&buffers_of[i]),
+		                cudaMemcpyDeviceToHost));
 	}
 	return 0;
 }
 
-static int run_host(struct ferry_trial *trial, struct gang *gang, struct seat *seats)
+static int run_host(struct ferry_trial *trial, struct gang *gang, struct buffers *buffers_of)
 {
 	ferryRedOp_t op[GANG_MOST];
 	for (int i = 0; i < gang->nlocal; i++) {
-		char *send = seats[i].send + GUARD, *receive = seats[i].receive + GUARD;
-		TRY(fill(trial, &seats[i], gang->rank[i]));
+		char *send = buffers_of[i].send + GUARD, *receive = buffers_of[i].receive + GUARD;
+		TRY(fill(trial, &buffers_of[i], gang->rank[i]));
 		ferry_trial_place(trial, gang->rank[i], &send, &receive);
 		TRY(make_op(trial, gang->rank[i], gang->comm[i], &op[i]));
 		FERRY(ferry_trial_start(trial, gang->rank[i], send, receive, op[i], gang->comm[i], NULL));
@@ -137,47 +138,47 @@ static int run_host(struct ferry_trial *trial, struct gang *gang, struct seat *s
 
 struct bench {
 	struct gang cuda, host;
-	struct seat seats[GANG_MOST];
+	struct buffers buffers_of[GANG_MOST];
 	cudaStream_t streams[GANG_MOST];
 	int trials, ndomains;
 };
 
-static int same_bits(const struct seat *seat, int rank, const char *text, const char *what)
+static int same_bits(const struct buffers *buffers, int rank, const char *text, const char *what)
 {
 	size_t first = 0, differ = 0;
-	for (size_t i = all_bytes(seat); i-- > 0;)
-		if (seat->first[i] != seat->receive[i]) {
+	for (size_t i = all_bytes(buffers); i-- > 0;)
+		if (buffers->first[i] != buffers->receive[i]) {
 			first = i;
 			differ++;
 		}
 	REQUIRE(!differ, "%s: %s: rank %d: %zu bytes differ, the first at %zd of %zu: %02x before, %02x now", text,
-	        what, rank, differ, (ssize_t)first - GUARD, seat->bytes, (unsigned char)seat->first[first],
-	        (unsigned char)seat->receive[first]);
+	        what, rank, differ, (ssize_t)first - GUARD, buffers->bytes, (unsigned char)buffers->first[first],
+	        (unsigned char)buffers->receive[first]);
 	return 0;
 }
 
 static int judge(struct bench *bench, struct ferry_trial *trial, const char *text)
 {
 	struct gang *gang = &bench->cuda;
-	TRY(run_cuda(trial, gang, bench->seats, bench->streams));
+	TRY(run_cuda(trial, gang, bench->buffers_of, bench->streams));
 	for (int i = 0; i < gang->nlocal; i++) {
-		struct seat *seat = &bench->seats[i];
-		char *send = seat->send + GUARD, *receive = seat->receive + GUARD;
+		struct buffers *buffers = &bench->buffers_of[i];
+		char *send = buffers->send + GUARD, *receive = buffers->receive + GUARD;
 		ferry_trial_place(trial, gang->rank[i], &send, &receive);
 		size_t wrong = receive ? ferry_trial_wrong(trial, gang->rank[i], receive, UNTOUCHED) : 0;
 		REQUIRE(!wrong, "%s: rank %d: %zu elements wrong", text, gang->rank[i], wrong);
-		TRY(guards_hold(seat, seat->receive, "receive", gang->rank[i]));
-		TRY(guards_hold(seat, seat->send, "send", gang->rank[i]));
-		memcpy(seat->first, seat->receive, all_bytes(seat));
+		TRY(guards_hold(buffers, buffers->receive, "receive", gang->rank[i]));
+		TRY(guards_hold(buffers, buffers->send, "send", gang->rank[i]));
+		memcpy(buffers->first, buffers->receive, all_bytes(buffers));
 	}
-	TRY(run_cuda(trial, gang, bench->seats, bench->streams));
+	TRY(run_cuda(trial, gang, bench->buffers_of, bench->streams));
 	for (int i = 0; i < gang->nlocal; i++)
-		TRY(same_bits(&bench->seats[i], gang->rank[i], text, "a second run has other bits"));
+		TRY(same_bits(&bench->buffers_of[i], gang->rank[i], text, "a second run has other bits"));
 	if (bench->ndomains > 1)
 		return 0; /* host devices may be of other domains than the GPUs: another order of rounding */
-	TRY(run_host(trial, &bench->host, bench->seats));
+	TRY(run_host(trial, &bench->host, bench->buffers_of));
 	for (int i = 0; i < gang->nlocal; i++)
-		TRY(same_bits(&bench->seats[i], gang->rank[i], text, "host devices give other bits"));
+		TRY(same_bits(&bench->buffers_of[i], gang->rank[i], text, "host devices give other bits"));
 	return 0;
 }
 
@@ -203,11 +204,12 @@ static int try_one(struct bench *bench, enum ferry_collective collective, ferryD
 	check_call = "a trial";
 	REQUIRE(ferry_trial_open(&trial), "%s: no memory for references", text);
 	for (int i = 0; i < gang->nlocal; i++)
-		TRY(seat_open(&bench->seats[i], ferry_trial_room(&trial, gang->rank[i]) * ferry_type_size(type) + 64,
-		              gang->device[i]));
+		TRY(buffers_open(&bench->buffers_of[i],
+		                 ferry_trial_room(&trial, gang->rank[i]) * ferry_type_size(type) + 64,
+		                 gang->device[i]));
 	int result = judge(bench, &trial, text);
 	for (int i = 0; !result && i < gang->nlocal; i++)
-		TRY(seat_close(&bench->seats[i], gang->device[i]));
+		TRY(buffers_close(&bench->buffers_of[i], gang->device[i]));
 	ferry_trial_close(&trial);
 	return result;
 }
