@@ -24,12 +24,12 @@ static ferryResult_t check_burden(const struct ferry_attach_message *message)
 	bool export = message->kind == FERRY_ATTACH_EXPORT;
 	bool arenas = adopts || (message->kind == FERRY_ATTACH_READY && message->descriptors);
 	uint32_t descriptors = (arenas ? message->ndomains : 0) + mapped;
-	uint32_t flags = rank ? FERRY_ATTACH_MAPPED | FERRY_ATTACH_WISHED | FERRY_ATTACH_LANDS
-	                 : adopts                               ? FERRY_ATTACH_MAPPED | FERRY_ATTACH_LANDS
+	uint32_t flags = rank ? FERRY_ATTACH_MAPPED | FERRY_ATTACH_WISHED | FERRY_ATTACH_FOREIGN
+	                 : adopts                               ? FERRY_ATTACH_MAPPED | FERRY_ATTACH_FOREIGN
 	                 : message->kind == FERRY_ATTACH_FORGET ? FERRY_ATTACH_UNMAPPED
 	                                                        : 0;
 	if (message->flags & ~flags ||
-	    (mapped && message->flags & FERRY_ATTACH_LANDS))
+	    (mapped && message->flags & FERRY_ATTACH_FOREIGN))
 		return ferry_fail(ferryInvalidArgument, "attach message of kind %u with flags %x", message->kind,
 		                  message->flags);
 	if (arenas && message->ndomains > FERRY_MAX_DOMAINS)

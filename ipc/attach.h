@@ -51,7 +51,7 @@ enum ferry_attach_kind {
 #define FERRY_ATTACH_MAPPED 1u
 #define FERRY_ATTACH_WISHED 2u /* RANK: `staging` is a wish: less will do where there is less */
 /* RANK, ADOPT, to another domain's router: the rank is on a GPU, and that router's GPUs may put into its memory */
-#define FERRY_ATTACH_LANDS 4u
+#define FERRY_ATTACH_FOREIGN 4u
 #define FERRY_ATTACH_UNMAPPED 8u /* FORGET: answer when it is unmapped, or after 100 ms */
 
 struct ferry_attach_message {
@@ -77,7 +77,7 @@ struct ferry_attach_message {
 	/* RANK: as follows; ADOPTED of a mapped rank: calls made up to that submission, captured ones apart */
 	uint64_t staging;  /* RANK: bytes of staging wanted; 0: the router's default, or less where there is less */
 	uint8_t key[FERRY_KEY_BYTES];
-	uint8_t gpu[FERRY_GPU_BYTES]; /* RANK and ADOPT with MAPPED or LANDS: the UUID */
+	uint8_t gpu[FERRY_GPU_BYTES]; /* RANK and ADOPT with MAPPED or FOREIGN: the UUID */
 };
 
 struct ferry_attach_reply {

@@ -44,7 +44,7 @@ ferryResult_t ferry_exported_read(const void *bytes, size_t length, uint32_t nde
 		                  FERRY_MOST_EXPORTS - 1, (unsigned long long)exported->generation,
 		                  (unsigned long long)exported->bytes);
 	if (exported->put_target > 1)
-		return ferry_fail(ferryInvalidArgument, "export %u: landing is %u, not 0 or 1", exported->index,
+		return ferry_fail(ferryInvalidArgument, "export %u: put_target is %u, not 0 or 1", exported->index,
 		                  exported->put_target);
 	if (exported->kind == FERRY_EXPORTED_VMM)
 		return check_pieces(exported, ndescriptors);

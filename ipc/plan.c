@@ -103,7 +103,7 @@ struct validator {
 		uint32_t domain, instr;
 	} * windows;
 	uint8_t *counter_used[FERRY_MAX_DOMAINS];
-	uint8_t *landed; /* by instruction: WAIT_PUTs of this PUT */
+	uint8_t *put_waits; /* by instruction: WAIT_PUTs of this PUT */
 };
 
 static bool window_inside(const struct validator *v, uint32_t domain, uint64_t offset)
@@ -344,18 +344,18 @@ static ferryResult_t check_put(const struct validator *v, uint32_t i)
 /* A WAIT_PUT is of one PUT, and waits for it alone. */
 static ferryResult_t check_wait_put(const struct validator *v, uint32_t i)
 {
-	const struct ferry_instr *land = &v->instrs[i];
-	const struct ferry_edge *edge = &v->edges[land->first_edge];
-	if (land->nedges != 1 || edge->lag)
-		return bad("instruction %u: a WAIT_PUT with %u edges, or with a lag", i, land->nedges);
+	const struct ferry_instr *wait = &v->instrs[i];
+	const struct ferry_edge *edge = &v->edges[wait->first_edge];
+	if (wait->nedges != 1 || edge->lag)
+		return bad("instruction %u: a WAIT_PUT with %u edges, or with a lag", i, wait->nedges);
 	const struct ferry_instr *put = &v->instrs[edge->instr];
-	if (put->opcode != FERRY_PUT || put->peer != land->owner || put->owner != land->peer ||
-	    put->user_destination != land->user_offset || put->length != land->length)
+	if (put->opcode != FERRY_PUT || put->peer != wait->owner || put->owner != wait->peer ||
+	    put->user_destination != wait->user_offset || put->length != wait->length)
 		return bad("instruction %u: rank %u's WAIT_PUT of %llu bytes at %llu from rank %u is not what "
 		           "instruction %u does",
-		           i, land->owner, (unsigned long long)land->length, (unsigned long long)land->user_offset,
-		           land->peer, edge->instr);
-	if (v->landed[edge->instr]++)
+		           i, wait->owner, (unsigned long long)wait->length, (unsigned long long)wait->user_offset,
+		           wait->peer, edge->instr);
+	if (v->put_waits[edge->instr]++)
 		return bad("instruction %u: another WAIT_PUT of instruction %u", i, edge->instr);
 	return ferrySuccess;
 }
@@ -373,7 +373,7 @@ static ferryResult_t check_puts(const struct validator *v)
 			result = check_wait_put(v, i);
 	}
 	for (uint32_t i = 0; i < n && !result; i++)
-		if (v->instrs[i].opcode == FERRY_PUT && !v->landed[i])
+		if (v->instrs[i].opcode == FERRY_PUT && !v->put_waits[i])
 			result = bad("instruction %u: rank %u does not wait for what this PUT brings", i,
 			             v->instrs[i].peer);
 	if (!result && !any && (v->plan->flags & FERRY_PLAN_PUTS))
@@ -484,7 +484,7 @@ ferryResult_t ferry_plan_validate(const void *blob, uint64_t bytes, const struct
 		v.seen = words + 3 * n + 4 + plan->nedges;
 		v.first_back = words + 5 * n + 4 + plan->nedges;
 		v.back = words + 6 * n + 6 + plan->nedges;
-		v.landed = used + ncounters;
+		v.put_waits = used + ncounters;
 		for (uint32_t domain = 0, at = 0; domain < plan->ndomains; at += plan->counters[domain++])
 			v.counter_used[domain] = used + at;
 		result = check_instructions(&v);

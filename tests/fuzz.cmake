@@ -4,7 +4,7 @@
 add_executable(fuzz_seeds fuzz/fuzz_seeds.c)
 target_link_libraries(fuzz_seeds PRIVATE ferry_program)
 
-set(fuzz_targets fuzz_program fuzz_plan fuzz_attach fuzz_submission fuzz_landing)
+set(fuzz_targets fuzz_program fuzz_plan fuzz_attach fuzz_submission fuzz_put_target)
 foreach(target ${fuzz_targets})
   add_executable(${target} fuzz/${target}.c $<$<NOT:$<BOOL:${FERRY_BUILD_FUZZERS}>>:fuzz/fuzz_replay.c>)
   target_link_libraries(${target} PRIVATE ferry_program)
@@ -12,7 +12,7 @@ foreach(target ${fuzz_targets})
     target_link_options(${target} PRIVATE -fsanitize=fuzzer)
   endif()
 endforeach()
-target_link_libraries(fuzz_landing PRIVATE ferry_engine)
+target_link_libraries(fuzz_put_target PRIVATE ferry_engine)
 add_custom_target(fuzzers DEPENDS ${fuzz_targets} fuzz_seeds)
 
 if(NOT FERRY_BUILD_FUZZERS)
@@ -24,7 +24,8 @@ if(NOT FERRY_BUILD_FUZZERS)
   add_test(NAME any_bytes_as_attach_message_are_refused_or_in_range COMMAND fuzz_attach 20000 ${fuzz_seed_dir}/attach)
   add_test(NAME any_bytes_in_a_ring_of_submissions_are_refused_or_whole
     COMMAND fuzz_submission 3000 ${fuzz_seed_dir}/submission)
-  add_test(NAME any_name_of_a_buffer_is_refused_or_inside_its_export COMMAND fuzz_landing 3000 ${fuzz_seed_dir}/landing)
+  add_test(NAME any_name_of_a_buffer_is_refused_or_inside_its_export
+    COMMAND fuzz_put_target 3000 ${fuzz_seed_dir}/put_target)
   set_tests_properties(fuzz_seeds_are_valid PROPERTIES FIXTURES_SETUP fuzz_seeds LABELS program TIMEOUT 60)
   set_tests_properties(any_text_as_program_is_refused_or_compiles_to_a_valid_plan
     any_bytes_as_plan_are_refused_or_stay_inside any_bytes_as_attach_message_are_refused_or_in_range

@@ -75,7 +75,7 @@ endforeach()
 
 # Programs of suites that do not run are not built; an entry's name begins with its program's, but for these.
 if(FERRY_SANITIZE)
-  set(run fuzz_program fuzz_plan fuzz_attach fuzz_submission fuzz_landing ferryrun_test ferryrun_ends_test
+  set(run fuzz_program fuzz_plan fuzz_attach fuzz_submission fuzz_put_target ferryrun_test ferryrun_ends_test
     router_kills ${asan})
   if(FERRY_SANITIZE STREQUAL "thread")
     set(run ${tsan})

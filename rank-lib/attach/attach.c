@@ -109,7 +109,7 @@ static ferryResult_t attach_domain(const struct attaching *attaching, uint32_t d
 	memcpy(message.key, rank->key, sizeof message.key);
 	if (wishes->mapped) {
 		memcpy(message.gpu, wishes->gpu, sizeof message.gpu);
-		message.flags |= domain == rank->domain ? FERRY_ATTACH_MAPPED : FERRY_ATTACH_LANDS;
+		message.flags |= domain == rank->domain ? FERRY_ATTACH_MAPPED : FERRY_ATTACH_FOREIGN;
 		message.descriptors = domain == rank->domain;
 	}
 	ferryResult_t result = ask_router(attaching, domain, &message, &reply, &descriptor);

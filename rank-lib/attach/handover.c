@@ -62,7 +62,7 @@ static void send_gpu(const struct ferry_handover *handover, struct ferry_attach_
 		message->flags |= FERRY_ATTACH_MAPPED;
 		descriptors[message->descriptors++] = flags;
 	} else {
-		message->flags |= FERRY_ATTACH_LANDS;
+		message->flags |= FERRY_ATTACH_FOREIGN;
 	}
 }
 

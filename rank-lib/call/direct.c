@@ -80,8 +80,9 @@ static void member_ended(struct ferry_member *member, const struct ferry_call *c
 }
 
 /* Memory of a process of the same user, at the address that this process has published. */
-static ferryResult_t member_wait_put(struct ferry_member *member, uint32_t peer, const struct ferry_buffer_name *name,
-                                     uint64_t bytes, struct ferry_put_target *put_target)
+static ferryResult_t member_hold_target(struct ferry_member *member, uint32_t peer,
+                                        const struct ferry_buffer_name *name, uint64_t bytes,
+                                        struct ferry_put_target *put_target)
 {
 	(void)bytes;
 	if (name->index != FERRY_PUT_TARGET_DIRECT)
@@ -108,7 +109,7 @@ static bool member_shut(struct ferry_member *member, enum ferry_direction direct
 }
 
 static const struct ferry_member_ops member_ops = {.fail = member_fail,
-                                                   .land = member_wait_put,
+                                                   .hold_target = member_hold_target,
                                                    .enter = member_enter,
                                                    .leave = member_leave,
                                                    .shut = member_shut,

@@ -116,7 +116,7 @@ static void emit_put(struct ferry_part *part, uint32_t statement)
 {
 	const struct ferry_statement *what = &part->program->statements[statement];
 	const uint8_t *rank_domain = part->program->rank_domain;
-	uint64_t lands_at = ferry_part_receive_offset(part, what->peer, what->peer_gpu);
+	uint64_t put_at = ferry_part_receive_offset(part, what->peer, what->peer_gpu);
 	part->instr_of[statement] = part->compiler->instrs.count;
 	struct ferry_instr *put = new_instr(part, FERRY_PUT, what->rank, rank_domain[what->rank], what->gpu);
 	if (!put)
@@ -126,15 +126,15 @@ static void emit_put(struct ferry_part *part, uint32_t statement)
 	put->peer = (uint8_t)what->peer;
 	put->user_offset = what->forwards ? ferry_part_receive_offset(part, what->rank, what->gpu)
 	                                  : ferry_part_send_offset(part, what->rank, what->gpu);
-	put->user_destination = lands_at;
+	put->user_destination = put_at;
 	put->window_domain = put->domain;
-	struct ferry_instr *land = new_instr(part, FERRY_WAIT_PUT, what->peer, rank_domain[what->peer], what->peer_gpu);
-	if (!land)
+	struct ferry_instr *wait = new_instr(part, FERRY_WAIT_PUT, what->peer, rank_domain[what->peer], what->peer_gpu);
+	if (!wait)
 		return;
-	land->line = line_of(what);
-	land->peer = (uint8_t)what->rank;
-	land->user_offset = lands_at;
-	land->window_domain = land->domain;
+	wait->line = line_of(what);
+	wait->peer = (uint8_t)what->rank;
+	wait->user_offset = put_at;
+	wait->window_domain = wait->domain;
 	ferry_compiler_origin(part->compiler, part->instr_of[statement])->statement = statement;
 	ferry_compiler_origin(part->compiler, part->instr_of[statement] + 1)->statement = statement;
 	part->compiler->head.flags |= FERRY_PLAN_PUTS;

@@ -16,7 +16,7 @@
 
 static ferryResult_t check_foreign_rank(const struct ferry_jobs *jobs, const struct ferry_attach_message *message)
 {
-	if (!(message->flags & FERRY_ATTACH_LANDS) || message->domain != jobs->domain)
+	if (!(message->flags & FERRY_ATTACH_FOREIGN) || message->domain != jobs->domain)
 		return ferrySuccess;
 	return ferry_fail(ferryInvalidArgument, "rank %u is no foreign rank in its own domain %u", message->rank,
 	                  jobs->domain);
@@ -28,7 +28,7 @@ static ferryResult_t attach_rank(struct ferry_jobs *jobs, struct ferry_client *c
 	struct ferry_job *job;
 	if (client->job)
 		return ferry_fail(ferryInvalidUsage, "this connection has attached as rank %u already", client->rank);
-	bool mapped = message->flags & FERRY_ATTACH_MAPPED, foreign_rank = message->flags & FERRY_ATTACH_LANDS;
+	bool mapped = message->flags & FERRY_ATTACH_MAPPED, foreign_rank = message->flags & FERRY_ATTACH_FOREIGN;
 	ferryResult_t result = ferry_jobs_join(jobs, message, &client->standing, &job);
 	if (result)
 		return result;
@@ -87,7 +87,7 @@ static ferryResult_t adopt(struct ferry_jobs *jobs, struct ferry_client *client)
 		client->descriptors[client->message.ndomains] = -1;
 		return ferry_mapper_join(&jobs->mapper, job, &client->message, client->descriptor); /* it answers */
 	}
-	if (client->message.flags & FERRY_ATTACH_LANDS)
+	if (client->message.flags & FERRY_ATTACH_FOREIGN)
 		result = ferry_mapper_join(&jobs->mapper, job, &client->message, -1);
 	if (result)
 		return result;

@@ -60,9 +60,9 @@ void ferry_call_fill_transfer(const struct ferry_plan *plan, const struct ferry_
 static bool crosses(const struct ferry_steps *steps, const char *start, const char *end, const char *receive)
 {
 	for (uint32_t i = 0; i < steps->nsteps[FERRY_DIR_H2D]; i++) {
-		const struct ferry_instr *land = steps->steps[FERRY_DIR_H2D][0][i].instr;
-		const char *to = receive + land->user_offset;
-		if (land->opcode == FERRY_WAIT_PUT && to < end && start < to + land->length)
+		const struct ferry_instr *wait = steps->steps[FERRY_DIR_H2D][0][i].instr;
+		const char *to = receive + wait->user_offset;
+		if (wait->opcode == FERRY_WAIT_PUT && to < end && start < to + wait->length)
 			return true;
 	}
 	return false;

@@ -107,7 +107,7 @@ struct ferry_call {
 	char *aside;
 	const char *aside_from;
 	uint64_t aside_bytes;
-	uint64_t landed;            /* D2H lane: number of the last run whose PUTs have found their targets */
+	uint64_t targets_found;     /* D2H lane: number of the last run whose PUTs have found their targets */
 	struct ferry_steps *steps;  /* NULL: point to point */
 	bool captured;
 	uint64_t name;              /* 0: its number was known when it was made */

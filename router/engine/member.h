@@ -24,13 +24,13 @@ struct ferry_member_ops {
 	 * that rank's buffer is for this rank's pushes, and keeps `bytes` bytes of it mapped until `released`, whatever
 	 * becomes of the other rank. Called for a message that is pushed, too. Errors fail the job.
 	 */
-	ferryResult_t (*land)(struct ferry_member *member, uint32_t peer, const struct ferry_buffer_name *name,
-	                      uint64_t bytes, struct ferry_put_target *put_target);
-	/** D2H lane: releases put_target->hold, if `land` has set it, once no push to it is under way. */
+	ferryResult_t (*hold_target)(struct ferry_member *member, uint32_t peer, const struct ferry_buffer_name *name,
+	                             uint64_t bytes, struct ferry_put_target *put_target);
+	/** D2H lane: releases put_target->hold, if `hold_target` has set it, once no push to it is under way. */
 	void (*released)(struct ferry_member *member, void *hold);
 	/**
 	 * D2H lane, around each copy into another rank's memory, which the copier has made when it returns. enter:
-	 * false: nothing may be put there any more. NULL: what `land` holds is enough.
+	 * false: nothing may be put there any more. NULL: what `hold_target` holds is enough.
 	 */
 	bool (*enter)(struct ferry_member *member, uint32_t peer);
 	void (*leave)(struct ferry_member *member, uint32_t peer);

@@ -144,8 +144,8 @@ static bool find_put_target(struct ferry_lane_rank *lane_rank, struct ferry_tran
 		disagree(lane_rank, transfer, theirs);
 		return false;
 	}
-	ferryResult_t result = lane_rank->member->ops->land(lane_rank->member, transfer->peer, &name, theirs.bytes,
-	                                                    &put_target);
+	ferryResult_t result = lane_rank->member->ops->hold_target(lane_rank->member, transfer->peer, &name,
+	                                                           theirs.bytes, &put_target);
 	if (result) {
 		lane_rank->member->ops->fail(lane_rank->member, result, ferry_last_message());
 		return false;

@@ -40,7 +40,7 @@ static bool find(struct ferry_member *member, struct ferry_call *call, uint32_t 
 	if (!bytes)
 		return true; /* all of them are empty, or over */
 	ferry_descriptor_read(&ferry_rank_line(member->shared, peer)->ring[call->parity], &theirs);
-	ferryResult_t result = member->ops->land(member, peer, &theirs.put_target, bytes, &put_target);
+	ferryResult_t result = member->ops->hold_target(member, peer, &theirs.put_target, bytes, &put_target);
 	if (result) {
 		member->ops->fail(member, result, ferry_last_message());
 		return false;
@@ -59,9 +59,9 @@ static bool find(struct ferry_member *member, struct ferry_call *call, uint32_t 
 
 bool ferry_put_targets_find(struct ferry_member *member, struct ferry_call *call)
 {
-	if (call->landed == ferry_call_number(call) || !ferry_order_agreed(member, call))
+	if (call->targets_found == ferry_call_number(call) || !ferry_order_agreed(member, call))
 		return false;
-	call->landed = ferry_call_number(call);
+	call->targets_found = ferry_call_number(call);
 	for (uint64_t left = call->steps->puts_to; left; left &= left - 1)
 		if (!find(member, call, ferry_rankset_lowest(left)))
 			break;
@@ -91,7 +91,7 @@ void ferry_put_targets_stop(struct ferry_member *member)
 }
 
 /* By the call as it was made: the D2H lane may be about to ready it for a run. */
-static bool is_landed_in(const struct ferry_call *call)
+static bool waits_for_puts(const struct ferry_call *call)
 {
 	const struct ferry_half *half = &call->halves[FERRY_DIR_H2D];
 	uint32_t parity = 0;
@@ -129,7 +129,7 @@ static uint64_t putting(const struct ferry_member *member)
 bool ferry_put_targets_are_quiet(struct ferry_member *member, const struct ferry_call *call)
 {
 	char text[FERRY_RANKSET_TEXT];
-	if (!member->awaits_quiet || member->unquiet_since == UINT64_MAX || !is_landed_in(call))
+	if (!member->awaits_quiet || member->unquiet_since == UINT64_MAX || !waits_for_puts(call))
 		return true;
 	uint64_t ranks = putting(member), now = ferry_now_ns();
 	if (!ranks)

@@ -103,8 +103,9 @@ static bool member_take(struct ferry_member *member)
 	return ferry_call_decoder_take(remote_rank_of(member));
 }
 
-static ferryResult_t member_wait_put(struct ferry_member *member, uint32_t peer, const struct ferry_buffer_name *name,
-                                     uint64_t bytes, struct ferry_put_target *put_target)
+static ferryResult_t member_hold_target(struct ferry_member *member, uint32_t peer,
+                                        const struct ferry_buffer_name *name, uint64_t bytes,
+                                        struct ferry_put_target *put_target)
 {
 	const struct ferry_remote_rank *remote_rank = remote_rank_of(member);
 	struct ferry_import *held;
@@ -126,7 +127,7 @@ static void member_released(struct ferry_member *member, void *hold)
 }
 
 static const struct ferry_member_ops member_ops = {.fail = member_fail,
-                                                   .land = member_wait_put,
+                                                   .hold_target = member_hold_target,
                                                    .released = member_released,
                                                    .failed = member_failed,
                                                    .error = member_error,

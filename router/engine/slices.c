@@ -147,7 +147,7 @@ static bool issue_put(struct ferry_pushes *pushes, struct ferry_lane_rank *lane_
 }
 
 /* Nothing is copied: as far as others have put it. */
-static bool land(struct ferry_lane_rank *lane_rank, struct ferry_call *call, struct ferry_transfer *transfer)
+static bool wait_put(struct ferry_lane_rank *lane_rank, struct ferry_call *call, struct ferry_transfer *transfer)
 {
 	transfer->issued = transfer->finished = transfer->open;
 	if (transfer->finished == transfer->nslices)
@@ -182,7 +182,7 @@ static bool issue_step(struct ferry_copies *copies, struct ferry_pushes *pushes,
 	if (step->instr->opcode == FERRY_PUT)
 		return issue_put(pushes, lane_rank, call, transfer);
 	if (step->instr->opcode == FERRY_WAIT_PUT)
-		return land(lane_rank, call, transfer);
+		return wait_put(lane_rank, call, transfer);
 	if (ferry_copies_full(copies))
 		return false;
 	uint64_t start = (uint64_t)slice * plan->slice, bytes = bytes_in_slice(plan, transfer, slice);

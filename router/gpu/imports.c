@@ -71,7 +71,7 @@ static char *start_for(const struct ferry_import *import, const struct ferry_gpu
 		return import->mapping.address;
 	if (import->put_targets && gpu == ferry_imports_gpu(import->owner))
 		return import->mapping.address;
-	for (uint32_t i = 0; i < import->nlandings; i++)
+	for (uint32_t i = 0; i < import->nput_targets; i++)
 		if (import->put_targets[i].gpu == gpu)
 			return import->put_targets[i].mapping.address;
 	return NULL;
@@ -272,7 +272,7 @@ static void unmap(struct ferry_imports *imports, struct ferry_import *list)
 	while (list) {
 		struct ferry_import *import = list;
 		list = import->next;
-		free_put_targets(import->put_targets, import->nlandings);
+		free_put_targets(import->put_targets, import->nput_targets);
 		free_later(import);
 		if (!imports->foreign_rank)
 			ferry_gpu_unmap(ferry_imports_gpu(imports), &import->mapping);
@@ -445,7 +445,8 @@ static ferryResult_t keep_for_later(struct ferry_import *import, const struct fe
 	return ferrySuccess;
 }
 
-static ferryResult_t land(struct ferry_import *import, const struct ferry_exported *exported, const int *descriptors)
+static ferryResult_t map_targets(struct ferry_import *import, const struct ferry_exported *exported,
+                                 const int *descriptors)
 {
 	struct ferry_imports *imports = import->owner;
 	struct ferry_put_target_map *put_targets = NULL;
@@ -454,7 +455,7 @@ static ferryResult_t land(struct ferry_import *import, const struct ferry_export
 		return result;
 	pthread_mutex_lock(&imports->lock);
 	import->put_targets = put_targets;
-	import->nlandings = imports->nothers;
+	import->nput_targets = imports->nothers;
 	pthread_mutex_unlock(&imports->lock);
 	return ferrySuccess;
 }
@@ -517,7 +518,7 @@ ferryResult_t ferry_imports_map(struct ferry_imports *imports, const struct ferr
 	struct ferry_import *import = known ? known : fresh;
 	if (!result && exported->put_target && !is_mapped(import, exported))
 		result = imports->awaits_others ? keep_for_later(import, exported, descriptors)
-		                                : land(import, exported, descriptors);
+		                                : map_targets(import, exported, descriptors);
 	pthread_mutex_lock(&imports->lock);
 	if (!result && imports->cells) {
 		if (fresh)
@@ -550,7 +551,7 @@ ferryResult_t ferry_imports_land_later(struct ferry_imports *imports)
 	struct ferry_import *import; /* it stays where it is: this thread alone takes it out */
 	imports->awaits_others = false;
 	while ((import = find_later(imports))) {
-		ferryResult_t result = land(import, &import->later->exported, import->later->descriptors);
+		ferryResult_t result = map_targets(import, &import->later->exported, import->later->descriptors);
 		if (result)
 			return ferry_fail_context(result, "export %u of rank %u, for others", import->index,
 			                          imports->rank);

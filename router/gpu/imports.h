@@ -65,7 +65,7 @@ struct ferry_import {
 	struct ferry_mapping mapping;
 	/* NULL: no other GPU puts into it yet; the mapper, under the lock, once */
 	struct ferry_put_target_map *put_targets;
-	uint32_t nlandings;
+	uint32_t nput_targets;
 	/* descriptors to map it for other GPUs, once those are known; NULL: none; mapper */
 	struct ferry_later_export *later;
 	enum ferry_import_state state;    /* under the lock, like all that follows */

@@ -43,7 +43,7 @@ struct ferry_mapped_rank {
 	struct request request;    /* under the mapper's lock, but that the mapper alone touches one that it works on */
 	pthread_mutex_t welcoming; /* held while the job welcomes it, and by the thread that takes the job away */
 	struct ferry_job *job;     /* NULL once that has ended; under `welcoming` */
-	bool lands;                /* its exports are to be mapped for other GPUs; under the lock */
+	bool maps_targets;         /* its exports are to be mapped for other GPUs; under the lock */
 	bool left;                 /* under the lock */
 	struct ferry_mapped_rank *next;
 };
@@ -157,7 +157,7 @@ static void serve(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
 	mapper->forgotten++;
 }
 
-static void land(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
+static void map_targets(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
 {
 	ferryResult_t result;
 	while ((result = insist(mapper, rank, map_later)) && result != ferrySystemError &&
@@ -168,8 +168,8 @@ static void land(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
 		ferry_job_fail(rank->job, result, ferry_last_message());
 	pthread_mutex_unlock(&rank->welcoming);
 	pthread_mutex_lock(&mapper->lock);
-	rank->lands = false;
-	pthread_cond_broadcast(&mapper->landed);
+	rank->maps_targets = false;
+	pthread_cond_broadcast(&mapper->targets_mapped);
 	pthread_mutex_unlock(&mapper->lock);
 }
 
@@ -179,7 +179,7 @@ static struct ferry_mapped_rank *longest_waiting(struct ferry_mapper *mapper, bo
 	struct ferry_mapped_rank *first = NULL;
 	for (struct ferry_mapped_rank *rank = mapper->ranks; rank; rank = rank->next) {
 		enum request_kind kind = rank->request.kind;
-		bool asks = forgets ? kind == FORGET : kind == JOIN || kind == EXPORT || rank->lands;
+		bool asks = forgets ? kind == FORGET : kind == JOIN || kind == EXPORT || rank->maps_targets;
 		if (asks && (!first || rank->request.number < first->request.number))
 			first = rank;
 	}
@@ -197,13 +197,14 @@ static struct ferry_mapped_rank *longest_waiting(struct ferry_mapper *mapper, bo
 static bool serve_next(struct ferry_mapper *mapper)
 {
 	struct ferry_mapped_rank *forgets = longest_waiting(mapper, true), *asks = longest_waiting(mapper, false);
-	bool ahead = forgets && (!asks || mapper->ahead < MOST_AHEAD), lands = !ahead && asks && asks->lands;
+	bool ahead = forgets && (!asks || mapper->ahead < MOST_AHEAD);
+	bool maps_targets = !ahead && asks && asks->maps_targets;
 	if (!forgets && !asks)
 		return false;
 	mapper->ahead = ahead && asks ? mapper->ahead + 1 : 0;
 	pthread_mutex_unlock(&mapper->lock);
-	if (lands)
-		land(mapper, asks);
+	if (maps_targets)
+		map_targets(mapper, asks);
 	else
 		serve(mapper, ahead ? forgets : asks);
 	pthread_mutex_lock(&mapper->lock);
@@ -335,7 +336,7 @@ void ferry_mapper_init(struct ferry_mapper *mapper, void (*lost)(const char *why
 	pthread_condattr_init(&monotonic);
 	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
 	pthread_cond_init(&mapper->asked, &monotonic);
-	pthread_cond_init(&mapper->landed, NULL);
+	pthread_cond_init(&mapper->targets_mapped, NULL);
 	pthread_condattr_destroy(&monotonic);
 }
 
@@ -348,7 +349,7 @@ void ferry_mapper_stop(struct ferry_mapper *mapper)
 		pthread_mutex_unlock(&mapper->lock);
 		pthread_join(mapper->thread, NULL);
 	}
-	pthread_cond_destroy(&mapper->landed);
+	pthread_cond_destroy(&mapper->targets_mapped);
 	pthread_cond_destroy(&mapper->asked);
 	pthread_mutex_destroy(&mapper->gpus.lock);
 	pthread_mutex_destroy(&mapper->losing);
@@ -483,11 +484,11 @@ void ferry_mapper_put_target(struct ferry_mapper *mapper, const struct ferry_job
 	pthread_mutex_lock(&mapper->lock);
 	for (uint32_t number = 0; number < job->shared.nranks; number++)
 		if (job->imports[number])
-			rank_of(job->imports[number])->lands = true;
+			rank_of(job->imports[number])->maps_targets = true;
 	pthread_cond_signal(&mapper->asked);
 	for (uint32_t number = 0; number < job->shared.nranks; number++)
-		while (job->imports[number] && rank_of(job->imports[number])->lands)
-			pthread_cond_wait(&mapper->landed, &mapper->lock);
+		while (job->imports[number] && rank_of(job->imports[number])->maps_targets)
+			pthread_cond_wait(&mapper->targets_mapped, &mapper->lock);
 	pthread_mutex_unlock(&mapper->lock);
 }
 

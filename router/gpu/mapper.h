@@ -23,7 +23,7 @@ struct ferry_mapper {
 	pthread_cond_t asked;
 	pthread_t thread;
 	bool running;                    /* connection thread */
-	pthread_cond_t landed;           /* a rank's put targets are mapped */
+	pthread_cond_t targets_mapped;           /* a rank's put targets are mapped */
 	bool stopping, changed;          /* under the lock; changed: a rank has left */
 	struct ferry_mapped_rank *ranks; /* under the lock: the connection thread adds, the mapper removes */
 	uint64_t requests;               /* ranks' so far; under the lock: the connection thread */

@@ -27,7 +27,7 @@ static bool within_bounds(const struct ferry_attach_message *message)
 		       message->ndomains <= FERRY_MAX_DOMAINS && message->domain < message->ndomains &&
 		       message->rank < message->nranks && !message->payload &&
 		       (!message->flags || message->flags == FERRY_ATTACH_MAPPED ||
-		        message->flags == FERRY_ATTACH_LANDS) &&
+		        message->flags == FERRY_ATTACH_FOREIGN) &&
 		       message->descriptors == message->ndomains + (message->flags == FERRY_ATTACH_MAPPED);
 	case FERRY_ATTACH_RESUBMIT:
 		return message->payload <= FERRY_RESUBMIT_MOST && !message->descriptors && !message->flags;

@@ -69,13 +69,13 @@ static void check_pushes(const struct ferry_plan *plan)
 	const struct ferry_instr *instrs = ferry_plan_instrs(plan);
 	for (uint32_t i = 0; i < plan->ninstrs; i++) {
 		const struct ferry_instr *put = &instrs[i];
-		uint32_t lands = 0;
+		uint32_t put_waits = 0;
 		bool imported_arena = !(put->flags & FERRY_INSTR_FORWARDS);
 		if (put->opcode != FERRY_PUT)
 			continue;
 		for (uint32_t j = 0; j < plan->ninstrs; j++) {
 			const struct ferry_edge *edge = ferry_plan_edges(plan) + instrs[j].first_edge;
-			lands += instrs[j].opcode == FERRY_WAIT_PUT && instrs[j].owner == put->peer &&
+			put_waits += instrs[j].opcode == FERRY_WAIT_PUT && instrs[j].owner == put->peer &&
 			         instrs[j].user_offset == put->user_destination && instrs[j].length == put->length &&
 			         edge->instr == i && !edge->lag;
 		}
@@ -83,8 +83,9 @@ static void check_pushes(const struct ferry_plan *plan)
 			const struct ferry_instr *other = &instrs[ferry_plan_edges(plan)[put->first_edge + e].instr];
 			imported_arena |= other->opcode == FERRY_H2D || other->opcode == FERRY_PUT;
 		}
-		if (lands != 1 || !imported_arena) {
-			fprintf(stderr, "fuzz_plan: PUT %u of a plan taken as valid has %u LANDs, %s\n", i, lands,
+		if (put_waits != 1 || !imported_arena) {
+			fprintf(stderr, "fuzz_plan: PUT %u of a plan taken as valid has %u WAIT_PUTs, %s\n", i,
+			        put_waits,
 			        imported_arena ? "and waits for what it reads" : "and waits for nothing that it reads");
 			abort();
 		}

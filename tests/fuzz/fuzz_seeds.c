@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes seeds for the fuzz targets into DIRECTORY/program, /plan, /attach, /submission and /landing: synthesized
+ * Writes seeds for the fuzz targets into DIRECTORY/program, /plan, /attach, /submission and /put_target: synthesized
  * programs, the plans they compile to, one valid message of each kind, rings with records, and names of exports. Made
  * when they are needed, so they never lag behind the formats.
  */
@@ -186,8 +186,8 @@ static int write_put_targets(const char *directory, uint8_t shut)
 		memcpy(bytes + size + 12, lengths[i / 4], 16);
 		bytes[size + 28] = (uint8_t)(i % 4);
 	}
-	snprintf(name, sizeof name, "landings-%u", shut);
-	return write_file(directory, "landing", name, bytes, size);
+	snprintf(name, sizeof name, "put_targets-%u", shut);
+	return write_file(directory, "put_target", name, bytes, size);
 }
 
 int main(int argc, char **argv)

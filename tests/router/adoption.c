@@ -284,7 +284,7 @@ static void an_arena_that_is_not_what_it_is_said_to_be_is_refused(void **state)
 	refused(&left, 0, (struct ferry_attach_message){.nranks = RANKS, .ndomains = 1, .domain = 1},
 	        left.arena.descriptor, "domain 1 of 1");
 	atomic_store(&left.arena.header->attached, 1);
-	refused(&left, 0, (struct ferry_attach_message){.nranks = RANKS, .ndomains = 1, .flags = FERRY_ATTACH_LANDS},
+	refused(&left, 0, (struct ferry_attach_message){.nranks = RANKS, .ndomains = 1, .flags = FERRY_ATTACH_FOREIGN},
 	        left.arena.descriptor, "is no foreign rank in its own domain 0");
 	refused(&left, 0, right, left.arena.descriptor, "1 of 2 ranks had attached");
 	atomic_store(&left.arena.header->attached, RANKS);

@@ -571,8 +571,8 @@ static int leave_foreign_rank(void **state)
 	return leave(state);
 }
 
-static ferryResult_t land(uint64_t generation, uint64_t offset, uint64_t bytes, const struct ferry_gpu *gpu,
-                          char **address, struct ferry_import **held)
+static ferryResult_t hold_target(uint64_t generation, uint64_t offset, uint64_t bytes, const struct ferry_gpu *gpu,
+                                 char **address, struct ferry_import **held)
 {
 	struct ferry_buffer_name name = {.index = 4, .generation = generation, .offset = offset};
 	return ferry_imports_take(imports, &name, bytes, gpu, address, held);
@@ -593,17 +593,17 @@ static void a_foreign_rank_exports_what_others_put_into_once_the_job_is_ready(vo
 	answer.exported.put_target = 1;
 	assert_int_equal(map(&answer), ferrySuccess);
 	assert_int_equal(atomic_load(&cells[4].mapped), 1);
-	assert_int_equal(land(1, PIECE, ROOM - PIECE, putting, &address, &held), ferrySuccess);
+	assert_int_equal(hold_target(1, PIECE, ROOM - PIECE, putting, &address, &held), ferrySuccess);
 	assert_int_equal(byte_at(address), 2);
 	ferry_imports_release(held);
-	assert_int_equal(land(1, PIECE, ROOM, putting, &address, &held), ferryInvalidUsage);
-	assert_int_equal(land(2, 0, 1, putting, &address, &held), ferryInvalidUsage);
+	assert_int_equal(hold_target(1, PIECE, ROOM, putting, &address, &held), ferryInvalidUsage);
+	assert_int_equal(hold_target(2, 0, 1, putting, &address, &held), ferryInvalidUsage);
 	/* Its own GPU may have a context here, too: nothing is mapped there. */
 	assert_int_equal(ferry_gpus_hold(&gpus, answer.exported.gpu, &own), ferrySuccess);
-	assert_int_equal(land(1, 0, 1, own, &address, &held), ferryInvalidUsage);
+	assert_int_equal(hold_target(1, 0, 1, own, &address, &held), ferryInvalidUsage);
 	ferry_gpu_drop(own);
 	ferry_imports_shut(imports);
-	assert_int_equal(land(1, 0, 1, putting, &address, &held), ferryRemoteError);
+	assert_int_equal(hold_target(1, 0, 1, putting, &address, &held), ferryRemoteError);
 	owner_tell((struct order){.kind = FREE, .at = answer.at});
 }
 
@@ -630,10 +630,10 @@ static void pieces_of_a_foreign_rank_are_mapped_for_who_puts_into_them(void **st
 	ferry_imports_follow(imports, &over);
 	assert_int_equal(map(&answer), ferrySuccess);
 	owner_drop_descriptors(&answer);
-	assert_int_equal(land(1, 3 * PIECE, PIECE, putting, &address, &held), ferrySuccess);
+	assert_int_equal(hold_target(1, 3 * PIECE, PIECE, putting, &address, &held), ferrySuccess);
 	assert_int_equal(byte_at(address), 4);
 	ferry_imports_release(held);
-	assert_int_equal(land(1, 0, answer.exported.bytes + 1, putting, &address, &held), ferryInvalidUsage);
+	assert_int_equal(hold_target(1, 0, answer.exported.bytes + 1, putting, &address, &held), ferryInvalidUsage);
 	owner_tell((struct order){.kind = UNMAP, .at = answer.at, .npieces = 3});
 }
 
@@ -653,7 +653,7 @@ static void what_a_foreign_rank_names_stays_until_its_call_is_over(void **state)
 	ferry_imports_ended(imports, 7); /* nothing that counts here */
 	assert_true(stays_for(4, 1.5));
 	assert_false(ferry_imports_clear(imports));
-	assert_int_equal(land(1, 0, ROOM, putting, &address, &held), ferrySuccess);
+	assert_int_equal(hold_target(1, 0, ROOM, putting, &address, &held), ferrySuccess);
 	atomic_store(&over, 7);
 	assert_false(ferry_imports_clear(imports)); /* a lane puts into it */
 	ferry_imports_release(held);
@@ -700,11 +700,11 @@ static void what_was_exported_before_it_was_known_who_puts_is_mapped_for_them_th
 	assert_int_equal(atomic_load(&cells[4].mapped), 2);
 	assert_int_equal(take(4, 2, 0, 1, &address, &held), ferrySuccess); /* its own lanes need not wait */
 	ferry_imports_release(held);
-	assert_int_equal(land(1, 0, 1, putting, &address, &held), ferryInvalidUsage);
+	assert_int_equal(hold_target(1, 0, 1, putting, &address, &held), ferryInvalidUsage);
 	ferry_imports_other(imports, putting);
 	assert_int_equal(ferry_imports_land_later(imports), ferrySuccess);
 	for (uint64_t generation = 1; generation <= 2; generation++) {
-		assert_int_equal(land(generation, PIECE, 1, putting, &address, &held), ferrySuccess);
+		assert_int_equal(hold_target(generation, PIECE, 1, putting, &address, &held), ferrySuccess);
 		assert_int_equal(byte_at(address), 2);
 		ferry_imports_release(held);
 	}
@@ -725,7 +725,7 @@ static void what_is_exported_for_others_and_not_before_waits_for_them_too(void *
 		assert_int_equal(map(&answer), ferrySuccess);
 	ferry_imports_other(imports, putting);
 	assert_int_equal(ferry_imports_land_later(imports), ferrySuccess);
-	assert_int_equal(land(1, 0, ROOM, putting, &address, &held), ferrySuccess);
+	assert_int_equal(hold_target(1, 0, ROOM, putting, &address, &held), ferrySuccess);
 	ferry_imports_release(held);
 	owner_tell((struct order){.kind = FREE, .at = answer.at});
 }
@@ -783,10 +783,10 @@ static void a_foreign_rank_exports_before_it_is_known_who_puts(void **state)
 	answer.exported.put_target = 1;
 	assert_int_equal(map(&answer), ferrySuccess);
 	assert_int_equal(atomic_load(&cells[4].mapped), 1);
-	assert_int_equal(land(1, 0, 1, putting, &address, &held), ferryInvalidUsage);
+	assert_int_equal(hold_target(1, 0, 1, putting, &address, &held), ferryInvalidUsage);
 	ferry_imports_other(imports, putting);
 	assert_int_equal(ferry_imports_land_later(imports), ferrySuccess);
-	assert_int_equal(land(1, PIECE, ROOM - PIECE, putting, &address, &held), ferrySuccess);
+	assert_int_equal(hold_target(1, PIECE, ROOM - PIECE, putting, &address, &held), ferrySuccess);
 	assert_int_equal(byte_at(address), 2);
 	ferry_imports_release(held);
 	owner_tell((struct order){.kind = FREE, .at = answer.at});
@@ -810,7 +810,7 @@ static void what_a_foreign_rank_has_freed_before_it_is_known_who_puts_is_done_wi
 	assert_true(ferry_imports_do_without(imports));
 	assert_int_equal(atomic_load(&cells[3].mapped), 0);
 	assert_int_equal(ferry_imports_land_later(imports), ferrySuccess);
-	assert_int_equal(land(1, 0, ROOM, putting, &address, &held), ferrySuccess);
+	assert_int_equal(hold_target(1, 0, ROOM, putting, &address, &held), ferrySuccess);
 	ferry_imports_release(held);
 	assert_false(ferry_imports_do_without(imports));
 	owner_tell((struct order){.kind = FREE, .at = stays.at});

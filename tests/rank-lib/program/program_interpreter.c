@@ -245,8 +245,8 @@ static bool is_ready(const struct run *run, uint32_t i)
 	    (act->base != NONE && !has_published(run, act->base, act->done)))
 		return false;
 	for (uint32_t j = 0; j < s->ndependencies; j++) {
-		uint32_t awaited = writer_of(run, s->dependencies[j].place, s->dependencies[j].version);
-		if (!has_published(run, awaited, act->done))
+		uint32_t writer = writer_of(run, s->dependencies[j].place, s->dependencies[j].version);
+		if (!has_published(run, writer, act->done))
 			return false;
 	}
 	for (uint32_t j = 0; j < program->nstatements;
@@ -262,11 +262,11 @@ static bool put_slice(struct run *run, uint32_t i)
 {
 	const struct ferry_statement *s = &run->program->statements[i];
 	struct act *act = &run->acts[i];
-	uint64_t from = (uint64_t)act->done * SLICE, source, destination, length, lands;
+	uint64_t from = (uint64_t)act->done * SLICE, source, destination, length, received;
 	uint64_t n = act->length - from < SLICE ? act->length - from : SLICE;
 	chunk_in_buffer(run, s->rank, s->gpu, !s->forwards, &source, &length);
-	chunk_in_buffer(run, s->peer, s->peer_gpu, false, &destination, &lands);
-	if (length != act->length || lands != act->length || source + length > run->most ||
+	chunk_in_buffer(run, s->peer, s->peer_gpu, false, &destination, &received);
+	if (length != act->length || received != act->length || source + length > run->most ||
 	    destination + length > run->most)
 		return wrong(run, s->line, "puts a chunk of another length");
 	const uint32_t *buffer = s->forwards ? run->receive[s->rank] : run->send[s->rank];

@@ -130,14 +130,14 @@ static void a_ring_compiles_to_puts_behind_what_brings_and_a_land_for_each(void 
 	(void)state;
 	struct ferry_plan *plan = plan_of(ring, 1000);
 	const struct ferry_instr *instrs = ferry_plan_instrs(plan);
-	uint32_t puts = 0, lands = 0;
+	uint32_t puts = 0, put_waits = 0;
 	assert_int_equal(plan->flags, FERRY_PLAN_PUTS);
 	assert_int_equal(plan->staging[0], 0);
-	assert_int_equal(plan->ninstrs, 15); /* 6 PUTs, 6 LANDs, 3 COPYs */
+	assert_int_equal(plan->ninstrs, 15); /* 6 PUTs, 6 WAIT_PUTs, 3 COPYs */
 	for (uint32_t i = 0; i < plan->ninstrs; i++) {
 		if (instrs[i].opcode == FERRY_WAIT_PUT) {
 			const struct ferry_instr *put = &instrs[only_edge(plan, i)->instr];
-			lands++;
+			put_waits++;
 			assert_int_equal(put->opcode, FERRY_PUT);
 			assert_int_equal(put->peer, instrs[i].owner);
 			assert_int_equal(put->owner, instrs[i].peer);
@@ -156,7 +156,7 @@ static void a_ring_compiles_to_puts_behind_what_brings_and_a_land_for_each(void 
 		}
 	}
 	assert_int_equal(puts, 6);
-	assert_int_equal(lands, 6);
+	assert_int_equal(put_waits, 6);
 	free(plan);
 }
 
@@ -244,40 +244,40 @@ static void lands_elsewhere(struct ferry_plan *plan)
 
 static void land_is_from_another(struct ferry_plan *plan)
 {
-	struct ferry_instr *land = first_of(plan, FERRY_WAIT_PUT, false);
-	land->peer = (uint8_t)(3 - land->owner - land->peer);
+	struct ferry_instr *wait = first_of(plan, FERRY_WAIT_PUT, false);
+	wait->peer = (uint8_t)(3 - wait->owner - wait->peer);
 }
 
 static void land_is_of_another(struct ferry_plan *plan)
 {
-	struct ferry_instr *land = first_of(plan, FERRY_WAIT_PUT, false), *put = first_of(plan, FERRY_PUT, true);
-	first_edge(plan, land)->instr = (uint32_t)(put - instrs_of(plan));
-	put->wakes_h2d |= 1ull << land->owner;
+	struct ferry_instr *wait = first_of(plan, FERRY_WAIT_PUT, false), *put = first_of(plan, FERRY_PUT, true);
+	first_edge(plan, wait)->instr = (uint32_t)(put - instrs_of(plan));
+	put->wakes_h2d |= 1ull << wait->owner;
 }
 
 static void land_waits_for_nothing(struct ferry_plan *plan)
 {
-	struct ferry_instr *land = first_of(plan, FERRY_WAIT_PUT, false);
-	land->nedges = 0;
+	struct ferry_instr *wait = first_of(plan, FERRY_WAIT_PUT, false);
+	wait->nedges = 0;
 }
 
 static void wait_put_twice(struct ferry_plan *plan)
 {
-	struct ferry_instr *land = first_of(plan, FERRY_WAIT_PUT, false), *other = land + 1;
+	struct ferry_instr *wait = first_of(plan, FERRY_WAIT_PUT, false), *other = wait + 1;
 	while (other->opcode != FERRY_WAIT_PUT)
 		other++;
-	other->owner = land->owner;
-	other->peer = land->peer;
-	other->user_offset = land->user_offset;
-	first_edge(plan, other)->instr = first_edge(plan, land)->instr;
+	other->owner = wait->owner;
+	other->peer = wait->peer;
+	other->user_offset = wait->user_offset;
+	first_edge(plan, other)->instr = first_edge(plan, wait)->instr;
 }
 
 static void nobody_waits(struct ferry_plan *plan)
 {
-	struct ferry_instr *land = first_of(plan, FERRY_WAIT_PUT, false);
-	land->opcode = FERRY_COPY;
-	land->peer = 0;
-	land->user_destination = land->user_offset;
+	struct ferry_instr *wait = first_of(plan, FERRY_WAIT_PUT, false);
+	wait->opcode = FERRY_COPY;
+	wait->peer = 0;
+	wait->user_destination = wait->user_offset;
 }
 
 static void forwards_what_it_does_not_wait_for(struct ferry_plan *plan)

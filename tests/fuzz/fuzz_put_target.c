@@ -18,7 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* Of index modulo 8, so that names meet them. */
 struct __attribute__((packed)) exported {
-	uint8_t index, generation, lands; /* lands: bit 0: on its own GPU, bit 1: on another one, too */
+	uint8_t index, generation, targets; /* GPUs that may put into it: bit 0: its own, bit 1: another one, too */
 	uint32_t bytes;
 };
 
@@ -39,7 +39,7 @@ static struct ferry_gpu *gpu(int which)
 
 static void found(const char *what, const struct asked *asked)
 {
-	fprintf(stderr, "fuzz_landing: %s: index %u, generation %llu, %llu bytes at %llu, puts %u\n", what,
+	fprintf(stderr, "fuzz_put_target: %s: index %u, generation %llu, %llu bytes at %llu, puts %u\n", what,
 	        asked->index, (unsigned long long)asked->generation, (unsigned long long)asked->bytes,
 	        (unsigned long long)asked->offset, asked->puts % 4);
 	abort();
@@ -67,11 +67,11 @@ static void add(struct ferry_imports *imports, const struct exported *exported)
 	                                .mapping = {.address = place_of(index, 0), .bytes = exported->bytes}};
 	import->put_targets = put_target;
 	*put_target = (struct ferry_put_target_map){gpu(1), {.address = place_of(index, 1), .bytes = exported->bytes}};
-	import->nlandings = exported->lands >> 1 & 1;
-	if (!(exported->lands & 1)) {
+	import->nput_targets = exported->targets >> 1 & 1;
+	if (!(exported->targets & 1)) {
 		free(put_target);
 		import->put_targets = NULL;
-		import->nlandings = 0;
+		import->nput_targets = 0;
 	}
 	import->next = imports->list;
 	imports->list = imports->table[index] = import;
@@ -85,8 +85,8 @@ static void check(const struct ferry_imports *imports, const struct asked *asked
 		found("granted, and there is no such export", asked);
 	if (asked->offset > import->mapping.bytes || asked->bytes > import->mapping.bytes - asked->offset)
 		found("granted beyond its end", asked);
-	if (imports->shut || (puts && (!import->put_targets || puts == 3 || (puts == 2 && !import->nlandings))))
-		found("granted to who is not to put there", asked);
+	if (imports->shut || (puts && (!import->put_targets || puts == 3 || (puts == 2 && !import->nput_targets))))
+		found("granted to a lane that is not to put there", asked);
 	if (address != place_of((uint8_t)asked->index, puts == 2) + asked->offset)
 		found("granted elsewhere", asked);
 	if (import->users != 1 || imports->users != 1)
