@@ -65,7 +65,7 @@ ferryResult_t ferry_shares_pin(const char *text, struct ferry_shares *pins);
 
 #define FERRY_SHARE_LINES   96 /* (collective, type, size class), of whole calls also in place or not */
 #define FERRY_SHARE_COURSES 24 /* (collective, type) */
-#define FERRY_SHARE_KEPT    4  /* settings of earlier jobs */
+#define FERRY_SHARE_SAVED   4  /* settings of earlier jobs */
 #define FERRY_SHARE_TIMES   64 /* calls of which a rank's times are kept */
 #define FERRY_SHARE_KINDS   256 /* of calls of which a rank says how ready it is */
 #define FERRY_SHARE_BESIDE  4   /* which of the two others work beside a fabric: bits, in their order */
@@ -139,10 +139,10 @@ struct ferry_share_table {
 	char pad[104];
 	struct ferry_share_line_words lines[FERRY_SHARE_LINES], wholes[FERRY_SHARE_LINES];
 	struct ferry_share_course_words courses[FERRY_SHARE_COURSES];
-	_Atomic uint64_t kept_signatures[FERRY_SHARE_KEPT]; /* 0: none */
+	_Atomic uint64_t saved_signatures[FERRY_SHARE_SAVED]; /* 0: none */
 	char pad1[96];
-	struct ferry_share_course_words kept[FERRY_SHARE_KEPT][FERRY_SHARE_COURSES];
-	struct ferry_share_line_words kept_wholes[FERRY_SHARE_KEPT][FERRY_SHARE_LINES];
+	struct ferry_share_course_words saved[FERRY_SHARE_SAVED][FERRY_SHARE_COURSES];
+	struct ferry_share_line_words saved_wholes[FERRY_SHARE_SAVED][FERRY_SHARE_LINES];
 	struct ferry_share_rank ranks[]; /* as many as there are */
 };
 

@@ -89,10 +89,10 @@ static uint64_t settings(uint32_t nranks)
 static void adopt(struct ferry_meter *meter, const struct ferry_share_table *table, uint64_t signature)
 {
 	struct ferry_share_line line;
-	for (int i = 0; i < FERRY_SHARE_KEPT; i++)
+	for (int i = 0; i < FERRY_SHARE_SAVED; i++)
 		for (int j = 0; j < FERRY_SHARE_LINES; j++)
-			if (atomic_load_explicit(&table->kept_signatures[i], memory_order_relaxed) == signature &&
-			    ferry_share_line_read(&table->kept_wholes[i][j], &line))
+			if (atomic_load_explicit(&table->saved_signatures[i], memory_order_relaxed) == signature &&
+			    ferry_share_line_read(&table->saved_wholes[i][j], &line))
 				ferry_choice_adopt(&meter->choice, &line);
 }
 

@@ -16,10 +16,10 @@ static void adopt_kept(struct ferry_ledger *ledger, uint64_t signature)
 {
 	struct ferry_share_table *table = ledger->table;
 	struct ferry_share_course course;
-	for (int i = 0; i < FERRY_SHARE_KEPT; i++)
+	for (int i = 0; i < FERRY_SHARE_SAVED; i++)
 		for (int j = 0; j < FERRY_SHARE_COURSES; j++)
-			if (atomic_load_explicit(&table->kept_signatures[i], memory_order_relaxed) == signature &&
-			    ferry_share_course_read(&table->kept[i][j], &course))
+			if (atomic_load_explicit(&table->saved_signatures[i], memory_order_relaxed) == signature &&
+			    ferry_share_course_read(&table->saved[i][j], &course))
 				ferry_balancer_adopt(&ledger->balancer, &course);
 }
 

@@ -141,7 +141,7 @@ static ferryResult_t job_start(struct ferry_jobs *jobs, const struct ferry_arena
 	ferryResult_t result = ferry_job_new(key, shape, jobs->workers.limit, &job);
 	if (result)
 		return result;
-	ferry_kept_shares_give(&jobs->kept_shares, standing->owner, &job->shared.arenas[job->domain]);
+	ferry_saved_shares_give(&jobs->saved_shares, standing->owner, &job->shared.arenas[job->domain]);
 	if ((result = ferry_jobs_add(jobs, job, standing))) {
 		ferry_job_free(job);
 		return result;
@@ -258,7 +258,7 @@ void ferry_jobs_destroy(struct ferry_jobs *jobs, struct ferry_job *job)
 	atomic_store_explicit(&job->dead, 1, memory_order_release);
 	ferry_workers_unlist_job(&jobs->workers, job);
 	const struct ferry_arena *arena = &job->shared.arenas[job->domain];
-	ferry_kept_shares_take(&jobs->kept_shares, job->owner, arena);
+	ferry_saved_shares_take(&jobs->saved_shares, job->owner, arena);
 	ferry_quota_give_back(&jobs->quota, made_here(job));
 	ferry_quota_carry_off(&jobs->quota, &job->brings);
 	job->freeing = ferry_shared_held(arena->descriptor);

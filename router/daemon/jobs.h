@@ -9,7 +9,7 @@
 #ifndef FERRY_ROUTER_DAEMON_JOBS_H
 #define FERRY_ROUTER_DAEMON_JOBS_H
 
-#include "router/daemon/kept_shares.h"
+#include "router/daemon/saved_shares.h"
 #include "router/daemon/quota.h"
 #include "router/daemon/reaper.h"
 #include "router/daemon/tenants.h"
@@ -40,7 +40,7 @@ struct ferry_jobs {
 	/* the file as it was read again, until the connection thread takes it; the thread that has read it, exchange */
 	_Atomic(struct ferry_tenants *) changed_tenants;
 	_Atomic uint32_t config_bad; /* 1: the file has been invalid since then; the thread that has read it */
-	struct ferry_kept_shares kept_shares;
+	struct ferry_saved_shares saved_shares;
 	struct ferry_counter_pages *pages; /* NULL: no client has asked for counters yet */
 	uint64_t numbered;         /* jobs that there have been */
 	int process;               /* of this process, for ranks to see it end (ipc/process.h); -1: there is none */

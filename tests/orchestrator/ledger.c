@@ -10,7 +10,7 @@
 
 #include "ipc/arena.h"
 #include "orchestrator/balance/ledger.h"
-#include "router/daemon/kept_shares.h"
+#include "router/daemon/saved_shares.h"
 #include "tests/orchestrator/fabrics.h"
 
 #include <math.h>
@@ -206,23 +206,23 @@ static void what_was_learned_is_there_for_the_next_job(void **state)
 {
 	(void)state;
 	struct ferry_arena arena;
-	struct ferry_kept_shares *kept = calloc(1, sizeof *kept);
+	struct ferry_saved_shares *saved = calloc(1, sizeof *saved);
 	struct one *ranks = calloc(RANKS, sizeof *ranks);
 	struct ferry_balancer_rules rules = ferry_balancer_default_rules();
 	bool measure;
 	assert_int_equal(ferry_arena_create(&shape, &arena), ferrySuccess);
-	ferry_kept_shares_give(kept, 0, &arena);
+	ferry_saved_shares_give(saved, 0, &arena);
 	for (uint32_t rank = 0; rank < RANKS; rank++)
 		one_open(&ranks[rank], &arena, rank, 60);
 	for (uint64_t n = 0; n < 60; n++)
 		for (uint32_t rank = 0; rank < RANKS; rank++)
 			one_call(&ranks[rank], n);
-	ferry_kept_shares_take(kept, 0, &arena);
+	ferry_saved_shares_take(saved, 0, &arena);
 	ferry_arena_unmap(&arena);
 	free_all(ranks);
 
 	assert_int_equal(ferry_arena_create(&shape, &arena), ferrySuccess);
-	ferry_kept_shares_give(kept, 0, &arena);
+	ferry_saved_shares_give(saved, 0, &arena);
 	for (uint32_t rank = 0; rank < RANKS; rank++) {
 		ferry_ledger_open(&ranks[rank].ledger, arena.shares, RANKS, rank, SIGNATURE, &rules);
 		check_share(ferry_ledger_propose(&ranks[rank].ledger, &call, 0, 0, &measure));
@@ -233,52 +233,52 @@ static void what_was_learned_is_there_for_the_next_job(void **state)
 	ferry_arena_unmap(&arena);
 
 	assert_int_equal(ferry_arena_create(&shape, &arena), ferrySuccess);
-	ferry_kept_shares_give(kept, 65533, &arena); /* nor for another user */
-	assert_int_equal(arena.shares->kept_signatures[0], 0);
+	ferry_saved_shares_give(saved, 65533, &arena); /* nor for another user */
+	assert_int_equal(arena.shares->saved_signatures[0], 0);
 	ferry_arena_unmap(&arena);
 	struct ferry_arena_shape larger = shape;
 	larger.nranks = RANKS + 1;
 	assert_int_equal(ferry_arena_create(&larger, &arena), ferrySuccess);
-	ferry_kept_shares_give(kept, 0, &arena); /* nothing for another number of ranks */
-	assert_int_equal(arena.shares->kept_signatures[0], 0);
+	ferry_saved_shares_give(saved, 0, &arena); /* nothing for another number of ranks */
+	assert_int_equal(arena.shares->saved_signatures[0], 0);
 	ferry_arena_unmap(&arena);
 	free(ranks);
-	free(kept);
+	free(saved);
 }
 
 static void the_settings_used_last_are_kept(void **state)
 {
 	(void)state;
 	struct ferry_arena arena;
-	struct ferry_kept_shares *kept = calloc(1, sizeof *kept);
-	for (uint64_t signature = 1; signature <= FERRY_KEPT_SHARES + 4; signature++) {
+	struct ferry_saved_shares *saved = calloc(1, sizeof *saved);
+	for (uint64_t signature = 1; signature <= FERRY_SAVED_SHARES + 4; signature++) {
 		struct ferry_share_course course = {.paces = {{{1, (double)signature}}}};
 		assert_int_equal(ferry_arena_create(&shape, &arena), ferrySuccess);
 		arena.shares->signature = signature;
 		ferry_share_course_write(&arena.shares->courses[3], &course);
-		ferry_kept_shares_take(kept, 0, &arena);
+		ferry_saved_shares_take(saved, 0, &arena);
 		ferry_arena_unmap(&arena);
 	}
 	assert_int_equal(ferry_arena_create(&shape, &arena), ferrySuccess);
-	ferry_kept_shares_give(kept, 0, &arena);
-	for (uint64_t i = 0; i < FERRY_SHARE_KEPT; i++) {
+	ferry_saved_shares_give(saved, 0, &arena);
+	for (uint64_t i = 0; i < FERRY_SHARE_SAVED; i++) {
 		struct ferry_share_course course;
-		assert_int_equal(arena.shares->kept_signatures[i], FERRY_KEPT_SHARES + 4 - i);
-		assert_true(ferry_share_course_read(&arena.shares->kept[i][0], &course));
-		assert_true(course.paces[0][0].rate == (double)(FERRY_KEPT_SHARES + 4 - i));
+		assert_int_equal(arena.shares->saved_signatures[i], FERRY_SAVED_SHARES + 4 - i);
+		assert_true(ferry_share_course_read(&arena.shares->saved[i][0], &course));
+		assert_true(course.paces[0][0].rate == (double)(FERRY_SAVED_SHARES + 4 - i));
 	}
 	ferry_arena_unmap(&arena);
-	free(kept);
+	free(saved);
 }
 
-static void keep_one(struct ferry_kept_shares *kept, uint32_t owner, uint64_t signature)
+static void keep_one(struct ferry_saved_shares *saved, uint32_t owner, uint64_t signature)
 {
 	struct ferry_arena arena;
 	struct ferry_share_course course = {.paces = {{{1, (double)signature}}}};
 	assert_int_equal(ferry_arena_create(&shape, &arena), ferrySuccess);
 	arena.shares->signature = signature;
 	ferry_share_course_write(&arena.shares->courses[3], &course);
-	ferry_kept_shares_take(kept, owner, &arena);
+	ferry_saved_shares_take(saved, owner, &arena);
 	ferry_arena_unmap(&arena);
 }
 
@@ -287,23 +287,23 @@ static void owners_keep_theirs_whatever_others_have(void **state)
 {
 	(void)state;
 	struct ferry_arena arena;
-	struct ferry_kept_shares *kept = calloc(1, sizeof *kept);
-	keep_one(kept, 1, 71);
-	keep_one(kept, 1, 72);
-	for (uint64_t signature = 1; signature <= 3 * FERRY_KEPT_SHARES; signature++)
-		keep_one(kept, 2, signature);
+	struct ferry_saved_shares *saved = calloc(1, sizeof *saved);
+	keep_one(saved, 1, 71);
+	keep_one(saved, 1, 72);
+	for (uint64_t signature = 1; signature <= 3 * FERRY_SAVED_SHARES; signature++)
+		keep_one(saved, 2, signature);
 	assert_int_equal(ferry_arena_create(&shape, &arena), ferrySuccess);
-	ferry_kept_shares_give(kept, 1, &arena);
-	assert_int_equal(arena.shares->kept_signatures[0], 72);
-	assert_int_equal(arena.shares->kept_signatures[1], 71);
+	ferry_saved_shares_give(saved, 1, &arena);
+	assert_int_equal(arena.shares->saved_signatures[0], 72);
+	assert_int_equal(arena.shares->saved_signatures[1], 71);
 	ferry_arena_unmap(&arena);
-	for (uint32_t owner = 3; owner < 3 + FERRY_KEPT_SHARES - 2; owner++) /* and new ones get a place */
-		keep_one(kept, owner, 80);
+	for (uint32_t owner = 3; owner < 3 + FERRY_SAVED_SHARES - 2; owner++) /* and new ones get a place */
+		keep_one(saved, owner, 80);
 	assert_int_equal(ferry_arena_create(&shape, &arena), ferrySuccess);
-	ferry_kept_shares_give(kept, 2, &arena);
-	assert_int_equal(arena.shares->kept_signatures[0], 3 * FERRY_KEPT_SHARES);
+	ferry_saved_shares_give(saved, 2, &arena);
+	assert_int_equal(arena.shares->saved_signatures[0], 3 * FERRY_SAVED_SHARES);
 	ferry_arena_unmap(&arena);
-	free(kept);
+	free(saved);
 }
 
 /* Whatever lies in the table, what comes out of it is in its bounds, and nobody falls over it. */
@@ -311,7 +311,7 @@ static void nothing_that_a_rank_has_written_is_trusted(void **state)
 {
 	(void)state;
 	struct ferry_arena arena;
-	struct ferry_kept_shares *kept = calloc(1, sizeof *kept);
+	struct ferry_saved_shares *saved = calloc(1, sizeof *saved);
 	struct ferry_ledger *ledger = calloc(1, sizeof *ledger);
 	struct ferry_balancer_rules rules = ferry_balancer_default_rules();
 	unsigned seed = 11;
@@ -324,9 +324,9 @@ static void nothing_that_a_rank_has_written_is_trusted(void **state)
 			                (uint64_t)rand_r(&seed);
 			words[i] = rand_r(&seed) % 2 ? word : (word & 0x0000ffff00000303u) | 1ull << 63;
 		}
-		ferry_kept_shares_take(kept, 0, &arena);
+		ferry_saved_shares_take(saved, 0, &arena);
 		for (uint32_t self = 0; self < RANKS; self++) {
-			ferry_ledger_open(ledger, arena.shares, RANKS, self, arena.shares->kept_signatures[0], &rules);
+			ferry_ledger_open(ledger, arena.shares, RANKS, self, arena.shares->saved_signatures[0], &rules);
 			for (uint64_t n = 0; n < 20; n++) {
 				struct ferry_balancer_call any = {(enum ferry_collective)(n % 4), ferryInt8,
 				                                  (uint64_t)BYTES << n % 5, false};
@@ -341,9 +341,9 @@ static void nothing_that_a_rank_has_written_is_trusted(void **state)
 		}
 		ferry_arena_unmap(&arena);
 	}
-	for (int i = 0; i < FERRY_KEPT_SHARES; i++)
-		for (uint32_t j = 0; j < kept->settings[i].ncourses; j++) {
-			const struct ferry_share_course *course = &kept->settings[i].courses[j];
+	for (int i = 0; i < FERRY_SAVED_SHARES; i++)
+		for (uint32_t j = 0; j < saved->settings[i].ncourses; j++) {
+			const struct ferry_share_course *course = &saved->settings[i].courses[j];
 			assert_true(course->collective < FERRY_NUM_COLLECTIVES && course->type < ferryNumTypes);
 			for (int k = 0; k < FERRY_NUM_FABRICS * FERRY_SHARE_BESIDE; k++) {
 				const struct ferry_pace *pace = &course->paces[k / 4][k % 4];
@@ -353,7 +353,7 @@ static void nothing_that_a_rank_has_written_is_trusted(void **state)
 			courses++;
 		}
 	assert_true(courses > 0);
-	free(kept);
+	free(saved);
 	free(ledger);
 }
 

@@ -142,16 +142,16 @@ static void the_next_job_finds_what_is_known_of_whole_calls(void **state)
 	leave(connection, &arena);
 
 	connection = attach(&arena, 5);
-	assert_int_equal(arena.shares->kept_signatures[0], 55);
-	assert_true(ferry_share_line_read(&arena.shares->kept_wholes[0][0], &found));
+	assert_int_equal(arena.shares->saved_signatures[0], 55);
+	assert_true(ferry_share_line_read(&arena.shares->saved_wholes[0][0], &found));
 	assert_true(found.whole && found.in_place);
 	assert_int_equal(found.size_class, 54);
 	assert_true(found.paces[FERRY_FABRIC_PEER].rate == 740000);
 	assert_true(found.paces[FERRY_FABRIC_NCCL].rate == 450000);
-	assert_true(ferry_share_line_read(&arena.shares->kept_wholes[0][1], &found));
+	assert_true(ferry_share_line_read(&arena.shares->saved_wholes[0][1], &found));
 	assert_false(found.in_place);
 	assert_true(found.paces[FERRY_FABRIC_NCCL].rate == 485000);
-	assert_false(ferry_share_line_read(&arena.shares->kept_wholes[0][2], &found));
+	assert_false(ferry_share_line_read(&arena.shares->saved_wholes[0][2], &found));
 	leave(connection, &arena);
 }
 
@@ -163,15 +163,15 @@ static void the_next_job_finds_what_one_has_learned(void **state)
 	course.paces[FERRY_FABRIC_HOST][2] = (struct ferry_pace){75, 24000};
 	course.paces[FERRY_FABRIC_NCCL][1] = (struct ferry_pace){-1, NAN}; /* not that */
 	int connection = attach(&arena, 1);
-	assert_int_equal(arena.shares->kept_signatures[0], 0);
+	assert_int_equal(arena.shares->saved_signatures[0], 0);
 	arena.shares->signature = 99;
 	ferry_share_course_write(&arena.shares->courses[4], &course);
 	leave(connection, &arena);
 
 	connection = attach(&arena, 2);
-	assert_int_equal(arena.shares->kept_signatures[0], 99);
-	assert_int_equal(arena.shares->kept_signatures[1], 0);
-	assert_true(ferry_share_course_read(&arena.shares->kept[0][0], &found));
+	assert_int_equal(arena.shares->saved_signatures[0], 99);
+	assert_int_equal(arena.shares->saved_signatures[1], 0);
+	assert_true(ferry_share_course_read(&arena.shares->saved[0][0], &found));
 	assert_int_equal(found.collective, FERRY_ALLTOALL);
 	assert_true(found.paces[FERRY_FABRIC_HOST][2].rate == 24000);
 	assert_true(found.paces[FERRY_FABRIC_NCCL][1].rate == 0);
@@ -186,5 +186,5 @@ int main(void)
 	        TEST(the_next_job_finds_what_one_has_learned),
 	        TEST(the_next_job_finds_what_is_known_of_whole_calls),
 	};
-	return cmocka_run_group_tests_name("kept_shares", tests, NULL, NULL);
+	return cmocka_run_group_tests_name("saved_shares", tests, NULL, NULL);
 }

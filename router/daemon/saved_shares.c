@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "router/daemon/kept_shares.h"
+#include "router/daemon/saved_shares.h"
 
 #include <string.h>
 
 /* The latest ones of that owner and as many ranks. */
-static const struct ferry_kept_setting *next_of(const struct ferry_kept_shares *kept, uint32_t owner, uint32_t nranks,
-                                                uint64_t before)
+static const struct ferry_saved_setting *next_of(const struct ferry_saved_shares *saved, uint32_t owner,
+                                                 uint32_t nranks, uint64_t before)
 {
-	const struct ferry_kept_setting *found = NULL;
-	for (int i = 0; i < FERRY_KEPT_SHARES; i++) {
-		const struct ferry_kept_setting *setting = &kept->settings[i];
+	const struct ferry_saved_setting *found = NULL;
+	for (int i = 0; i < FERRY_SAVED_SHARES; i++) {
+		const struct ferry_saved_setting *setting = &saved->settings[i];
 		if (setting->signature && setting->owner == owner && setting->nranks == nranks &&
 		    setting->used < before && (!found || setting->used > found->used))
 			found = setting;
@@ -17,40 +17,40 @@ static const struct ferry_kept_setting *next_of(const struct ferry_kept_shares *
 	return found;
 }
 
-void ferry_kept_shares_give(const struct ferry_kept_shares *kept, uint32_t owner, const struct ferry_arena *arena)
+void ferry_saved_shares_give(const struct ferry_saved_shares *saved, uint32_t owner, const struct ferry_arena *arena)
 {
 	uint64_t before = UINT64_MAX;
-	for (int i = 0; i < FERRY_SHARE_KEPT && !arena->domain; i++) {
-		const struct ferry_kept_setting *setting = next_of(kept, owner, arena->nranks, before);
+	for (int i = 0; i < FERRY_SHARE_SAVED && !arena->domain; i++) {
+		const struct ferry_saved_setting *setting = next_of(saved, owner, arena->nranks, before);
 		if (!setting)
 			return;
 		before = setting->used;
 		for (uint32_t j = 0; j < setting->ncourses; j++)
-			ferry_share_course_write(&arena->shares->kept[i][j], &setting->courses[j]);
+			ferry_share_course_write(&arena->shares->saved[i][j], &setting->courses[j]);
 		for (uint32_t j = 0; j < setting->nwholes; j++)
-			ferry_share_line_write(&arena->shares->kept_wholes[i][j], &setting->wholes[j]);
-		atomic_store_explicit(&arena->shares->kept_signatures[i], setting->signature, memory_order_relaxed);
+			ferry_share_line_write(&arena->shares->saved_wholes[i][j], &setting->wholes[j]);
+		atomic_store_explicit(&arena->shares->saved_signatures[i], setting->signature, memory_order_relaxed);
 	}
 }
 
-static uint32_t settings_of(const struct ferry_kept_shares *kept, uint32_t owner)
+static uint32_t settings_of(const struct ferry_saved_shares *saved, uint32_t owner)
 {
 	uint32_t count = 0;
-	for (int i = 0; i < FERRY_KEPT_SHARES; i++)
-		count += kept->settings[i].signature && kept->settings[i].owner == owner;
+	for (int i = 0; i < FERRY_SAVED_SHARES; i++)
+		count += saved->settings[i].signature && saved->settings[i].owner == owner;
 	return count;
 }
 
 /* One that is free; else of the owner that has most of them the one that was used least lately. */
-static struct ferry_kept_setting *room(struct ferry_kept_shares *kept)
+static struct ferry_saved_setting *room(struct ferry_saved_shares *saved)
 {
-	struct ferry_kept_setting *found = NULL;
+	struct ferry_saved_setting *found = NULL;
 	uint32_t most = 0;
-	for (int i = 0; i < FERRY_KEPT_SHARES; i++) {
-		struct ferry_kept_setting *setting = &kept->settings[i];
+	for (int i = 0; i < FERRY_SAVED_SHARES; i++) {
+		struct ferry_saved_setting *setting = &saved->settings[i];
 		if (!setting->signature)
 			return setting;
-		uint32_t count = settings_of(kept, setting->owner);
+		uint32_t count = settings_of(saved, setting->owner);
 		if (count < most || (count == most && setting->used > found->used))
 			continue;
 		most = count;
@@ -59,20 +59,20 @@ static struct ferry_kept_setting *room(struct ferry_kept_shares *kept)
 	return found;
 }
 
-static struct ferry_kept_setting *place_for(struct ferry_kept_shares *kept, uint32_t owner, uint64_t signature,
+static struct ferry_saved_setting *place_for(struct ferry_saved_shares *saved, uint32_t owner, uint64_t signature,
                                             uint32_t nranks)
 {
-	for (int i = 0; i < FERRY_KEPT_SHARES; i++) {
-		struct ferry_kept_setting *setting = &kept->settings[i];
+	for (int i = 0; i < FERRY_SAVED_SHARES; i++) {
+		struct ferry_saved_setting *setting = &saved->settings[i];
 		if (setting->signature == signature && setting->owner == owner && setting->nranks == nranks)
 			return setting;
 	}
-	struct ferry_kept_setting *place = room(kept);
-	*place = (struct ferry_kept_setting){.signature = signature, .owner = owner, .nranks = nranks};
+	struct ferry_saved_setting *place = room(saved);
+	*place = (struct ferry_saved_setting){.signature = signature, .owner = owner, .nranks = nranks};
 	return place;
 }
 
-static struct ferry_share_course *course_in(struct ferry_kept_setting *setting, const struct ferry_share_course *like)
+static struct ferry_share_course *course_in(struct ferry_saved_setting *setting, const struct ferry_share_course *like)
 {
 	for (uint32_t i = 0; i < setting->ncourses; i++)
 		if (setting->courses[i].collective == like->collective && setting->courses[i].type == like->type)
@@ -80,7 +80,7 @@ static struct ferry_share_course *course_in(struct ferry_kept_setting *setting, 
 	return setting->ncourses < FERRY_SHARE_COURSES ? &setting->courses[setting->ncourses++] : NULL;
 }
 
-static struct ferry_share_line *whole_in(struct ferry_kept_setting *setting, const struct ferry_share_line *like)
+static struct ferry_share_line *whole_in(struct ferry_saved_setting *setting, const struct ferry_share_line *like)
 {
 	for (uint32_t i = 0; i < setting->nwholes; i++) {
 		struct ferry_share_line *line = &setting->wholes[i];
@@ -92,7 +92,7 @@ static struct ferry_share_line *whole_in(struct ferry_kept_setting *setting, con
 }
 
 /* Where a job has not seen a fabric, an earlier job's numbers of it stay. */
-static void keep_whole(struct ferry_kept_setting *setting, const struct ferry_share_line *line)
+static void keep_whole(struct ferry_saved_setting *setting, const struct ferry_share_line *line)
 {
 	struct ferry_share_line *place = whole_in(setting, line), before;
 	if (!place)
@@ -104,26 +104,26 @@ static void keep_whole(struct ferry_kept_setting *setting, const struct ferry_sh
 			place->paces[c] = before.paces[c];
 }
 
-void ferry_kept_shares_take(struct ferry_kept_shares *kept, uint32_t owner, const struct ferry_arena *arena)
+void ferry_saved_shares_take(struct ferry_saved_shares *saved, uint32_t owner, const struct ferry_arena *arena)
 {
 	struct ferry_share_course course, *place;
 	struct ferry_share_line line;
 	if (arena->domain)
 		return;
 	uint64_t signature = atomic_load_explicit(&arena->shares->signature, memory_order_relaxed);
-	struct ferry_kept_setting *setting = NULL;
+	struct ferry_saved_setting *setting = NULL;
 	for (int i = 0; i < FERRY_SHARE_COURSES && signature; i++) {
 		if (!ferry_share_course_read(&arena->shares->courses[i], &course))
 			continue;
-		setting = setting ? setting : place_for(kept, owner, signature, arena->nranks);
+		setting = setting ? setting : place_for(saved, owner, signature, arena->nranks);
 		if ((place = course_in(setting, &course)))
 			*place = course;
 	}
 	for (int i = 0; i < FERRY_SHARE_LINES && signature; i++)
 		if (ferry_share_line_read(&arena->shares->wholes[i], &line)) {
-			setting = setting ? setting : place_for(kept, owner, signature, arena->nranks);
+			setting = setting ? setting : place_for(saved, owner, signature, arena->nranks);
 			keep_whole(setting, &line);
 		}
 	if (setting)
-		setting->used = ++kept->clock;
+		setting->used = ++saved->clock;
 }
