@@ -17,7 +17,7 @@ struct ferry_deadline ferry_deadline_for(unsigned seconds, const _Atomic uint32_
 bool ferry_deadline_is_given_up(const struct ferry_deadline *deadline)
 {
 	return (deadline->given_up && atomic_load(deadline->given_up)) ||
-	       (deadline->gives_up && deadline->gives_up(deadline->who));
+	       (deadline->gives_up && deadline->gives_up(deadline->argument));
 }
 
 bool ferry_deadline_is_over(struct ferry_deadline *deadline)

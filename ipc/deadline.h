@@ -20,8 +20,8 @@ struct ferry_deadline {
 	unsigned seconds;
 	uint64_t until;                   /* ferry_now_ns */
 	const _Atomic uint32_t *given_up; /* NULL, or: not 0 ends it */
-	bool (*gives_up)(void *who);      /* NULL, or: called that often; true ends the wait */
-	void *who;
+	bool (*gives_up)(void *argument); /* NULL, or: called that often; true ends the wait */
+	void *argument;
 	bool over;
 };
 

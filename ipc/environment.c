@@ -384,10 +384,10 @@ static const char *const identities[][4] = {{"openmpi", "PMIX_NAMESPACE"},
 
 static void derive_key(struct ferry_launch *launch, const char *rank_variable)
 {
-	char who[64];
+	char identity[64];
 	bool named = false;
-	snprintf(who, sizeof who, "%s %u", launch->launcher, (unsigned)geteuid());
-	uint64_t hash = hash_text(0xcbf29ce484222325ull, who);
+	snprintf(identity, sizeof identity, "%s %u", launch->launcher, (unsigned)geteuid());
+	uint64_t hash = hash_text(0xcbf29ce484222325ull, identity);
 	for (size_t i = 0; i < sizeof identities / sizeof *identities; i++)
 		for (size_t v = 1; !strcmp(identities[i][0], launch->launcher) && v < 4 && identities[i][v]; v++) {
 			named = named || ferry_env(identities[i][v]);

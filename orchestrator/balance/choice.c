@@ -75,10 +75,10 @@ static double class_bytes(uint8_t size_class)
 }
 
 /* What a call takes besides its bytes. */
-static double start_of(const struct ferry_choice *choice, const struct ferry_choice_line *line, int who)
+static double start_of(const struct ferry_choice *choice, const struct ferry_choice_line *line, int side)
 {
 	enum ferry_fabric fabric = ferry_choice_fabric(choice, (enum ferry_collective)line->collective);
-	if (who == NCCLS)
+	if (side == NCCLS)
 		return NCCL_US;
 	if (fabric == FERRY_FABRIC_HOST && !(choice->paces[fabric].rate > 0))
 		return HOST_US;
@@ -128,17 +128,17 @@ static struct ferry_choice_line *line_of(struct ferry_choice *choice, const stru
 }
 
 /* The median of the last samples, the lower of the middle two. 0: there is none. */
-static double median(const struct ferry_choice_line *line, int who)
+static double median(const struct ferry_choice_line *line, int side)
 {
-	uint32_t count = line->seen[who] < FERRY_CHOICE_SAMPLES ? line->seen[who] : FERRY_CHOICE_SAMPLES;
+	uint32_t count = line->seen[side] < FERRY_CHOICE_SAMPLES ? line->seen[side] : FERRY_CHOICE_SAMPLES;
 	for (uint32_t i = 0; i < count; i++) {
 		uint32_t less = 0, like = 0;
 		for (uint32_t j = 0; j < count; j++) {
-			less += line->us[who][j] < line->us[who][i];
-			like += line->us[who][j] == line->us[who][i];
+			less += line->us[side][j] < line->us[side][i];
+			like += line->us[side][j] == line->us[side][i];
 		}
 		if (less <= (count - 1) / 2 && (count - 1) / 2 < less + like)
-			return (double)line->us[who][i];
+			return (double)line->us[side][i];
 	}
 	return 0;
 }
@@ -146,27 +146,27 @@ static double median(const struct ferry_choice_line *line, int who)
 /* ---- what is believed, for a class's size ---- */
 
 /* The belief from the size itself; for a first call of NCCL's an earlier job's time is better. */
-static struct ferry_choice_belief of_line(const struct ferry_choice_line *line, int who)
+static struct ferry_choice_belief of_line(const struct ferry_choice_line *line, int side)
 {
-	if (line->seen[who] > (who == NCCLS))
-		return (struct ferry_choice_belief){median(line, who), DOUBT_SEEN};
-	if (line->known[who] > 0)
-		return (struct ferry_choice_belief){(double)line->known[who], DOUBT_KEPT};
-	if (line->seen[who])
-		return (struct ferry_choice_belief){median(line, who), DOUBT_ONCE};
+	if (line->seen[side] > (side == NCCLS))
+		return (struct ferry_choice_belief){median(line, side), DOUBT_SEEN};
+	if (line->known[side] > 0)
+		return (struct ferry_choice_belief){(double)line->known[side], DOUBT_KEPT};
+	if (line->seen[side])
+		return (struct ferry_choice_belief){median(line, side), DOUBT_ONCE};
 	return (struct ferry_choice_belief){0, 0};
 }
 
 /* The belief from the sizes around it, in place or not as given. NCCL's own calls count more than sizes far away. */
 static struct ferry_choice_belief of_others(const struct ferry_choice *choice, const struct ferry_choice_line *line,
-                                            bool in_place, int who)
+                                            bool in_place, int side)
 {
 	const struct ferry_choice_line *below = NULL, *above = NULL;
 	double bytes = class_bytes(line->size_class);
 	for (uint32_t i = 0; i < choice->nlines; i++) {
 		const struct ferry_choice_line *other = &choice->lines[i];
 		if (other->collective != line->collective || other->type != line->type ||
-		    other->in_place != in_place || !(of_line(other, who).us > 0))
+		    other->in_place != in_place || !(of_line(other, side).us > 0))
 			continue;
 		if (other->size_class <= line->size_class && (!below || other->size_class > below->size_class))
 			below = other;
@@ -177,17 +177,17 @@ static struct ferry_choice_belief of_others(const struct ferry_choice *choice, c
 		return (struct ferry_choice_belief){0, 0};
 	if (below && above) {
 		double low = class_bytes(below->size_class), high = class_bytes(above->size_class);
-		double from = of_line(below, who).us, to = of_line(above, who).us;
+		double from = of_line(below, side).us, to = of_line(above, side).us;
 		return (struct ferry_choice_belief){high > low ? from + (to - from) * (bytes - low) / (high - low)
 		                                               : from,
 		                                    high > low ? DOUBT_BETWEEN : DOUBT_KEPT};
 	}
 	const struct ferry_choice_line *one = below ? below : above;
 	double octaves = abs((int)one->size_class - (int)line->size_class) / 2.0;
-	if (who == NCCLS && octaves > 1)
+	if (side == NCCLS && octaves > 1)
 		return (struct ferry_choice_belief){0, 0};
 	return (struct ferry_choice_belief){
-	        shift(of_line(one, who).us, start_of(choice, line, who), class_bytes(one->size_class), bytes),
+	        shift(of_line(one, side).us, start_of(choice, line, side), class_bytes(one->size_class), bytes),
 	        DOUBT_OCTAVE * octaves};
 }
 
@@ -283,22 +283,22 @@ static struct ferry_choice_belief less_doubted(struct ferry_choice_belief one, s
 }
 
 static struct ferry_choice_belief believe(const struct ferry_choice *choice, const struct ferry_choice_line *line,
-                                          int who)
+                                          int side)
 {
-	struct ferry_choice_belief best = of_line(line, who);
+	struct ferry_choice_belief best = of_line(line, side);
 	if (best.us > 0)
 		return best;
-	struct ferry_choice_belief elsewhere = of_others(choice, line, !line->in_place, who);
+	struct ferry_choice_belief elsewhere = of_others(choice, line, !line->in_place, side);
 	elsewhere.doubt += DOUBT_PLACE;
-	best = less_doubted(of_others(choice, line, line->in_place, who), elsewhere);
-	if (who == OURS) {
+	best = less_doubted(of_others(choice, line, line->in_place, side), elsewhere);
+	if (side == OURS) {
 		struct ferry_choice_belief machine = of_machine(choice, line);
 		if (best.us > 0 && machine.doubt > DOUBT_PROVEN)
 			machine.doubt = DOUBT_FAR;
 		best = less_doubted(best, machine);
 	}
-	if (line->seen[who] && (double)line->us[who][0] < best.us)
-		best = (struct ferry_choice_belief){(double)line->us[who][0], DOUBT_ONCE};
+	if (line->seen[side] && (double)line->us[side][0] < best.us)
+		best = (struct ferry_choice_belief){(double)line->us[side][0], DOUBT_ONCE};
 	return best;
 }
 
@@ -473,10 +473,10 @@ bool ferry_choice_agreed(struct ferry_choice *choice, const struct ferry_balance
 }
 
 /* All samples become this time from now on. One of NCCL's is not enough (of_line). */
-static void take_instead(struct ferry_choice_line *line, int who, double us)
+static void take_instead(struct ferry_choice_line *line, int side, double us)
 {
-	line->seen[who] = who == NCCLS ? 2 : 1;
-	line->us[who][0] = line->us[who][1] = (float)us;
+	line->seen[side] = side == NCCLS ? 2 : 1;
+	line->us[side][0] = line->us[side][1] = (float)us;
 }
 
 /* Feeds a sample to the burst, and to what is known in it. */
@@ -521,9 +521,9 @@ void ferry_choice_adopt(struct ferry_choice *choice, const struct ferry_share_li
 	double bytes = class_bytes(line->size_class);
 	enum ferry_fabric ours = ferry_choice_fabric(choice, (enum ferry_collective)line->collective);
 	const struct ferry_pace *paces[2] = {&learned->paces[FERRY_FABRIC_NCCL], &learned->paces[ours]};
-	for (int who = NCCLS; who <= OURS; who++)
-		if (paces[who]->rate > 0)
-			line->known[who] = (float)ferry_pace_us(paces[who], bytes);
+	for (int side = NCCLS; side <= OURS; side++)
+		if (paces[side]->rate > 0)
+			line->known[side] = (float)ferry_pace_us(paces[side], bytes);
 	line->ours = line->known[OURS] > 0 && line->known[OURS] < line->known[NCCLS];
 	choice->learned++;
 }
@@ -555,10 +555,10 @@ bool ferry_choice_record(struct ferry_choice *choice, const struct ferry_balance
 	                                    .bytes = line->bytes,
 	                                    .us = shift(outlook->of[taken].us, start_of(choice, line, taken), bytes,
 	                                                (double)line->bytes)};
-	for (int who = NCCLS; who <= OURS; who++) {
-		double us = of_line(line, who).us; /* nothing that is not known of this size */
+	for (int side = NCCLS; side <= OURS; side++) {
+		double us = of_line(line, side).us; /* nothing that is not known of this size */
 		if (us > 0)
-			logged->paces[who == OURS ? ours : FERRY_FABRIC_NCCL].rate = bytes / us;
+			logged->paces[side == OURS ? ours : FERRY_FABRIC_NCCL].rate = bytes / us;
 	}
 	return true;
 }

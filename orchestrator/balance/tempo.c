@@ -211,13 +211,13 @@ static bool weigh(const struct ferry_tempo *tempo, double *all_us, double *ferry
 {
 	uint32_t known = 0;
 	*all_us = *ferrys_us = 0;
-	for (int who = NCCLS; who <= OURS; who++)
+	for (int side = NCCLS; side <= OURS; side++)
 		for (int kind = 0; kind < FERRY_TEMPO_KINDS; kind++) {
-			uint32_t count = tempo->survey.counts[who][kind];
-			double us = (double)tempo->us[who][kind] * count;
+			uint32_t count = tempo->survey.counts[side][kind];
+			double us = (double)tempo->us[side][kind] * count;
 			known += us > 0 ? count : 0;
 			*all_us += us;
-			*ferrys_us += who == OURS ? us : 0;
+			*ferrys_us += side == OURS ? us : 0;
 		}
 	return 8 * known >= 7 * tempo->survey.length;
 }
@@ -382,8 +382,8 @@ static uint32_t look_at_pairs(const struct ferry_tempo *tempo, double longer[FER
 		steps[NCCLS][count] = of[NCCLS];
 		steps[OURS][count++] = of[OURS];
 	}
-	for (int who = NCCLS; who <= OURS && count; who++)
-		us[who] = median(steps[who], count);
+	for (int side = NCCLS; side <= OURS && count; side++)
+		us[side] = median(steps[side], count);
 	return count;
 }
 

@@ -70,7 +70,7 @@ static ferryResult_t ask(const struct ferry_link *link, struct ferry_attach_mess
 {
 	struct ferry_deadline anew = ferry_deadline_for(deadline->seconds, deadline->given_up);
 	anew.gives_up = deadline->gives_up;
-	anew.who = deadline->who;
+	anew.argument = deadline->argument;
 	if (link->socket < 0)
 		return ferry_fail(ferryRemoteError, "there is no connection to the router");
 	return ferry_attach_exchange_within(link->socket, message, payload, sent, reply, NULL, 0, &anew);

@@ -55,9 +55,9 @@ struct question {
 	const char *what;
 };
 
-static bool gives_up(void *who)
+static bool gives_up(void *argument)
 {
-	struct question *question = who;
+	struct question *question = argument;
 	uint64_t waited = ferry_now_ns() - question->wait.since;
 	if (ferry_rank_failed(question->wait.rank))
 		return true;
@@ -76,7 +76,7 @@ ferryResult_t ferry_watchdog_ask(struct ferry_rank *rank, uint32_t domain, struc
 		return result;
 	struct ferry_deadline deadline = ferry_deadline_for((unsigned)seconds, NULL);
 	deadline.gives_up = gives_up;
-	deadline.who = &question;
+	deadline.argument = &question;
 	result = ferry_link_request_within(&rank->links[domain], message, payload, NULL, &reply, &deadline);
 	return result && ferry_rank_failed(rank) ? ferry_rank_report_failure(rank) : result;
 }

@@ -15,20 +15,20 @@ struct reader {
 	struct ferry_memory least_left, least;
 };
 
-static void keep(struct ferry_memory *memory, uint64_t left, uint64_t whole, const char *who, const char *detail)
+static void keep(struct ferry_memory *memory, uint64_t left, uint64_t whole, const char *source, const char *detail)
 {
 	memory->left = left;
 	memory->whole = whole;
-	snprintf(memory->holder, sizeof memory->holder, "%s%.200s", who, detail);
+	snprintf(memory->holder, sizeof memory->holder, "%s%.200s", source, detail);
 }
 
 /* A source has `left` of `whole` bytes. */
-static void take(struct reader *reader, uint64_t left, uint64_t whole, const char *who, const char *detail)
+static void take(struct reader *reader, uint64_t left, uint64_t whole, const char *source, const char *detail)
 {
 	if (left < reader->least_left.left)
-		keep(&reader->least_left, left, whole, who, detail);
+		keep(&reader->least_left, left, whole, source, detail);
 	if (whole < reader->least.whole)
-		keep(&reader->least, left, whole, who, detail);
+		keep(&reader->least, left, whole, source, detail);
 }
 
 static FILE *open_file(const struct reader *reader, const char *path)
@@ -135,7 +135,7 @@ static const struct hierarchy v2 = {{"memory.max", "memory.high", NULL},
 /* The kernel gives back cached files before it kills a process. */
 static void read_group(struct reader *reader, const char *folder, const struct hierarchy *hierarchy)
 {
-	char path[PATH + 64], who[2 * PATH];
+	char path[PATH + 64], group[2 * PATH];
 	uint64_t limit, used, cached, sharers = reader->question->sharers;
 	for (const char *const *name = hierarchy->limits; *name; name++) {
 		if (!read_number(reader, folder, *name, &limit) ||
@@ -144,8 +144,8 @@ static void read_group(struct reader *reader, const char *folder, const struct h
 		snprintf(path, sizeof path, "%s/memory.stat", folder);
 		sum_lines(reader, path, "", hierarchy->reclaimable, 1, &cached);
 		used -= cached < used ? cached : used;
-		snprintf(who, sizeof who, "%.*s (%s)", PATH - 1, folder, *name);
-		take(reader, limit > used ? (limit - used) / sharers : 0, limit / sharers, "the cgroup ", who);
+		snprintf(group, sizeof group, "%.*s (%s)", PATH - 1, folder, *name);
+		take(reader, limit > used ? (limit - used) / sharers : 0, limit / sharers, "the cgroup ", group);
 	}
 }
 

@@ -82,7 +82,7 @@ bool ferry_stall_find(const struct ferry_job_arenas *shared, const struct ferry_
 	bool work = ferry_opcode_is_work(stalled->instr->opcode);
 	stalled->router = work || atomic_load_explicit(&ferry_rank_line(shared, owner)->copy_quiesce,
 	                                               memory_order_acquire) == FERRY_COPY_QUIESCE_ROUTER;
-	stalled->who = stalled->router && !work ? shared->rank_domain[owner] : owner;
+	stalled->number = stalled->router && !work ? shared->rank_domain[owner] : owner;
 	return true;
 }
 
@@ -244,21 +244,21 @@ static void say_ranks(struct ferry_member *member, const struct blocker *blocker
                       size_t bytes)
 {
 	const struct ferry_call *call = blocker->call;
-	char who[FERRY_RANKSET_TEXT] = "the routers", beside[160] = "";
+	char blamed[FERRY_RANKSET_TEXT] = "the routers", beside[160] = "";
 	unsigned long long seq = ferry_call_number(call);
 	if (blocker->ranks)
-		ferry_rankset_print(blocker->ranks, who);
+		ferry_rankset_print(blocker->ranks, blamed);
 	else if ((*router = ferry_order_blocking_router(member, blocker->before)) < FERRY_MAX_DOMAINS)
-		snprintf(who, sizeof who, "the router of domain %u", *router);
+		snprintf(blamed, sizeof blamed, "the router of domain %u", *router);
 	if (blocker->kind == REACHING)
 		say_beside(member, beside, sizeof beside);
 	if (blocker->kind == NUMBERING)
 		snprintf(text, bytes, "for rank 0 to reach a %scall (%s)", call->captured ? "captured " : "",
 		         name_of(call));
 	else if (blocker->kind == REACHING)
-		snprintf(text, bytes, "for %s to reach call %llu (%s)%s", who, seq, name_of(call), beside);
+		snprintf(text, bytes, "for %s to reach call %llu (%s)%s", blamed, seq, name_of(call), beside);
 	else
-		snprintf(text, bytes, "for %s to finish call %llu, before call %llu (%s)", who,
+		snprintf(text, bytes, "for %s to finish call %llu, before call %llu (%s)", blamed,
 		         (unsigned long long)blocker->before, seq, name_of(call));
 }
 
@@ -275,21 +275,21 @@ static void say_messages(const struct ferry_lane_rank *lane_rank, const struct b
 static void say_instr(const struct ferry_job_arenas *shared, const struct ferry_call *call,
                       const struct ferry_stalled *stalled, char *text, size_t bytes)
 {
-	char who[96];
+	char blamed[96];
 	uint32_t process = stalled->router ? 0
-	                                   : atomic_load_explicit(&ferry_rank_line(shared, stalled->who)->process,
+	                                   : atomic_load_explicit(&ferry_rank_line(shared, stalled->number)->process,
 	                                                          memory_order_relaxed);
 	if (stalled->router && !ferry_opcode_is_work(stalled->instr->opcode))
-		snprintf(who, sizeof who, "the router of domain %u, which moves the data of rank %u,", stalled->who,
-		         stalled->instr->owner);
+		snprintf(blamed, sizeof blamed, "the router of domain %u, which moves the data of rank %u,",
+		         stalled->number, stalled->instr->owner);
 	else if (stalled->router)
-		snprintf(who, sizeof who, "the router of domain %u", stalled->who);
+		snprintf(blamed, sizeof blamed, "the router of domain %u", stalled->number);
 	else if (process)
-		snprintf(who, sizeof who, "rank %u (process %u)", stalled->who, process);
+		snprintf(blamed, sizeof blamed, "rank %u (process %u)", stalled->number, process);
 	else
-		snprintf(who, sizeof who, "rank %u", stalled->who);
+		snprintf(blamed, sizeof blamed, "rank %u", stalled->number);
 	snprintf(text, bytes, "in call %llu (%s) for %s to run %s, slice %u of %u",
-	         (unsigned long long)ferry_call_number(call), name_of(call), who,
+	         (unsigned long long)ferry_call_number(call), name_of(call), blamed,
 	         ferry_opcode_name(stalled->instr->opcode), stalled->slice + 1, stalled->nslices);
 }
 
@@ -342,7 +342,7 @@ static void say_blocker(struct ferry_lane_rank *lane_rank, const struct blocker 
 	} else if (runs && idle &&
 	           ferry_stall_find(member->shared, call->steps->plan, ferry_call_number(call), &stalled)) {
 		say_instr(member->shared, call, &stalled, what, sizeof what);
-		*router = stalled.router ? stalled.who : FERRY_MAX_DOMAINS;
+		*router = stalled.router ? stalled.number : FERRY_MAX_DOMAINS;
 	} else {
 		say_copies(lane_rank, call, &copied, seconds, line, bytes);
 		return;

@@ -46,8 +46,8 @@ bool ferry_stall_end_departed(struct ferry_lane_rank *lane_rank);
 struct ferry_stalled {
 	const struct ferry_instr *instr; /* of the plan */
 	uint32_t slice, nslices;         /* the one that is missing, from 0 */
-	bool router;                     /* true: the router of domain `who` is to run it; false: rank `who` */
-	uint32_t who;
+	bool router;                     /* true: the router of domain `number` is to run it; false: rank `number` */
+	uint32_t number;
 };
 
 /**

@@ -130,7 +130,7 @@ void kills_hold_beside(pid_t process, const pid_t *others, int nothers, struct k
 	hold(process, &theirs, held);
 }
 
-bool kills_held_more(const char *who, const struct kills_held *first, const struct kills_held *last, unsigned windows,
+bool kills_held_more(const char *name, const struct kills_held *first, const struct kills_held *last, unsigned windows,
                      bool verbose)
 {
 	bool more = last->descriptors > first->descriptors + windows ||
@@ -140,7 +140,7 @@ bool kills_held_more(const char *who, const struct kills_held *first, const stru
 	if (more || verbose)
 		printf("%s%s: descriptors %u -> %u, mappings %u -> %u, threads %u -> %u, locked %llu -> %llu, resident "
 		       "%.1f -> %.1f MB\n",
-		       more ? "not ok: " : "", who, first->descriptors, last->descriptors, first->mappings,
+		       more ? "not ok: " : "", name, first->descriptors, last->descriptors, first->mappings,
 		       last->mappings, first->threads, last->threads, first->locked, last->locked,
 		       (double)first->resident / 1e6, (double)last->resident / 1e6);
 	return more;

@@ -20,7 +20,7 @@ void kills_hold_beside(pid_t process, const pid_t *others, int nothers, struct k
  * Whether it is more than comes and goes: says so then, or if `verbose`. windows: how many of Ferry's own it may have
  * more, as the driver lets a graph go behind the call that comes next, which then has another.
  */
-bool kills_held_more(const char *who, const struct kills_held *first, const struct kills_held *last, unsigned windows,
+bool kills_held_more(const char *name, const struct kills_held *first, const struct kills_held *last, unsigned windows,
                      bool verbose);
 
 #endif

@@ -46,7 +46,7 @@ struct program {
 	bool wanders;                           /* its buffers are others in each step */
 };
 
-enum who { NCCL, FERRY, BOTH };
+enum side { NCCL, FERRY, BOTH };
 
 static void add(struct program *program, int calls, enum ferry_collective collective, uint32_t mib, double gap_us)
 {
@@ -72,14 +72,14 @@ static void make_steps(const struct program *program, int steps)
 	}
 }
 
-static void start(const struct virtual_machine *machine, enum who who, unsigned seed)
+static void start(const struct virtual_machine *machine, enum side side, unsigned seed)
 {
 	virtual_open(machine, seed);
 	for (int i = 0; i < MEMORIES; i++)
 		virtual_map(i);
-	if (who == NCCL)
+	if (side == NCCL)
 		virtual_leave_to_nccl();
-	if (who == FERRY)
+	if (side == FERRY)
 		virtual_leave_to_calls();
 }
 
@@ -88,11 +88,11 @@ struct steps {
 	double first_us, later_us;
 };
 
-static struct steps run_program(const struct virtual_machine *machine, const struct program *program, enum who who,
+static struct steps run_program(const struct virtual_machine *machine, const struct program *program, enum side side,
                                 unsigned seed)
 {
 	struct steps us;
-	start(machine, who, seed);
+	start(machine, side, seed);
 	make_steps(program, STEPS);
 	us.first_us = virtual_now_us() / STEPS;
 	make_steps(program, STEPS);
@@ -116,8 +116,8 @@ static struct reached reach(const struct virtual_machine *machine, const struct 
 	struct reached worst = {INFINITY, INFINITY, INFINITY};
 	struct steps of[3] = {{0, 0}, {0, 0}, {0, 0}};
 	for (unsigned seed = 1; seed <= SEEDS; seed++) {
-		for (int who = NCCL; who <= BOTH; who++)
-			of[who] = run_program(machine, program, (enum who)who, seed);
+		for (int side = NCCL; side <= BOTH; side++)
+			of[side] = run_program(machine, program, (enum side)side, seed);
 		double first_us = shorter(of[NCCL].first_us, of[FERRY].first_us),
 		       later_us = shorter(of[NCCL].later_us, of[FERRY].later_us);
 		worst.first = shorter(worst.first, first_us / of[BOTH].first_us);
@@ -268,12 +268,12 @@ static void another_part_of_a_program_has_what_is_better_for_it(void **state)
 	add(&bare, 5, FERRY_ALLREDUCE, 256, 300);
 	for (unsigned seed = 1; seed <= SEEDS; seed++) {
 		double us[3][3];
-		for (int who = NCCL; who <= BOTH; who++) {
-			start(&pcie, (enum who)who, seed);
+		for (int side = NCCL; side <= BOTH; side++) {
+			start(&pcie, (enum side)side, seed);
 			for (int part = 0; part < 3; part++) {
 				double begun = virtual_now_us();
 				make_steps(part % 2 ? &bare : &hidden, STEPS / 2);
-				us[who][part] = virtual_now_us() - begun;
+				us[side][part] = virtual_now_us() - begun;
 			}
 			virtual_close();
 		}

@@ -73,8 +73,8 @@ static void tell_lies(const struct lie *lies, size_t count, enum ferry_collectiv
 				honest_messages(rank, false, &records[rank]);
 			else
 				honest_call(&liar, rank, &records[rank]);
-		uint32_t who = i % RANKS;
-		memcpy((char *)&records[who] + lies[i].at, &lies[i].value, lies[i].bytes);
+		uint32_t sender = i % RANKS;
+		memcpy((char *)&records[sender] + lies[i].at, &lies[i].value, lies[i].bytes);
 		for (uint32_t rank = 0; rank < RANKS; rank++)
 			submit(&liar, rank, &records[rank]);
 		reach(&liar);

@@ -163,9 +163,9 @@ static void each_step_of_a_takeover_is_told(void **state)
 	setenv("FERRY_DEBUG", "takeover", 1);
 	hear(said, sizeof said, replace_one);
 	unsetenv("FERRY_DEBUG");
-	for (int who = 0; who < 2; who++) {
+	for (int i = 0; i < 2; i++) {
 		const char *at = said;
-		for (const char *const *step = steps[who]; *step; step++)
+		for (const char *const *step = steps[i]; *step; step++)
 			if (!(at = strstr(at, *step)))
 				fail_msg("no \"%s\" where it belongs in:\n%s", *step, said);
 	}
