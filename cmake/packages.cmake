@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # `make deb`: three Debian packages by CPack, of the components that cmake/install.cmake names.
 option(FERRY_DEB "Lay out for Debian packages: a copyright file for each" OFF)
-set(FERRY_DEB_MAINTAINER "Ferry, built on this machine <root@localhost>" CACHE STRING "Who answers for the packages")
+set(FERRY_DEB_MAINTAINER "Ferry, built on this machine <root@localhost>" CACHE STRING "The maintainer of the packages")
 if(NOT FERRY_DEB)
   return()
 endif()

@@ -60,7 +60,7 @@ static ferryResult_t check_directory(const char *path, bool make)
 		return ferry_fail(ferrySystemError, "the socket directory %s is not a directory", path);
 	if (status.st_uid != geteuid() && status.st_uid != 0)
 		return ferry_fail(ferryRefused,
-		                  "%s belongs to uid %u, not to %u: whoever owns it could pose as the router "
+		                  "%s belongs to uid %u, not to %u: its owner could pose as the router "
 		                  "(FERRY_SOCKET_DIR names another directory)",
 		                  path, status.st_uid, geteuid());
 	return ferrySuccess;

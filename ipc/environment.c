@@ -29,9 +29,9 @@ const struct ferry_variable ferry_variables[] = {
 	 "Seconds, 1 to 86400, that a rank waits at start, or in ferryCommShrink, for the other ranks, and at any time "
 	 "for a router's answer; and that a router waits for the rest of a tenant's message."},
 	{"FERRY_TIMEOUT", "10",
-	 "Seconds, 0 to 86400, that a call may wait without anything of it moving, and so may ferryCommSplit. Then it "
-	 "is told whom it waits for: rank or router, which call, which slice; what is done about it says "
-	 "FERRY_ON_TIMEOUT. 0: never. Until all ranks have attached it is FERRY_ATTACH_TIMEOUT that counts."},
+	 "Seconds, 0 to 86400, that a call may wait without anything of it moving, and so may ferryCommSplit. Then a "
+	 "message names the rank or router that it waits for, the call and the slice; FERRY_ON_TIMEOUT says what else "
+	 "is done. 0: never. Until all ranks have attached it is FERRY_ATTACH_TIMEOUT that counts."},
 	{"FERRY_ON_TIMEOUT", "report",
 	 "report: a line in the log, and the call waits on, as a rank may compute for long. fail: the communicator "
 	 "ends on all ranks, with ferryRemoteError and that line; FERRY_TIMEOUT is then 600 where it is not set, and "
@@ -90,8 +90,9 @@ const struct ferry_variable ferry_variables[] = {
 	 "Whether Ferry gives way, under libferry-nccl.so, where an NCCL program's steps are no shorter with it (on), "
 	 "or what calls take decides alone (off). The same on all ranks."},
 	{"FERRY_SPLIT_WAIT", "0",
-	 "Seconds, 0 to 3600, that who makes an NCCL program's communicators waits at most until Ferry's are there. 0: "
-	 "they are made beside, and the first calls are NCCL's alone. For programs that are short, as benchmarks."},
+	 "Seconds, 0 to 3600, that a thread waits at most, when it makes a communicator of NCCL's, until Ferry's is "
+	 "there. 0: it is made beside, and the first calls are NCCL's alone. For programs that are short, as "
+	 "benchmarks."},
 	{"FERRY_STAGING", "",
 	 "Bytes of staging per job and domain (K, M, G), 8K to 1024G: so much, or the job is refused. Unset: half of "
 	 "the domain's last-level cache, two thirds of it for GPUs, less where the router's limit or the memory that "

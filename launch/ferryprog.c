@@ -72,7 +72,7 @@ static const char description[] = "Checks, shows, draws and synthesizes collecti
                                   "FILE may be - for standard input. check prints a verdict, with the line and the "
                                   "reason if the program is wrong, and exits with 0 or 1. show compiles the program "
                                   "and prints the plan: instructions in order, what each waits for, bytes per link. "
-                                  "draw makes a picture of it, in SVG: who does what after what. "
+                                  "draw makes a picture of it, in SVG: what each rank does, and after what. "
                                   "synth prints the program that Ferry itself would run.\n"
                                   "\n"
                                   "Examples:\n"

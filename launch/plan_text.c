@@ -229,7 +229,7 @@ static void print_legend(const struct names *names, FILE *out)
 	        "        gpu@r[i]: of rank r's receive buffer; WAIT_PUT does nothing: what a PUT brings is there\n";
 	const struct ferry_plan *plan = names->traced->plan;
 	fprintf(out, "\n"
-	             "#       the instruction's number; by: who runs it\n"
+	             "#       the instruction's number; by: the rank or router that runs it\n"
 	             "line    of its statement in the text: of REDUCEs that became one, the last; -: needs none\n"
 	             "gpu[i]  chunk i of the rank's send buffer in D2H, of its receive buffer in H2D, of both in COPY\n"
 	             "%s"

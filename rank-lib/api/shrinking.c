@@ -143,8 +143,9 @@ static ferryResult_t report_absent(const struct ferry_shrinking *shrinking, uint
 	char text[FERRY_RANKSET_TEXT];
 	end_as(shrinking, FERRY_OUTCOME_GIVEN_UP);
 	return ferry_fail(ferryRemoteError,
-	                  "%s did not come to shrink the communicator in time; rank %d waits no longer (who is to be "
-	                  "left out though it lives is excluded by all; FERRY_ATTACH_TIMEOUT sets the seconds)",
+	                  "%s did not come to shrink the communicator in time; rank %d waits no longer (a rank that "
+	                  "is to be left out though it lives is excluded by all; FERRY_ATTACH_TIMEOUT sets the "
+	                  "seconds)",
 	                  ferry_rankset_print(missing, text), shrinking->rank->self);
 }
 

@@ -219,8 +219,8 @@ static ferryResult_t open_file(const char *file, FILE **opened)
 	else if (status.st_mode & S_IWOTH || (status.st_mode & S_IWGRP && status.st_gid != 0) ||
 	         (status.st_uid != geteuid() && status.st_uid != 0))
 		result = ferry_fail(ferryRefused,
-		                    "%s is of uid %u, gid %u and mode %04o: others than root and uid %u could say who "
-		                    "may use this router",
+		                    "%s is of uid %u, gid %u and mode %04o: others than root and uid %u could say "
+		                    "which users may use this router",
 		                    file, status.st_uid, status.st_gid, status.st_mode & 07777, geteuid());
 	else if (!(*opened = fdopen(descriptor, "r")))
 		result = ferry_fail(ferrySystemError, "%s: %s", file, strerror(errno));

@@ -34,7 +34,7 @@ __device__ static inline uint64_t data_now(void)
 	return now;
 }
 
-/** Writes a rank's input of a round, after so many nanoseconds: whoever reads too early reads the round before. */
+/** Writes a rank's input of a round, after so many nanoseconds: a reader that is too early sees the round before. */
 static __global__ void write_input(uint32_t *input, size_t count, int rank, uint32_t round, uint64_t delay)
 {
 	for (uint64_t start = data_now(); data_now() - start < delay;)

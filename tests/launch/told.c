@@ -36,7 +36,7 @@ static void after_a_failed_start_all_ranks_say_who_is_missing(void **state)
 		/* and so has the log of each router */
 		if (count_of(text, "3 of 4 ranks attached to domain 0 in time, missing: rank 3; rank ") < 3 + 1 ||
 		    count_of(text, "ferry-perf: ") != 3 || strstr(text, "died"))
-			fail_msg("not all tell who is missing, or they tell of who has not died: %s", text);
+			fail_msg("not all name the missing rank, or they name one that has not died: %s", text);
 	}
 }
 

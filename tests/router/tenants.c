@@ -55,7 +55,7 @@ static void the_first_tenant_that_names_a_user_or_a_group_has_it(void **state)
 	struct ferry_tenants *tenants;
 	const gid_t groups[] = {7, 500};
 	(void)state;
-	write_file("# who may\n"
+	write_file("# tenants\n"
 	           "[tenant physics]\n"
 	           "users = 1000, 1001 root   # two and one\n"
 	           "staging=2G\n"
