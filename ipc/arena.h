@@ -123,7 +123,7 @@ struct ferry_shrink_post {
 struct ferry_traffic {
 	_Atomic uint64_t calls;  /* halves of calls that are over */
 	_Atomic uint64_t bytes;  /* given to the copy engine: between the rank's buffers and staging, or its buffers */
-	_Atomic uint64_t awaits; /* ranks that it has waited for since `since` (ferry_now_ns); 0: none, or not long */
+	_Atomic uint64_t blockers; /* ranks that it has waited for since `since` (ferry_now_ns); 0: none, or not long */
 	_Atomic uint64_t since;
 	/*
 	 * when it last checked that calls of the rank make progress, some 50 ms apart while there are any

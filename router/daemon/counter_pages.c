@@ -79,12 +79,12 @@ static void add_rank(struct ferry_job_counters *row, const struct ferry_rank_lin
 	row->d2h += atomic_load_explicit(&d2h->bytes, memory_order_relaxed);
 	row->h2d += atomic_load_explicit(&h2d->bytes, memory_order_relaxed);
 	for (enum ferry_direction direction = FERRY_DIR_D2H; direction <= FERRY_DIR_H2D; direction++) {
-		uint64_t awaits = atomic_load_explicit(&line->traffic[direction].awaits, memory_order_relaxed);
+		uint64_t blockers = atomic_load_explicit(&line->traffic[direction].blockers, memory_order_relaxed);
 		uint64_t since = atomic_load_explicit(&line->traffic[direction].since, memory_order_relaxed);
-		if (!awaits)
+		if (!blockers)
 			continue;
 		row->waiting |= 1ull << rank;
-		row->blockers |= awaits;
+		row->blockers |= blockers;
 		if (now > since && now - since > row->waited_ns)
 			row->waited_ns = now - since;
 	}

@@ -36,7 +36,7 @@ static inline void ferry_traffic_awaits(struct ferry_lane_rank *lane_rank, uint6
 {
 	struct ferry_traffic *traffic = ferry_traffic_of(lane_rank);
 	atomic_store_explicit(&traffic->since, since, memory_order_relaxed);
-	atomic_store_explicit(&traffic->awaits, ranks, memory_order_relaxed);
+	atomic_store_explicit(&traffic->blockers, ranks, memory_order_relaxed);
 	lane_rank->awaiting = ranks;
 }
 

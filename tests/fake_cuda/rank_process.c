@@ -200,7 +200,7 @@ static void count_threads(struct rank_answer *answer)
 		if (!file)
 			continue;
 		answer->number++;
-		answer->keepers += fgets(name, sizeof name, file) && !strcmp(name, "ferry-monitor\n");
+		answer->monitors += fgets(name, sizeof name, file) && !strcmp(name, "ferry-monitor\n");
 		fclose(file);
 	}
 	if (tasks)

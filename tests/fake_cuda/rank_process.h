@@ -26,7 +26,7 @@ enum rank_order {
 	RANK_REPLAY,  /* so many times into the stream */
 	RANK_FORGET,  /* destroys the graph */
 	RANK_MOVE,    /* frees the place's buffers, and has others; a graph still names the first */
-	RANK_THREADS, /* `number`: of this process, and `keepers`: of them Ferry's one */
+	RANK_THREADS, /* `number`: of this process, and `monitors`: of them Ferry's one */
 	/* waits until its lanes sleep, and, if `wanted`, have copied from it what they had not before RANK_ROUNDS */
 	RANK_REST,
 	RANK_GUARD,    /* zeroes the output, and looks at it for so many ms: `wrong`, bytes that somebody writes */
@@ -50,7 +50,7 @@ struct rank_ordered {
 struct rank_answer {
 	ferryResult_t result; /* of the communicator's function */
 	ferryResult_t error;  /* SETTLE: the communicator's */
-	int number, keepers, milliseconds;
+	int number, monitors, milliseconds;
 	bool settled;
 	uint32_t round; /* SETTLE, settled: the place's */
 	size_t wrong;

@@ -55,7 +55,7 @@ static void rounds_by(const char *const *variables, const int *ordinals)
 	ranks_join(ranks, 2, ordinals, COUNT);
 	ranks_round(ranks, 2, 5, 5);
 	for (int rank = 0; rank < 2; rank++)
-		assert_int_equal(rank_tell(&ranks[rank], ORDER(.order = RANK_THREADS)).keepers, 1);
+		assert_int_equal(rank_tell(&ranks[rank], ORDER(.order = RANK_THREADS)).monitors, 1);
 	destroy_and_finish(ranks, 2);
 }
 

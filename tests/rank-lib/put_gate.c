@@ -197,7 +197,7 @@ int main(void)
 	        cmocka_unit_test(who_is_killed_in_the_middle_of_a_push_holds_nobody_up),
 	        cmocka_unit_test(who_is_stopped_in_the_middle_of_a_push_is_waited_for_for_ten_seconds),
 	};
-	char directory[] = "/tmp/ferry-door-XXXXXX";
+	char directory[] = "/tmp/ferry-gate-XXXXXX";
 	if (!mkdtemp(directory))
 		return 1;
 	common = mmap(NULL, sizeof *common, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

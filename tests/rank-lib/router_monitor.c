@@ -38,7 +38,7 @@ static void doze(void)
 		assert_true(condition);                                                                                \
 	} while (0)
 
-static int keepers(void)
+static int monitors(void)
 {
 	int count = 0;
 	DIR *tasks = opendir("/proc/self/task");
@@ -116,7 +116,7 @@ static void a_connection_that_closes_is_told_of_once_and_the_others_are_not(void
 		watch(&all[i]);
 		assert_int_equal(ferry_router_monitor_add(&all[i].entry), ferrySuccess);
 	}
-	SOON(keepers() == 1); /* its name is the first thing that it does */
+	SOON(monitors() == 1); /* its name is the first thing that it does */
 	for (int i = 0; i < 8; i += 2)
 		close_far(&all[i]);
 	for (int i = 0; i < 8; i += 2)
@@ -128,7 +128,7 @@ static void a_connection_that_closes_is_told_of_once_and_the_others_are_not(void
 		assert_int_equal(atomic_load(&all[i].looks), 0);
 		forget(&all[i]);
 	}
-	assert_int_equal(keepers(), 1);
+	assert_int_equal(monitors(), 1);
 }
 
 static void what_is_looked_after_is_looked_at_until_it_has_seen_enough(void **state)
