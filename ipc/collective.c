@@ -4,10 +4,22 @@
 #include <string.h>
 #include <strings.h>
 
-static const char *const collective_names[FERRY_NUM_COLLECTIVES] = {"allreduce", "allgather", "reducescatter",
-                                                                    "broadcast", "reduce",    "gather",
-                                                                    "scatter",   "alltoall",  "alltoallv",
-                                                                    "sendrecv"};
+static const struct {
+	const char *name;
+	bool reduces, has_root, has_blocks;
+} collectives[] = {
+	[FERRY_ALLREDUCE] = {"allreduce", true, false, false},
+	[FERRY_ALLGATHER] = {"allgather", false, false, true},
+	[FERRY_REDUCESCATTER] = {"reducescatter", true, false, true},
+	[FERRY_BROADCAST] = {"broadcast", false, true, false},
+	[FERRY_REDUCE_TO_ROOT] = {"reduce", true, true, false},
+	[FERRY_GATHER] = {"gather", false, true, true},
+	[FERRY_SCATTER] = {"scatter", false, true, true},
+	[FERRY_ALLTOALL] = {"alltoall", false, false, true},
+	[FERRY_ALLTOALLV] = {"alltoallv", false, false, true},
+	[FERRY_SENDRECV] = {"sendrecv", false, false, false},
+};
+_Static_assert(sizeof collectives / sizeof *collectives == FERRY_NUM_COLLECTIVES, "each collective has a row");
 
 static const struct {
 	const char *name, *alias;
@@ -23,28 +35,37 @@ static const struct {
 
 static const char *const redop_names[] = {"sum", "prod", "max", "min", "avg", "premulsum"};
 
+static bool is_valid(enum ferry_collective collective)
+{
+	return (unsigned)collective < FERRY_NUM_COLLECTIVES;
+}
+
 const char *ferry_collective_name(enum ferry_collective collective)
 {
-	return (unsigned)collective < FERRY_NUM_COLLECTIVES ? collective_names[collective] : NULL;
+	return is_valid(collective) ? collectives[collective].name : NULL;
 }
 
 enum ferry_collective ferry_collective_parse(const char *name)
 {
 	unsigned i = 0;
-	while (i < FERRY_NUM_COLLECTIVES && strcmp(collective_names[i], name))
+	while (i < FERRY_NUM_COLLECTIVES && strcmp(collectives[i].name, name))
 		i++;
 	return (enum ferry_collective)i;
 }
 
 bool ferry_collective_reduces(enum ferry_collective collective)
 {
-	return collective == FERRY_ALLREDUCE || collective == FERRY_REDUCESCATTER || collective == FERRY_REDUCE_TO_ROOT;
+	return is_valid(collective) && collectives[collective].reduces;
 }
 
 bool ferry_collective_has_root(enum ferry_collective collective)
 {
-	return collective == FERRY_BROADCAST || collective == FERRY_REDUCE_TO_ROOT || collective == FERRY_GATHER ||
-	       collective == FERRY_SCATTER;
+	return is_valid(collective) && collectives[collective].has_root;
+}
+
+bool ferry_collective_has_blocks(enum ferry_collective collective)
+{
+	return is_valid(collective) && collectives[collective].has_blocks;
 }
 
 size_t ferry_type_size(ferryDataType_t type)

@@ -21,8 +21,17 @@ enum ferry_collective {
 	FERRY_ALLTOALL,
 	FERRY_ALLTOALLV,
 	FERRY_SENDRECV, /* two ranks: rank 0 sends, rank 1 receives */
-	FERRY_NUM_COLLECTIVES
 };
+
+/*
+ * No member of the enum: a switch without `default:` needs no case for it, so -Wswitch names the collectives that the
+ * switch lacks. A new collective goes to the end, as plans and descriptors hold the numbers.
+ */
+#define FERRY_NUM_COLLECTIVES (FERRY_SENDRECV + 1)
+
+/* All names, for messages. */
+#define FERRY_COLLECTIVE_NAMES \
+	"allreduce, allgather, reducescatter, broadcast, reduce, gather, scatter, alltoall, alltoallv, sendrecv"
 
 /** "allreduce", "allgather", ...; NULL for a value out of range. */
 const char *ferry_collective_name(enum ferry_collective collective);
@@ -35,6 +44,9 @@ bool ferry_collective_reduces(enum ferry_collective collective);
 
 /** True for broadcast, reduce, gather and scatter. */
 bool ferry_collective_has_root(enum ferry_collective collective);
+
+/** Whether a rank's send or receive buffer has a block for each rank. */
+bool ferry_collective_has_blocks(enum ferry_collective collective);
 
 /** Bytes of one element; 0 for a value out of range. */
 size_t ferry_type_size(ferryDataType_t type);

@@ -119,11 +119,7 @@ static enum ferry_collective parse_collective(const char *name, struct argp_stat
 {
 	enum ferry_collective collective = ferry_collective_parse(name);
 	if (collective == FERRY_NUM_COLLECTIVES)
-		argp_error(
-		        state,
-		        "\"%s\" is no collective: allreduce, allgather, reducescatter, broadcast, reduce, gather, "
-		        "scatter, alltoall, alltoallv or sendrecv",
-		        name);
+		argp_error(state, "\"%s\" is no collective: " FERRY_COLLECTIVE_NAMES, name);
 	return collective;
 }
 

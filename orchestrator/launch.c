@@ -34,9 +34,10 @@ static ncclResult_t issue_plain(const struct ferry_nccl_call *c)
 		if (c->sends)
 			return ferry_nccl_real_Send(c->send, c->count, c->type, c->root, c->handle, c->stream);
 		return ferry_nccl_real_Recv(c->receive, c->count, c->type, c->root, c->handle, c->stream);
-	default:
-		return ncclInternalError;
+	case FERRY_ALLTOALLV: /* NCCL has no such function */
+		break;
 	}
+	return ncclInternalError;
 }
 
 static ncclResult_t issue_configured(const struct ferry_nccl_call *c)
@@ -66,9 +67,11 @@ static ncclResult_t issue_configured(const struct ferry_nccl_call *c)
 	case FERRY_SCATTER:
 		return ferry_nccl_real_ScatterConfig(c->send, c->receive, c->count, c->type, c->root, c->handle,
 		                                     c->stream, c->config);
-	default:
-		return ncclInternalError;
+	case FERRY_ALLTOALLV:
+	case FERRY_SENDRECV: /* NCCL has no such function */
+		break;
 	}
+	return ncclInternalError;
 }
 
 static ncclResult_t issue_one(const struct ferry_nccl_call *call)
@@ -127,9 +130,16 @@ static ncclResult_t issue_block(const struct ferry_nccl_call *call, int block)
 		return issue_messages(call, send, received, block);
 	case FERRY_SCATTER:
 		return issue_messages(call, sent, receive, block);
-	default: /* alltoall */
+	case FERRY_ALLTOALL:
 		return issue_messages(call, sent, received, block);
+	case FERRY_ALLREDUCE:
+	case FERRY_BROADCAST:
+	case FERRY_REDUCE_TO_ROOT:
+	case FERRY_ALLTOALLV:
+	case FERRY_SENDRECV: /* calls without blocks, and one that NCCL does not have */
+		break;
 	}
+	return ncclInternalError;
 }
 
 /*

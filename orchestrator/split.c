@@ -33,9 +33,7 @@ static uint64_t mixed(uint64_t kind, uint64_t with)
 /* Whether a buffer has a block for each rank. */
 static bool has_blocks(const struct ferry_nccl_call *call)
 {
-	return call->collective == FERRY_ALLGATHER || call->collective == FERRY_REDUCESCATTER ||
-	       call->collective == FERRY_ALLTOALL || call->collective == FERRY_GATHER ||
-	       call->collective == FERRY_SCATTER;
+	return ferry_collective_has_blocks(call->collective);
 }
 
 static void divide(const struct ferry_nccl_call *call, struct ferry_split *split)
@@ -171,15 +169,7 @@ static void agreed(void *argument, uint64_t n, uint32_t word)
 static uint64_t bytes_of(const struct ferry_nccl_call *call)
 {
 	uint64_t block = (uint64_t)call->count * ferry_type_size((ferryDataType_t)call->type);
-	switch (call->collective) {
-	case FERRY_ALLREDUCE:
-	case FERRY_BROADCAST:
-	case FERRY_REDUCE_TO_ROOT:
-	case FERRY_SENDRECV:
-		return block;
-	default:
-		return block * (uint64_t)call->comm->nranks;
-	}
+	return has_blocks(call) ? block * (uint64_t)call->comm->nranks : block;
 }
 
 /* Within the other buffer, wherever the collective has it then. */
@@ -278,9 +268,10 @@ static ferryResult_t ask(const struct ferry_nccl_call *c, const struct ferry_spl
 	case FERRY_SENDRECV:
 		return c->sends ? ferrySend(c->send, count, type, c->root, comm, stream)
 		                : ferryRecv(c->receive, count, type, c->root, comm, stream);
-	default:
-		return ferryInvalidArgument;
+	case FERRY_ALLTOALLV: /* NCCL has no such function */
+		break;
 	}
+	return ferryInvalidArgument;
 }
 
 ferryResult_t ferry_split_ask(const struct ferry_nccl_call *call, const struct ferry_split *split)

@@ -87,7 +87,7 @@ struct volume {
 static bool volume_of(enum ferry_collective collective, double n, struct volume *volume)
 {
 	const double others = (n - 1) / n;
-	const struct volume volumes[FERRY_NUM_COLLECTIVES] = {
+	const struct volume volumes[] = {
 		[FERRY_ALLREDUCE] = {n, n, 1, 1, false},
 		[FERRY_ALLGATHER] = {1, n - 1, 1 / n, others, false},
 		[FERRY_REDUCESCATTER] = {n, 1, 1, 1 / n, false},
@@ -98,6 +98,7 @@ static bool volume_of(enum ferry_collective collective, double n, struct volume 
 		[FERRY_ALLTOALL] = {n - 1, n - 1, others, others, false},
 		[FERRY_SENDRECV] = {n, n, 1, 1, false},
 	};
+	_Static_assert(sizeof volumes / sizeof *volumes == FERRY_NUM_COLLECTIVES, "each collective has its volume");
 	*volume = volumes[collective];
 	return volume->d2h > 0; /* alltoallv: depends on how uneven it is */
 }

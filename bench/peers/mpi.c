@@ -112,9 +112,10 @@ static void run(const struct ferry_trial_call *call)
 	case FERRY_ALLTOALLV:
 		run_variable(call, type, scale);
 		break;
-	default:
+	case FERRY_SENDRECV:
 		MPI_Sendrecv(send, count, type, (rank + 1) % n, 0, receive, count, type, (rank + n - 1) % n, 0, world,
 		             MPI_STATUS_IGNORE);
+		break;
 	}
 }
 

@@ -170,7 +170,7 @@ static ncclResult_t call(const struct peer *peer, const struct nccl_order *order
 	int root = (int)order->root;
 	ncclComm_t comm = peer->comm;
 	cudaStream_t stream = peer->stream;
-	switch (order->collective) {
+	switch ((enum ferry_collective)order->collective) {
 	case FERRY_ALLREDUCE:
 		return nccl->AllReduce(send, receive, count, type, op, comm, stream);
 	case FERRY_ALLGATHER:
@@ -181,13 +181,22 @@ static ncclResult_t call(const struct peer *peer, const struct nccl_order *order
 		return nccl->Broadcast(send, receive, count, type, root, comm, stream);
 	case FERRY_REDUCE_TO_ROOT:
 		return nccl->Reduce(send, receive, count, type, op, root, comm, stream);
+	case FERRY_ALLTOALL:
+		if (nccl->AlltoAll)
+			return nccl->AlltoAll(send, receive, count, type, comm, stream);
+		break;
+	case FERRY_GATHER:
+		if (nccl->Gather)
+			return nccl->Gather(send, receive, count, type, root, comm, stream);
+		break;
+	case FERRY_SCATTER:
+		if (nccl->Scatter)
+			return nccl->Scatter(send, receive, count, type, root, comm, stream);
+		break;
+	case FERRY_ALLTOALLV:
+	case FERRY_SENDRECV:
+		break;
 	}
-	if (order->collective == FERRY_ALLTOALL && nccl->AlltoAll)
-		return nccl->AlltoAll(send, receive, count, type, comm, stream);
-	if (order->collective == FERRY_GATHER && nccl->Gather)
-		return nccl->Gather(send, receive, count, type, root, comm, stream);
-	if (order->collective == FERRY_SCATTER && nccl->Scatter)
-		return nccl->Scatter(send, receive, count, type, root, comm, stream);
 	return exchange(peer, order, send, receive);
 }
 

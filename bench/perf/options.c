@@ -42,9 +42,6 @@ static const struct argp_option options[] = {
         {"domains", KEY_DOMAINS, "D", 0, "Domains to split the machine into where no launcher has", 0},
         {0}};
 
-#define COLLECTIVES \
-	"allreduce, allgather, reducescatter, broadcast, reduce, gather, scatter, alltoall, alltoallv, sendrecv"
-
 static char *read_file(const char *name)
 {
 	char *text = NULL;
@@ -75,7 +72,7 @@ static void take_collective(struct perf_options *out, const char *name, struct a
 		argp_error(state, "one collective: \"%s\" is one too many", name);
 	out->collective = ferry_collective_parse(name);
 	if (out->collective == FERRY_NUM_COLLECTIVES)
-		argp_error(state, "\"%s\" is none of " COLLECTIVES
+		argp_error(state, "\"%s\" is none of " FERRY_COLLECTIVE_NAMES
 		           " (or, in the first place: limits, the machine)", name);
 }
 
@@ -187,7 +184,7 @@ void perf_options_read(int *argc, char **argv, struct perf_options *parsed)
 	        .options = options,
 	        .parser = parse,
 	        .args_doc = "COLLECTIVE",
-	        .doc = "Times a collective over sizes, with nccl-tests' columns. COLLECTIVE: " COLLECTIVES
+	        .doc = "Times a collective over sizes, with nccl-tests' columns. COLLECTIVE: " FERRY_COLLECTIVE_NAMES
 	               ". `ferry-perf limits` measures what the machine can do at most.\v"
 	               "Examples:\n"
 	               "  ferry-perf allreduce\n"

@@ -12,29 +12,24 @@ size_t perf_room(const struct perf_options *options, int nranks)
 	return options->most + (size_t)nranks * 4096;
 }
 
-static bool divided(enum ferry_collective collective)
-{
-	return collective != FERRY_ALLREDUCE && collective != FERRY_BROADCAST && collective != FERRY_REDUCE_TO_ROOT &&
-	       collective != FERRY_SENDRECV;
-}
-
 /* The smallest block of a rank, in elements. nccl-tests keeps those of most divided collectives aligned to 16 bytes. */
 static size_t grain(const struct perf_options *options)
 {
 	bool rooted = options->collective == FERRY_GATHER || options->collective == FERRY_SCATTER;
-	return divided(options->collective) && !rooted ? 16 / ferry_type_size(options->type) : 1;
+	return ferry_collective_has_blocks(options->collective) && !rooted ? 16 / ferry_type_size(options->type) : 1;
 }
 
 /* Elements as the API counts them. */
 static size_t count_of(const struct perf_options *options, uint64_t bytes, size_t nranks)
 {
 	size_t whole = bytes / ferry_type_size(options->type);
-	return (divided(options->collective) ? whole / nranks : whole) & ~(grain(options) - 1);
+	return (ferry_collective_has_blocks(options->collective) ? whole / nranks : whole) & ~(grain(options) - 1);
 }
 
 uint64_t perf_work_least(const struct perf_options *options, int nranks)
 {
-	return grain(options) * ferry_type_size(options->type) * (divided(options->collective) ? (size_t)nranks : 1);
+	size_t blocks = ferry_collective_has_blocks(options->collective) ? (size_t)nranks : 1;
+	return grain(options) * ferry_type_size(options->type) * blocks;
 }
 
 uint64_t perf_work_bytes(const struct ferry_trial *trial)
@@ -42,7 +37,7 @@ uint64_t perf_work_bytes(const struct ferry_trial *trial)
 	size_t element = ferry_type_size(trial->type), sent = 0, n = (size_t)trial->nranks;
 	struct ferry_trial_counts counts;
 	if (trial->collective != FERRY_ALLTOALLV)
-		return trial->count * element * (divided(trial->collective) ? n : 1);
+		return trial->count * element * (ferry_collective_has_blocks(trial->collective) ? n : 1);
 	for (int rank = 0; rank < trial->nranks; rank++) {
 		ferry_trial_counts(trial, rank, &counts);
 		for (size_t peer = 0; peer < n; peer++)
@@ -56,7 +51,7 @@ double perf_bus_factor(enum ferry_collective collective, int nranks)
 	double n = nranks;
 	if (collective == FERRY_ALLREDUCE)
 		return 2 * (n - 1) / n;
-	return divided(collective) ? (n - 1) / n : 1;
+	return ferry_collective_has_blocks(collective) ? (n - 1) / n : 1;
 }
 
 struct ferry_trial perf_trial(const struct perf_options *options, uint64_t bytes, bool in_place, int nranks,

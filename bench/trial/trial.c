@@ -52,13 +52,14 @@ enum extent { ONE, ALL, ROOT_ONE, ROOT_ALL, UNEVEN };
 
 static const struct {
 	enum extent sends, receives;
-} shapes[FERRY_NUM_COLLECTIVES] = {
+} shapes[] = {
         [FERRY_ALLREDUCE] = {ONE, ONE},           [FERRY_ALLGATHER] = {ONE, ALL},
         [FERRY_REDUCESCATTER] = {ALL, ONE},       [FERRY_BROADCAST] = {ROOT_ONE, ONE},
         [FERRY_REDUCE_TO_ROOT] = {ONE, ROOT_ONE}, [FERRY_GATHER] = {ONE, ROOT_ALL},
         [FERRY_SCATTER] = {ROOT_ALL, ONE},        [FERRY_ALLTOALL] = {ALL, ALL},
         [FERRY_ALLTOALLV] = {UNEVEN, UNEVEN},     [FERRY_SENDRECV] = {ONE, ONE},
 };
+_Static_assert(sizeof shapes / sizeof *shapes == FERRY_NUM_COLLECTIVES, "each collective has a shape");
 
 /* In elements; uneven ones are the caller's to know. */
 static size_t elements(const struct ferry_trial *trial, int rank, enum extent extent)
@@ -412,7 +413,8 @@ ferryResult_t ferry_trial_start(const struct ferry_trial *trial, int rank, const
 		ferry_trial_counts(trial, rank, &counts);
 		return ferryAllToAllv(send, counts.sendcounts, counts.senddispls, receive, counts.recvcounts,
 		                      counts.recvdispls, trial->type, comm, stream);
-	default:
+	case FERRY_SENDRECV:
 		return start_ring(trial, rank, send, receive, comm, stream);
 	}
+	return ferryInvalidArgument;
 }

@@ -38,11 +38,16 @@ static const char *in_place_send(const struct ferry_request *request, const stru
 	case FERRY_REDUCESCATTER:
 	case FERRY_SCATTER:
 		return (const char *)request->receive - block;
-	case FERRY_ALLTOALLV:
-		return NULL;
-	default:
+	case FERRY_ALLREDUCE:
+	case FERRY_BROADCAST:
+	case FERRY_REDUCE_TO_ROOT:
+	case FERRY_ALLTOALL:
 		return request->receive;
+	case FERRY_ALLTOALLV:
+	case FERRY_SENDRECV: /* a rank sends or receives: it has one buffer */
+		return NULL;
 	}
+	return NULL;
 }
 
 static ferryResult_t check_buffers(const struct ferry_request *request, const struct ferry_rank *rank)

@@ -37,7 +37,7 @@ void ferry_collective_chunks(enum ferry_collective collective, uint32_t nranks, 
 		*send_chunks = rank == 0 ? one : 0;
 		*receive_chunks = rank == 1 ? one : 0;
 		break;
-	default: /* allreduce */
+	case FERRY_ALLREDUCE:
 		break;
 	}
 }
@@ -85,7 +85,8 @@ void ferry_collective_demand(const struct ferry_program *program, uint32_t rank,
 	case FERRY_SENDRECV:
 		*ranks = 1;
 		break;
-	default:
+	case FERRY_ALLREDUCE:
+	case FERRY_REDUCE_TO_ROOT:
 		break;
 	}
 }

@@ -42,8 +42,21 @@ uint64_t ferry_part_chunk_length(const struct ferry_part *part, uint32_t chunk)
 /* Whether each block belongs to one rank, which all ranks know. An alltoall's belong to two ranks. */
 static bool has_owners(enum ferry_collective collective)
 {
-	return collective == FERRY_ALLGATHER || collective == FERRY_REDUCESCATTER || collective == FERRY_GATHER ||
-	       collective == FERRY_SCATTER;
+	switch (collective) {
+	case FERRY_ALLGATHER:
+	case FERRY_REDUCESCATTER:
+	case FERRY_GATHER:
+	case FERRY_SCATTER:
+		return true;
+	case FERRY_ALLREDUCE:
+	case FERRY_BROADCAST:
+	case FERRY_REDUCE_TO_ROOT:
+	case FERRY_ALLTOALL:
+	case FERRY_ALLTOALLV:
+	case FERRY_SENDRECV:
+		return false;
+	}
+	return false;
 }
 
 /*

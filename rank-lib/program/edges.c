@@ -83,9 +83,13 @@ static uint32_t overwritten_chunk(const struct ferry_program *program, uint32_t 
 	case FERRY_ALLTOALLV:
 	case FERRY_SENDRECV:
 		return NONE;
-	default:
+	case FERRY_ALLREDUCE:
+	case FERRY_BROADCAST:
+	case FERRY_REDUCE_TO_ROOT:
+	case FERRY_ALLTOALL:
 		return receive;
 	}
+	return NONE;
 }
 
 /*

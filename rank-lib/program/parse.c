@@ -294,9 +294,7 @@ static ferryResult_t read_collective(struct parser *parser)
 			parser->program->collective = (enum ferry_collective)i;
 			return ferrySuccess;
 		}
-	return unexpected(parser,
-	                  "a collective (allreduce, allgather, reducescatter, broadcast, reduce, gather, scatter, "
-	                  "alltoall, alltoallv, sendrecv)");
+	return unexpected(parser, "a collective (" FERRY_COLLECTIVE_NAMES ")");
 }
 
 static ferryResult_t read_message_sizes(struct parser *parser)

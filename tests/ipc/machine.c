@@ -246,8 +246,14 @@ static void names_of_types_operations_and_collectives_parse_back(void **state)
 		assert_int_equal(ferry_type_parse(ferry_type_name((ferryDataType_t)i)), i);
 	for (int i = 0; i <= ferryNumOps; i++)
 		assert_int_equal(ferry_redop_parse(ferry_redop_name((ferryRedOp_t)i)), i);
-	for (int i = 0; i < FERRY_NUM_COLLECTIVES; i++)
-		assert_int_equal(ferry_collective_parse(ferry_collective_name((enum ferry_collective)i)), i);
+	const char *names = FERRY_COLLECTIVE_NAMES; /* all of them, in order */
+	for (int i = 0; i < FERRY_NUM_COLLECTIVES; i++) {
+		const char *name = ferry_collective_name((enum ferry_collective)i);
+		assert_int_equal(ferry_collective_parse(name), i);
+		assert_memory_equal(names, name, strlen(name));
+		names += strlen(name) + 2 * (i + 1 < FERRY_NUM_COLLECTIVES);
+	}
+	assert_string_equal(names, "");
 	assert_int_equal(ferry_type_parse("float"), ferryFloat32);
 	assert_null(ferry_type_name((ferryDataType_t)99));
 	assert_int_equal(ferry_collective_parse("allreduc"), FERRY_NUM_COLLECTIVES);

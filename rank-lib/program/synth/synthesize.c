@@ -183,8 +183,9 @@ static void write_statements(struct task *task)
 			for (uint32_t rank = 0; rank < n; rank++)
 				to_one(task, rank, (rank + shift) % n, (rank + shift) % n, rank);
 		break;
-	default:
+	case FERRY_SENDRECV:
 		to_one(task, 0, 0, 1, 0);
+		break;
 	}
 }
 

@@ -58,8 +58,16 @@ static void write_exchange(struct ferry_writer *writer, const struct ferry_links
 			for (uint32_t rank = 0; rank < n; rank++)
 				to_one(writer, links, rank, (rank + shift) % n, (rank + shift) % n, rank);
 		break;
-	default: /* sendrecv */
+	case FERRY_SENDRECV:
 		to_one(writer, links, 0, 0, 1, 0);
+		break;
+	case FERRY_ALLGATHER:
+	case FERRY_BROADCAST: /* spread */
+	case FERRY_ALLREDUCE:
+	case FERRY_REDUCESCATTER:
+	case FERRY_REDUCE_TO_ROOT:
+	case FERRY_ALLTOALLV: /* check_possible refuses these */
+		break;
 	}
 }
 

@@ -366,9 +366,14 @@ static uint64_t output_elements(const struct run *run, uint32_t rank)
 		return rank == program->root ? run->count : 0;
 	case FERRY_SENDRECV:
 		return rank == 1 ? run->count : 0;
-	default:
+	case FERRY_ALLREDUCE:
+	case FERRY_REDUCESCATTER:
+	case FERRY_BROADCAST:
+	case FERRY_SCATTER:
+	case FERRY_ALLTOALLV: /* not asked: check_output */
 		return run->count;
 	}
+	return 0;
 }
 
 static uint32_t sum_of_all(const struct run *run, uint64_t element)
@@ -398,9 +403,11 @@ static uint32_t expected(const struct run *run, uint32_t rank, uint64_t element)
 		return run->send[root][rank * run->count + element];
 	case FERRY_ALLTOALL:
 		return run->send[block][rank * run->count + within];
-	default:
+	case FERRY_ALLTOALLV: /* not asked: check_output */
+	case FERRY_SENDRECV:
 		return run->send[0][element];
 	}
+	return 0;
 }
 
 static bool check_output(struct run *run, uint32_t rank)
