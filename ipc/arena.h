@@ -17,8 +17,9 @@
  * Writers:
  * - The header's constants: the router, before it hands the arena out.
  * - header.attached, .present, .rank_domain, .reach, .ready, .released, .left, .gone, .finished, .failure, .epoch: that
- *   router, and after its death the router that takes its place (router/failover/adoption.h).
- * - header.decisions, .fate: any rank. header.failed: any process, 0 to 1 only.
+ *   router, and after its death the router that takes its place (router/failover/adoption.h). header.left: a rank sets
+ *   its own bit where the router has ended and the rank waits for no other.
+ * - header.decisions, .fate: any rank, once each, by compare and swap. header.failed: any process, 0 to 1 only.
  * - A rank line: its rank alone, in the arena of its own domain, or, where the router moves the rank's data, that
  *   router's lanes in its place. A rank that gives up before the job is ready fills in the failure of its line in every
  *   arena.
@@ -47,7 +48,7 @@
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 22u
+#define FERRY_ARENA_ABI 22u /* goes up when a field, or what one means, changes */
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_MESSAGE_BYTES 384
 #define FERRY_STAGING_LEAST (FERRY_PARITIES * 4096u) /* a page per parity */

@@ -96,7 +96,7 @@ static inline bool ferry_opcode_has_window(uint8_t opcode)
 /* instructions in one domain: an arena has room for their counters, and the checker refuses programs of more */
 #define FERRY_MOST_COUNTERS (1u << 17)
 
-#define FERRY_PLAN_ABI 5u
+#define FERRY_PLAN_ABI 5u /* goes up when a field, or what one means, changes */
 #define FERRY_PLAN_MAX_BYTES (64u << 20)
 #define FERRY_PARTIAL 0xffffu /* ferry_source.rank of a source that is itself a result of a REDUCE */
 

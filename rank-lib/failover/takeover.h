@@ -11,8 +11,9 @@
  * begun nothing, as it waits for all ranks.
  *
  * The job ends, as without takeover, if FERRY_TAKEOVER=off, if a rank hosts the routers, if the kernel has no pidfds,
- * if no router takes the place for FERRY_ATTACH_TIMEOUT, and if FERRY_MOST_ROUTERS die in a row without progress
- * (ipc/publish.h).
+ * if the old router's process has not ended ten seconds after its connection closed, if no router takes the place for
+ * FERRY_ATTACH_TIMEOUT, if the one that comes refuses the job, and if FERRY_MOST_ROUTERS die in a row without progress,
+ * or FERRY_MOST_LOSSES where the last has lost a GPU of the job (ipc/publish.h).
  */
 #ifndef FERRY_RANK_LIB_FAILOVER_TAKEOVER_H
 #define FERRY_RANK_LIB_FAILOVER_TAKEOVER_H
