@@ -48,27 +48,6 @@ ferryResult_t ferry_env_switch(const char *name, bool fallback, bool *value);
 /** Parses "64K", "1G", "4096"; false if it is no such number. Used by command lines too. */
 int ferry_parse_bytes(const char *text, uint64_t *value);
 
-/*
- * What the launcher's variables say of this process. Supported: Ferry's own variables (FERRY_RANK, ...), PMI (MPICH,
- * Hydra, Intel MPI), Open MPI / PMIx, Slurm, torchrun.
- */
-struct ferry_launch {
-	int rank, size;             /* -1 if the environment does not say */
-	/* of this machine; where unknown, one machine is assumed: the same as rank and size */
-	int local_rank, local_size;
-	/* FERRY_JOB_KEY, else a hash of the launcher's name and job id (or its process) and the uid */
-	uint8_t key[16];
-	int has_key;
-	char launcher[32];          /* "ferry", "pmi", "openmpi", "slurm", "torchrun", "none" */
-};
-
-/**
- * Fills *launch. The key is the same for all ranks of a job on this machine and differs between jobs of one time;
- * programs that run one after the other under one launcher (mpirun sh -c "a; b") share theirs. Errors:
- * ferryInvalidArgument for a variable with a senseless value, with its name and value.
- */
-ferryResult_t ferry_launch_read(struct ferry_launch *launch);
-
 /* Values of FERRY_DEBUG: output of ranks and routers beside the log, whatever its level. */
 enum ferry_debug { FERRY_DEBUG_PLAN = 1, FERRY_DEBUG_TAKEOVER = 2 };
 

@@ -8,29 +8,90 @@
 #include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-uint64_t ferry_process_start(pid_t process)
+#define ENVIRONMENT_STEP 16384 /* bytes; most environments are smaller */
+
+/* A field of /proc/PID/stat, counted from 1 as in proc(5), after the second; 0 where there is none. */
+static uint64_t read_stat(pid_t process, int wanted)
 {
 	char path[40], text[1024];
-	unsigned long long start = 0;
+	unsigned long long value = 0;
 	snprintf(path, sizeof path, "/proc/%d/stat", (int)process);
-	FILE *file = fopen(path, "r");
+	FILE *file = fopen(path, "re");
 	if (!file)
 		return 0;
 	size_t length = fread(text, 1, sizeof text - 1, file);
 	fclose(file);
 	text[length] = '\0';
 	const char *next = strrchr(text, ')'); /* its name may hold anything */
-	for (int field = 2; next && field < 22; field++)
+	for (int field = 2; next && field < wanted; field++)
 		next = strchr(next + 1, ' ');
 	if (next)
-		sscanf(next, " %llu", &start);
-	return start;
+		sscanf(next, " %llu", &value);
+	return value;
+}
+
+uint64_t ferry_process_start(pid_t process)
+{
+	return read_stat(process, 22);
+}
+
+pid_t ferry_process_parent(pid_t process)
+{
+	return (pid_t)read_stat(process, 4);
+}
+
+bool ferry_process_is(pid_t process, const char *const *names)
+{
+	char path[40], text[32] = "";
+	snprintf(path, sizeof path, "/proc/%d/comm", (int)process);
+	FILE *file = *names ? fopen(path, "re") : NULL;
+	if (!file)
+		return false;
+	if (fgets(text, sizeof text, file))
+		text[strcspn(text, "\n")] = '\0';
+	fclose(file);
+	while (*names && strcmp(text, *names))
+		names++;
+	return *names;
+}
+
+char *ferry_process_environment(pid_t process)
+{
+	char path[40], *text = NULL;
+	size_t bytes = 0, got = 1;
+	snprintf(path, sizeof path, "/proc/%d/environ", (int)process);
+	FILE *file = fopen(path, "re");
+	while (file && got) {
+		char *grown = realloc(text, bytes + ENVIRONMENT_STEP + 2);
+		if (!grown)
+			break;
+		text = grown;
+		got = fread(text + bytes, 1, ENVIRONMENT_STEP, file);
+		bytes += got;
+		text[bytes] = text[bytes + 1] = '\0'; /* an empty entry is the end */
+	}
+	if (file)
+		fclose(file);
+	if (text && memchr(text, '=', bytes))
+		return text;
+	free(text);
+	return NULL;
+}
+
+const char *ferry_process_variable(const char *environment, const char *name)
+{
+	size_t length = strlen(name);
+	for (const char *entry = environment; *entry; entry += strlen(entry) + 1)
+		if (!strncmp(entry, name, length) && entry[length] == '=')
+			return entry[length + 1] ? entry + length + 1 : NULL;
+	return NULL;
 }
 
 uint64_t ferry_process_names(void)

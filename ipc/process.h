@@ -19,6 +19,21 @@
 /** Returns when it was started, in the kernel's ticks; 0: there is no such process, or it cannot be seen. */
 uint64_t ferry_process_start(pid_t process);
 
+/** Returns its parent; 0: it has none in this namespace, or that cannot be seen. */
+pid_t ferry_process_parent(pid_t process);
+
+/** Whether its command has one of these names, which end with NULL. The kernel keeps 15 bytes of a name. */
+bool ferry_process_is(pid_t process, const char *const *names);
+
+/**
+ * Returns the environment that it was started with, for ferry_process_variable; the caller frees it. NULL: that cannot
+ * be seen (another user's process), is empty, or the process has written its title over it.
+ */
+char *ferry_process_environment(pid_t process);
+
+/** Returns the value of a variable in an environment as above; NULL: it has none, or an empty one. */
+const char *ferry_process_variable(const char *environment, const char *name);
+
 /** Returns the pid namespace by which this process numbers processes; 0: that cannot be seen. */
 uint64_t ferry_process_names(void);
 

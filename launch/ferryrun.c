@@ -2,6 +2,7 @@
 /* ferryrun: routers, then ranks under mpiexec or by itself, and nothing left behind. */
 #include "ipc/environment.h"
 #include "ipc/error.h"
+#include "ipc/launcher.h"
 #include "ipc/layout.h"
 #include "ipc/process.h"
 #include "launch/command.h"

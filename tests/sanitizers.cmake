@@ -20,6 +20,7 @@ set(rows
   "open_calls       open_calls                    open_calls_pushed"
   "puts             puts_across                   puts"
   "pushing_programs pushing_programs              -"
+  "launchers        launchers                     -"
   "api_stress       api_stress_across             -"
   "nccl_names       nccl_names                    -"
   "nccl_communicators nccl_communicators_policy_zero nccl_communicators"

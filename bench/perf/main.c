@@ -13,6 +13,7 @@
 #include "bench/rank/gpu.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
+#include "ipc/launcher.h"
 #include "ipc/layout.h"
 #include "ipc/process.h"
 #include "rank-lib/program/program.h"

@@ -4,6 +4,7 @@
 
 #include "ipc/deadline.h"
 #include "ipc/environment.h"
+#include "ipc/launcher.h"
 #include "ipc/layout.h"
 #include "ipc/wait.h"
 #include "rank-lib/api/config.h"

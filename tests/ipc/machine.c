@@ -8,6 +8,7 @@
 #include "ipc/collective.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
+#include "ipc/launcher.h"
 #include "ipc/layout.h"
 
 #include <stdlib.h>

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "ipc/environment.h"
+#include "ipc/launcher.h"
 #include "tests/trial_run.h"
 
 #include <pthread.h>

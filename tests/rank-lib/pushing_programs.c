@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "ipc/environment.h"
+#include "ipc/launcher.h"
 #include "tests/rank-lib/program/program_interpreter.h"
 #include "tests/rank-lib/program/program_runs.h"
 #include "tests/succeeds.h"
