@@ -26,17 +26,34 @@
 
 static sigset_t taken, before;
 
+static bool is_ignored(int number)
+{
+	struct sigaction action;
+	return !sigaction(number, NULL, &action) && action.sa_handler == SIG_IGN;
+}
+
+/*
+ * Whoever has started this process may have left it signals that are ignored or blocked. By ignoring others a caller
+ * says that they are not for this run (nohup; a script's background). Without SIGCHLD and SIGTERM nothing would end:
+ * where the first is ignored, the kernel tells nobody how a child has ended. Neither would an mpiexec, so its mask, and
+ * that of ranks, has them free, too.
+ */
 void ferry_supervisor_init(struct ferry_supervisor *supervisor, unsigned grace_s)
 {
+	static const int numbers[] = {SIGCHLD, SIGTERM, SIGINT, SIGQUIT, SIGHUP};
 	memset(supervisor, 0, sizeof *supervisor);
 	supervisor->grace_s = grace_s;
 	sigemptyset(&taken);
-	sigaddset(&taken, SIGCHLD);
-	sigaddset(&taken, SIGINT);
-	sigaddset(&taken, SIGQUIT);
-	sigaddset(&taken, SIGTERM);
-	sigaddset(&taken, SIGHUP);
+	for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+		bool always = numbers[i] == SIGCHLD || numbers[i] == SIGTERM;
+		if (always)
+			signal(numbers[i], SIG_DFL);
+		if (always || !is_ignored(numbers[i]))
+			sigaddset(&taken, numbers[i]);
+	}
 	sigprocmask(SIG_BLOCK, &taken, &before);
+	sigdelset(&before, SIGCHLD);
+	sigdelset(&before, SIGTERM);
 }
 
 void ferry_become_rank(void)
@@ -58,8 +75,10 @@ static void become(enum ferry_child_role role, pid_t parent, char *const *argv, 
 	prctl(PR_SET_PDEATHSIG, role == FERRY_CHILD_RANK ? SIGKILL : SIGTERM);
 	if (getppid() != parent)
 		_exit(1); /* it died before we asked */
-	if (role == FERRY_CHILD_ROUTER)
+	if (role == FERRY_CHILD_ROUTER) {
 		setpgid(0, 0); /* Ctrl-C is for the ranks */
+		sigemptyset(&before);
+	}
 	sigprocmask(SIG_SETMASK, &before, NULL);
 	if (null_input) {
 		int null = open("/dev/null", O_RDONLY);

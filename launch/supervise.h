@@ -53,7 +53,7 @@ struct ferry_supervisor {
 	void *routers;
 };
 
-/** Blocks the signals that ferry_supervise takes. Before the first child. */
+/** Blocks the signals that ferry_supervise takes, whatever this process has inherited. Before the first child. */
 void ferry_supervisor_init(struct ferry_supervisor *supervisor, unsigned grace_s);
 
 /**

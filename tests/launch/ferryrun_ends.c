@@ -3,6 +3,7 @@
 #include "tests/commands.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <time.h>
 
 static char fifo[80];
@@ -259,6 +260,70 @@ static void how_a_router_ended_before_it_was_ready_is_told(void **state)
 	assert_int_equal(run("rm $FERRY_SOCKET_DIR/router", text, sizeof text), 0);
 }
 
+/* What whoever has started it may leave: env(1) of coreutils sets it. */
+static const char *const dispositions[] = {"--ignore-signal=CHLD",
+                                           "--block-signal=CHLD",
+                                           "--ignore-signal=TERM",
+                                           "--block-signal=TERM",
+                                           "--ignore-signal=INT,QUIT,HUP",
+                                           "--block-signal=INT,QUIT,HUP",
+                                           "--ignore-signal=CHLD,TERM --block-signal=CHLD,TERM",
+                                           "--ignore-signal=PIPE,USR1,USR2,ALRM",
+                                           "--block-signal=PIPE,USR1,USR2,ALRM,SEGV,BUS,CONT",
+                                           "--ignore-signal",
+                                           "--block-signal",
+                                           "--ignore-signal --block-signal"};
+
+static void runs_end_whatever_signals_are_ignored_or_blocked(void **state)
+{
+	(void)state;
+	static const char *const modes[] = {"--fork", "--fork --embedded", "--fork --domains 2 --spare", "--nccl", ""};
+	char command[512], text[4096];
+	bool has_mpiexec = !run("command -v mpiexec >/dev/null", text, sizeof text);
+	for (size_t i = 0; i < sizeof dispositions / sizeof *dispositions; i++)
+		for (size_t j = 0; j < sizeof modes / sizeof *modes - !has_mpiexec; j++) {
+			snprintf(command, sizeof command, "env %s $B/ferryrun %s %s -- sh -c 'exit 3' 2>&1",
+			         dispositions[i], strcmp(modes[j], "--nccl") ? "-n 2" : "", modes[j]);
+			int code = run(command, text, sizeof text);
+			if (code != 3)
+				fail_msg("%s: %d: %s", command, code, text);
+		}
+	assert_int_equal(entries_left(), 0);
+}
+
+static void a_terminating_signal_is_heeded_whatever_signals_are_ignored_or_blocked(void **state)
+{
+	(void)state;
+	char command[512], said[4096];
+	for (size_t i = 0; i < sizeof dispositions / sizeof *dispositions; i++) {
+		snprintf(command, sizeof command,
+		         "exec env %s $B/ferryrun --fork --grace 1000 -- sh -c 'echo up >$FIFO; exec sleep 600'",
+		         dispositions[i]);
+		pid_t child = start_kept(command);
+		await_line(fifo);
+		kill(child, SIGTERM);
+		int code = await_end(child, said, sizeof said);
+		if (code != 128 + SIGTERM)
+			fail_msg("%s: %d: %s", dispositions[i], code, said);
+	}
+}
+
+/* nohup(1), and scripts' commands in the background. */
+static void signals_that_the_caller_has_ignored_end_no_run(void **state)
+{
+	(void)state;
+	char said[4096];
+	pid_t child = start_kept("exec env --ignore-signal=HUP,INT,QUIT $B/ferryrun --fork -- sh -c 'echo up >$FIFO; "
+	                         "read x <$FIFO'");
+	await_line(fifo);
+	kill(child, SIGHUP);
+	kill(child, SIGINT);
+	kill(child, SIGQUIT);
+	assert_int_equal(run("echo on >$FIFO", said, sizeof said), 0);
+	assert_int_equal(await_end(child, said, sizeof said), 0);
+	assert_string_equal(said, "");
+}
+
 /* Of a ferryrun that died before its routers had begun. One that somebody has locked is about to be used. */
 static void an_empty_directory_that_nobody_has_locked_is_removed_by_the_next_run(void **state)
 {
@@ -316,6 +381,9 @@ int main(int argc, char **argv)
 	        TEST(a_quit_ends_everything),
 	        TEST(a_signal_is_heard_while_routers_start),
 	        TEST(how_a_router_ended_before_it_was_ready_is_told),
+	        TEST(runs_end_whatever_signals_are_ignored_or_blocked),
+	        TEST(a_terminating_signal_is_heeded_whatever_signals_are_ignored_or_blocked),
+	        TEST(signals_that_the_caller_has_ignored_end_no_run),
 	        TEST(an_empty_directory_that_nobody_has_locked_is_removed_by_the_next_run),
 	        TEST(runs_that_start_at_once_leave_each_other_their_directories),
 	        TEST(mpiexecs_name_for_the_number_of_ranks_is_understood),
