@@ -83,7 +83,7 @@ static ferryResult_t await_ready(struct ferry_supervisor *supervisor, int ready,
 	}
 	if (read(ready, &byte, 1) == 1)
 		return ferrySuccess;
-	*killed = ferry_supervisor_report_end(supervisor, FERRY_CHILD_ROUTER, (int)domain, end, sizeof end) == SIGKILL;
+	*killed = ferry_supervisor_report_end(supervisor, FERRY_CHILD_ROUTER, (int)domain, end, sizeof end);
 	return ferry_fail(ferrySystemError, "the router of domain %u (%s) was never ready: it %s", domain, command,
 	                  end);
 }
@@ -104,7 +104,7 @@ static ferryResult_t start_one(struct ferry_run_routers *routers, struct ferry_s
 	return result;
 }
 
-/* Closes `ready`. A router that is killed meanwhile is started again, like one that is killed later. */
+/* Closes `ready`. A router that a signal kills meanwhile is started again, like one that it kills later. */
 static ferryResult_t await_one(struct ferry_run_routers *routers, struct ferry_supervisor *supervisor, uint32_t domain,
                                int ready)
 {
@@ -112,6 +112,8 @@ static ferryResult_t await_one(struct ferry_run_routers *routers, struct ferry_s
 	ferryResult_t result = await_ready(supervisor, ready, domain, routers->command, &killed);
 	close(ready);
 	for (int again = 0; killed && routers->takeover && again < (int)FERRY_MOST_ROUTERS; again++) {
+		if (!again)
+			fprintf(stderr, "ferryrun: %s: another is started\n", ferry_last_message());
 		if ((result = start_one(routers, supervisor, domain, &ready)))
 			return result;
 		result = await_ready(supervisor, ready, domain, routers->command, &killed);
