@@ -5,6 +5,7 @@
 #include "ipc/process.h"
 #include "ipc/wait.h"
 #include "launch/descendants.h"
+#include "launch/missing_ranks.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,6 +23,7 @@
 #define PATIENCE_NS (5 * SECOND_NS) /* with routers, which have nothing to save */
 /* timeout(1) sends a signal to its command and to the group, and so twice to a ferryrun; people are slower */
 #define AGAIN_NS    200000000ull
+#define LOOK_NS     500000000ull /* between looks whether ranks wait for one that has ended */
 #define TIMED_OUT   124 /* timeout(1)'s exit code */
 
 static sigset_t taken, before;
@@ -213,6 +215,8 @@ static void note_end(struct ferry_supervisor *supervisor, struct ferry_child *ch
 		note_router(supervisor, child->number, status, code);
 		return;
 	}
+	if (!code && child->role == FERRY_CHILD_RANK)
+		supervisor->ended |= 1ull << child->number;
 	if (!code || supervisor->failed)
 		return;
 	supervisor->failed = true;
@@ -284,6 +288,20 @@ static void note_asked(struct ferry_supervisor *supervisor, int number, bool by_
 		signal_ranks(supervisor, by_terminal ? 0 : number);
 }
 
+static bool looks_for_missing(const struct ferry_supervisor *supervisor)
+{
+	return supervisor->ended && !supervisor->told_missing && supervisor->directory &&
+	       supervisor->state == FERRY_RANKS_RUN;
+}
+
+static void look_for_missing(struct ferry_supervisor *supervisor)
+{
+	unsigned nranks = 0;
+	for (int i = 0; i < supervisor->nchildren; i++)
+		nranks += supervisor->children[i].role == FERRY_CHILD_RANK;
+	supervisor->told_missing = ferry_missing_ranks_tell(supervisor->directory->path, supervisor->ended, nranks);
+}
+
 void ferry_supervise(struct ferry_supervisor *supervisor, unsigned timeout_s)
 {
 	siginfo_t info;
@@ -291,11 +309,15 @@ void ferry_supervise(struct ferry_supervisor *supervisor, unsigned timeout_s)
 		supervisor->deadline = ferry_now_ns() + timeout_s * SECOND_NS;
 	reap(supervisor);
 	while (alive(supervisor, false)) {
-		int number = next_signal(supervisor->deadline, &info);
+		uint64_t look = ferry_now_ns() + LOOK_NS, deadline = supervisor->deadline;
+		bool looks = looks_for_missing(supervisor) && (!deadline || look < deadline);
+		int number = next_signal(looks ? look : deadline, &info);
 		if (number == SIGCHLD)
 			reap(supervisor);
 		else if (number > 0)
 			note_asked(supervisor, number, info.si_code == SI_KERNEL);
+		else if (number == 0 && looks)
+			look_for_missing(supervisor);
 		else if (number == 0)
 			out_of_patience(supervisor, timeout_s);
 	}

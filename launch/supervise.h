@@ -45,6 +45,8 @@ struct ferry_supervisor {
 	enum ferry_supervisor_state state;
 	unsigned grace_s;    /* between the signal to end and the killing of the ranks */
 	uint64_t deadline;   /* ns: when the ranks are killed; 0: never */
+	uint64_t ended;      /* ranks that have ended with code 0 */
+	bool told_missing;   /* that others wait for one of these */
 	struct ferry_run_directory *directory; /* NULL: none */
 	/*
 	 * a router has ended with this status while ranks run: starts another; NULL: none is started. `routers` is its

@@ -3,6 +3,7 @@
 
 #include "ipc/deadline.h"
 #include "ipc/endpoint.h"
+#include "ipc/launcher.h"
 #include "ipc/process.h"
 #include "ipc/rankset.h"
 #include "ipc/wait.h"
@@ -381,11 +382,27 @@ static ferryResult_t make_ready(struct attaching *attaching)
 	return result;
 }
 
+/* One rank says it for all that wait. */
+static void warn_of_missing(const struct ferry_rank *rank, uint32_t domain)
+{
+	uint64_t present = atomic_load_explicit(&rank->shared.arenas[domain].header->present, memory_order_relaxed);
+	char missing[FERRY_RANKSET_TEXT];
+	struct ferry_launch launch;
+	bool by_script = !ferry_launch_read(&launch) && launch.no_step && launch.size == rank->nranks;
+	if (present && ferry_rankset_lowest(present) == (uint32_t)rank->self)
+		ferry_log(FERRY_LOG_WARN,
+		          "rank %d of %d has waited %d s for %s to attach, and goes on until FERRY_ATTACH_TIMEOUT%s",
+		          rank->self, rank->nranks, FERRY_DEADLINE_PROBE_S, list_missing(rank, domain, missing),
+		          by_script ? ": SLURM_NTASKS is set, and SLURM_STEP_ID is not: start the ranks with srun"
+		                    : "");
+}
+
 /* Waits until all routers know all arenas: from then on any rank may hand its routers plans and exports. */
 static ferryResult_t meet(struct attaching *attaching)
 {
 	struct ferry_rank *rank = attaching->rank;
 	uint64_t deadline = ferry_now_ns() + attaching->patience_ns;
+	uint64_t warning = ferry_now_ns() + FERRY_DEADLINE_PROBE_S * 1000000000ull; /* 0: it has been given */
 	bool met = false, found;
 	while (1) {
 		uint32_t value, domain = first_short(rank, false, &value);
@@ -406,6 +423,10 @@ static ferryResult_t meet(struct attaching *attaching)
 			result = look_for_end(rank, domain, deadline);
 		if (result)
 			return result;
+		if (!ready && warning && ferry_now_ns() > warning) {
+			warn_of_missing(rank, domain);
+			warning = 0;
+		}
 		struct ferry_arena_header *header = rank->shared.arenas[domain].header;
 		if (!found)
 			ferry_futex_wait(ready ? &header->ready : &header->attached, value, WAIT_US, true);

@@ -153,6 +153,59 @@ static void settings_of_two_ranks_that_differ_are_blamed_for_what_neither_can_mo
 }
 
 /* By SIGXFSZ, without a word, which would take the router's other jobs along. */
+/* Until a command that goes on has said that. */
+static void await_words(pid_t child, const char *words)
+{
+	char command[512], text[8192];
+	int status;
+	snprintf(command, sizeof command, "grep -q '%s' $FERRY_SOCKET_DIR/said", words);
+	while (run(command, text, sizeof text)) {
+		if (waitpid(child, &status, WNOHANG)) {
+			run("cat $FERRY_SOCKET_DIR/said", text, sizeof text);
+			fail_msg("it ended without \"%s\": %s", words, text);
+		}
+		usleep(20000);
+	}
+	kill(child, SIGTERM);
+	await_no_children();
+	assert_int_equal(run("rm $FERRY_SOCKET_DIR/said", text, sizeof text), 0);
+}
+
+static pid_t start_said(const char *command)
+{
+	char text[1024];
+	snprintf(text, sizeof text, "export FERRY_ATTACH_TIMEOUT=86400; exec %s >$FERRY_SOCKET_DIR/said 2>&1", command);
+	return start(text);
+}
+
+/* With code 0, which ferryrun takes for no failure. */
+static void a_rank_that_ends_before_it_attaches_is_told_at_once(void **state)
+{
+	(void)state;
+	static const char *const modes[] = {"", "--domains 2"};
+	for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+		char command[256];
+		snprintf(command, sizeof command,
+		         "$B/ferryrun -n 4 %s --fork -- sh -c '[ $FERRY_RANK = 2 ] && exit; exec $B/ferry-perf "
+		         "allreduce -e 16K'",
+		         modes[i]);
+		await_words(start_said(command),
+		            "ferryrun: rank 2 ended with code 0 before attaching; waiting in vain, until "
+		            "FERRY_ATTACH_TIMEOUT: ranks* [013]");
+	}
+}
+
+static void who_has_not_attached_is_told_within_seconds(void **state)
+{
+	(void)state;
+	await_words(start_said("env FERRY_ROUTER=embedded FERRY_RANK=0 FERRY_SIZE=3 $B/ferry-perf allreduce -e 16K"),
+	            "rank 0 of 3 has waited 5 s for ranks 1-2 to attach");
+	/* what a batch script has, whose ranks no srun has started */
+	await_words(start_said("env FERRY_ROUTER=embedded SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_JOB_ID=7 $B/ferry-perf "
+	                       "allreduce -e 16K"),
+	            "for ranks 1-3 to attach, .* SLURM_STEP_ID is not: start the ranks with srun");
+}
+
 static void a_limit_of_file_sizes_is_named_and_ends_no_router(void **state)
 {
 	(void)state;
@@ -241,6 +294,8 @@ int main(int argc, char **argv)
 	        TEST(a_rank_that_dies_while_others_are_to_come_is_blamed_before_them),
 	        TEST(counts_that_differ_are_blamed_before_the_ranks_that_left_for_them),
 	        TEST(settings_of_two_ranks_that_differ_are_blamed_for_what_neither_can_move),
+	        TEST(a_rank_that_ends_before_it_attaches_is_told_at_once),
+	        TEST(who_has_not_attached_is_told_within_seconds),
 	        TEST(a_limit_of_file_sizes_is_named_and_ends_no_router),
 	        TEST(a_limit_of_processes_is_named),
 	        TEST(another_users_sockets_are_told_of_with_the_variable),
