@@ -2,6 +2,7 @@
 #include "ipc/environment.h"
 
 #include "ipc/error.h"
+#include "ipc/process.h"
 #include "ipc/wait.h"
 
 #include <ctype.h>
@@ -206,6 +207,75 @@ const char *ferry_env(const char *name)
 	}
 	const char *value = getenv(name);
 	return value && *value ? value : NULL;
+}
+
+/* How many letters to insert, leave out or replace, or neighbours to exchange, make one word the other. */
+static unsigned distance(const char *word, const char *other)
+{
+	enum { LONGEST = 48 };
+	unsigned rows[3][LONGEST + 1]; /* that of this letter of `word`, and the two before */
+	size_t length = strnlen(word, LONGEST), width = strnlen(other, LONGEST);
+	for (size_t j = 0; j <= width; j++)
+		rows[0][j] = (unsigned)j;
+	for (size_t i = 1; i <= length; i++) {
+		unsigned *row = rows[i % 3], *last = rows[(i + 2) % 3], *before = rows[(i + 1) % 3];
+		row[0] = (unsigned)i;
+		for (size_t j = 1; j <= width; j++) {
+			row[j] = last[j - 1] + (word[i - 1] != other[j - 1]);
+			row[j] = last[j] + 1 < row[j] ? last[j] + 1 : row[j];
+			row[j] = row[j - 1] + 1 < row[j] ? row[j - 1] + 1 : row[j];
+			if (i > 1 && j > 1 && word[i - 1] == other[j - 2] && word[i - 2] == other[j - 1])
+				row[j] = before[j - 2] + 1 < row[j] ? before[j - 2] + 1 : row[j];
+		}
+	}
+	return rows[length % 3][width];
+}
+
+/* The variable of Ferry's own whose name is nearest; the table's if it is there. */
+static const char *nearest_to(const char *name)
+{
+	const char *nearest = NULL;
+	unsigned least = ~0u;
+	for (const struct ferry_variable *variable = ferry_variables; variable->name; variable++) {
+		unsigned apart = strncmp(variable->name, "FERRY_", 6) ? ~0u : distance(name, variable->name);
+		if (apart < least) {
+			least = apart;
+			nearest = variable->name;
+		}
+	}
+	return nearest;
+}
+
+/* Whether a ferryrun above has had the variable, and so has named it. */
+static bool was_named(const char *name)
+{
+	static const char *const ferryrun[] = {"ferryrun", NULL};
+	bool named = false;
+	for (pid_t process = getppid(); process > 0 && !named; process = ferry_process_parent(process)) {
+		char *environment = ferry_process_is(process, ferryrun) ? ferry_process_environment(process) : NULL;
+		named = environment && ferry_process_variable(environment, name);
+		free(environment);
+	}
+	return named;
+}
+
+void ferry_env_name_unknown(void)
+{
+	static _Atomic bool done;
+	if (atomic_exchange(&done, true))
+		return;
+	for (char **entry = environ; entry && *entry; entry++) {
+		char name[64];
+		size_t length = strcspn(*entry, "=");
+		if (strncmp(*entry, "FERRY_", 6) || length >= sizeof name)
+			continue;
+		snprintf(name, sizeof name, "%.*s", (int)length, *entry);
+		const char *nearest = nearest_to(name);
+		if (strcmp(name, nearest) && !was_named(name))
+			ferry_log(FERRY_LOG_WARN, "Ferry reads no variable %s; the nearest name is %s (ferry-stat "
+			                          "--env has them all)",
+			          name, nearest);
+	}
 }
 
 int ferry_parse_bytes(const char *text, uint64_t *value)

@@ -2,7 +2,7 @@
 /**
  * The environment: every variable that Ferry reads is in one table, with name, default and meaning. docs/environment.md
  * and `ferry-stat --env` are printed from it; code reads variables only through it, so an undocumented one cannot
- * exist. It also reads two groups of variables: the launcher's (rank, size, local rank, job) and FERRY_DEBUG.
+ * exist, and one of Ferry's prefix that the table lacks is a user's mistake, which is named. It also reads FERRY_DEBUG.
  * Read-only.
  */
 #ifndef FERRY_IPC_ENVIRONMENT_H
@@ -35,6 +35,12 @@ enum ferry_variable_section ferry_variable_section(const struct ferry_variable *
  * The variable's value, or NULL if unset or empty. A name that the table lacks is a bug: NULL, and an error is logged.
  */
 const char *ferry_env(const char *name);
+
+/**
+ * Names, once per process, each variable of the environment that begins with FERRY_ and that the table lacks, with the
+ * nearest name that it has: a warning. Those that a ferryrun above this process has named are left out.
+ */
+void ferry_env_name_unknown(void);
 
 /** Bytes in [least, most], K, M or G (powers of 1024) behind them. Unset: fallback. Errors: as ferry_env_integer. */
 ferryResult_t ferry_env_bytes(const char *name, uint64_t least, uint64_t most, uint64_t fallback, uint64_t *value);

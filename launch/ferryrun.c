@@ -388,6 +388,7 @@ static ferryResult_t set_layout(const char *given)
 static int check(const struct arguments *arguments)
 {
 	struct ferry_layout layout;
+	ferry_env_name_unknown();
 	if (arguments->layout && (set_layout(arguments->layout) || ferry_layout_load(&layout))) {
 		fprintf(stderr, "ferryrun: --layout: %s\n", ferry_last_message());
 		return EXIT_USAGE;

@@ -87,6 +87,8 @@ static ferryResult_t read_log_settings(struct ferryComm *comm)
 		return ferry_fail(ferryInvalidArgument, "FERRY_LOG=%s: error, warn, info or debug", log);
 	if (log)
 		ferry_log_set_level(level);
+	if (!comm->rank.self) /* the others have the same */
+		ferry_env_name_unknown();
 	ferryResult_t result = ferry_debug_read();
 	comm->plans.shown = ferry_debug_wants(FERRY_DEBUG_PLAN);
 	return result;

@@ -480,6 +480,8 @@ int main(int argc, char **argv)
 		return failed;
 	if (argp_parse(&argp, argc, argv, 0, NULL, &arguments))
 		return EXIT_USAGE;
+	if (!arguments.daemon || !arguments.router.idle_exit_ms) /* a rank starts those, and has the same environment */
+		ferry_env_name_unknown();
 	if (arguments.daemon)
 		go_to_background(&arguments);
 	if (arguments.layout)

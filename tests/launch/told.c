@@ -261,6 +261,29 @@ static void a_limit_of_processes_is_named(void **state)
 	assert_int_equal(run(command, text, sizeof text), 0);
 }
 
+static void a_misspelt_variable_is_named_once_with_the_nearest_name(void **state)
+{
+	(void)state;
+	static const char *const commands[] = {
+	        "$B/ferryrun -n 3 --domains 2 --fork -- $B/ferry-perf allreduce -e 16K",
+	        "$B/ferryrun -n 2 --embedded --fork -- $B/ferry-perf allreduce -e 16K",
+	        "env FERRY_RANK=0 FERRY_SIZE=1 FERRY_ROUTER=embedded $B/ferry-perf allreduce -e 16K",
+	        "$B/ferryrun -n 1 --fork -- true", "timeout 1 $B/ferry-router --socket-dir $FERRY_SOCKET_DIR",
+	        "$B/ferryrun -n 2 --fork -- sh -c 'export FERRY_SOKCET_DIRS=1; exec $B/ferry-perf allreduce -e 16K'"};
+	for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+		char command[512], text[8192];
+		snprintf(command, sizeof command, "FERRY_TIMOUT=3 %s 2>&1", commands[i]);
+		run(command, text, sizeof text);
+		if (count_of(text, "no variable FERRY_TIMOUT; the nearest name is FERRY_TIMEOUT ") != 1)
+			fail_msg("%s: %s", command, text);
+		static const char inner[] = "no variable FERRY_SOKCET_DIRS; the nearest name is FERRY_SOCKET_DIR ";
+		if (i == 5 && count_of(text, inner) != 1)
+			fail_msg("%s: %s", command, text);
+	}
+	char text[8192];
+	run("rm -f $FERRY_SOCKET_DIR/router-0.sock*", text, sizeof text);
+}
+
 static void another_users_sockets_are_told_of_with_the_variable(void **state)
 {
 	(void)state;
@@ -298,6 +321,7 @@ int main(int argc, char **argv)
 	        TEST(who_has_not_attached_is_told_within_seconds),
 	        TEST(a_limit_of_file_sizes_is_named_and_ends_no_router),
 	        TEST(a_limit_of_processes_is_named),
+	        TEST(a_misspelt_variable_is_named_once_with_the_nearest_name),
 	        TEST(another_users_sockets_are_told_of_with_the_variable),
 	};
 	if (argc == 2 && !strcmp(argv[1], "mismatch"))
