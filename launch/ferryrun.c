@@ -54,7 +54,7 @@ static const struct argp_option options[] = {
 	 "Split this machine into D domains with a router each (default: its NUMA nodes)", 0},
 	{"layout", KEY_LAYOUT, "LAYOUT", 0, "Domains, CPUs and devices, as FERRY_LAYOUT", 0},
 	{"mpiexec", KEY_MPIEXEC, "PATH", 0,
-	 "Start the ranks with this mpiexec (default: the one on PATH; MPICH's and Open MPI's work)", 0},
+	 "Start the ranks with this mpiexec (default: the one on PATH, else --fork; MPICH's and Open MPI's work)", 0},
 	{"fork", KEY_FORK, NULL, 0, "Start the ranks without any mpiexec (to MPI each is then a job of its own)", 0},
 	{"embedded", KEY_EMBEDDED, NULL, 0, "No router processes: ranks host the routers", 0},
 	{"spare", KEY_SPARE, "N", OPTION_ARG_OPTIONAL,
@@ -328,6 +328,17 @@ static ferryResult_t start_mpiexec(struct ferry_supervisor *supervisor, const st
 	return result;
 }
 
+/* Where there is no mpiexec, and none was asked for. */
+static void fork_without_mpiexec(struct arguments *arguments)
+{
+	if (arguments->fork || arguments->alone || arguments->mpiexec ||
+	    ferry_command_check("mpiexec") != FERRY_COMMAND_MISSING)
+		return;
+	ferry_forget_message();
+	fprintf(stderr, "ferryrun: there is no mpiexec on PATH: the ranks are forked on this host, as by --fork\n");
+	arguments->fork = true;
+}
+
 /* Routers of this run's own are what auto and required come to. */
 static ferryResult_t choose_router(struct arguments *arguments)
 {
@@ -373,6 +384,7 @@ static ferryResult_t launch(struct ferry_supervisor *supervisor, struct argument
 		return result;
 	if (arguments->alone)
 		return start_alone(supervisor, arguments);
+	fork_without_mpiexec(arguments);
 	return arguments->fork ? start_forked(supervisor, arguments) : start_mpiexec(supervisor, arguments);
 }
 
@@ -384,11 +396,24 @@ static ferryResult_t set_layout(const char *given)
 	return set("FERRY_LAYOUT", is_file ? path : given);
 }
 
+/* Each rank of another launcher's job would start a job of its own, as somebody may want; most forgot --join. */
+static void warn_of_outer_job(const struct arguments *arguments)
+{
+	struct ferry_launch outer;
+	if (ferry_launch_read(&outer) || outer.rank != 0 || outer.size < 2 || outer.no_step)
+		return;
+	fprintf(stderr,
+	        "ferryrun: each of the %d ranks of an outer job (launcher %s) starts a job of %u rank%s of its own; "
+	        "with --join they are the ranks of one\n",
+	        outer.size, outer.launcher, arguments->ranks, arguments->ranks == 1 ? "" : "s");
+}
+
 /* Checks the command line before anything is started. Returns 0, or the exit code. */
 static int check(const struct arguments *arguments)
 {
 	struct ferry_layout layout;
 	ferry_env_name_unknown();
+	warn_of_outer_job(arguments);
 	if (arguments->layout && (set_layout(arguments->layout) || ferry_layout_load(&layout))) {
 		fprintf(stderr, "ferryrun: --layout: %s\n", ferry_last_message());
 		return EXIT_USAGE;
@@ -411,7 +436,7 @@ int main(int argc, char **argv)
 		"  mpirun -n 4 ferryrun --join -- ./train\n"
 		"  ferryrun --nccl -- torchrun --nproc-per-node 4 train.py\n"
 		"Exit code: that of the first rank that failed (128 + signal), 124 after --timeout, 125 if ferryrun "
-		"itself failed, 126 if COMMAND may not be executed, 127 if there is none.",
+		"itself failed, 126 if COMMAND may not be executed, 127 if there is none, 64 if the options are wrong.",
 		NULL, NULL, NULL};
 	struct arguments arguments = {0};
 	struct ferry_supervisor supervisor;

@@ -121,6 +121,37 @@ static void a_missing_mpiexec_is_named_with_the_way_out(void **state)
 	assert_int_equal(entries_left(), 0);
 }
 
+static void without_an_mpiexec_ranks_are_forked_and_that_is_said(void **state)
+{
+	(void)state;
+	char text[4096];
+	assert_int_equal(run("PATH=$FERRY_SOCKET_DIR $B/ferryrun -n 2 -- /bin/sh -c 'echo up $FERRY_SIZE' 2>&1", text,
+	                     sizeof text),
+	                 0);
+	assert_string_equal(text, "ferryrun: there is no mpiexec on PATH: the ranks are forked on this host, as by "
+	                          "--fork\nup 2\nup 2\n");
+	assert_int_equal(entries_left(), 0);
+}
+
+static void a_job_in_each_rank_of_another_is_named(void **state)
+{
+	(void)state;
+	char text[4096];
+	assert_int_equal(run("PMI_RANK=0 PMI_SIZE=3 $B/ferryrun -n 2 --fork -- true 2>&1", text, sizeof text), 0);
+	assert_string_equal(text, "ferryrun: each of the 3 ranks of an outer job (launcher pmi) starts a job of 2 "
+	                          "ranks of its own; with --join they are the ranks of one\n");
+	static const char *const silent[] = {
+	        "PMI_RANK=1 PMI_SIZE=3 $B/ferryrun -n 2 --fork", "PMI_RANK=0 PMI_SIZE=1 $B/ferryrun -n 2 --fork",
+	        "PMI_RANK=0 PMI_SIZE=3 $B/ferryrun --join",
+	        "SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_JOB_ID=7 $B/ferryrun --fork"}; /* a batch script's */
+	for (size_t i = 0; i < sizeof silent / sizeof *silent; i++) {
+		char command[256];
+		snprintf(command, sizeof command, "%s -- true 2>&1", silent[i]);
+		assert_int_equal(run(command, text, sizeof text), 0);
+		assert_string_equal(text, "");
+	}
+}
+
 static void bad_usage_is_refused(void **state)
 {
 	(void)state;
@@ -128,6 +159,8 @@ static void bad_usage_is_refused(void **state)
 	assert_int_equal(run("$B/ferryrun -n 65 -- true 2>&1", text, sizeof text), 64);
 	assert_int_equal(run("$B/ferryrun -n x -- true 2>&1", text, sizeof text), 64);
 	assert_int_equal(run("$B/ferryrun 2>&1", text, sizeof text), 64);
+	assert_int_equal(run("$B/ferryrun --help", text, sizeof text), 0);
+	assert_non_null(strstr(text, " 64 "));
 	assert_int_equal(run("$B/ferryrun --fork --mpiexec mpiexec -- true 2>&1", text, sizeof text), 64);
 	assert_int_equal(run("$B/ferryrun --layout '0: cpus=0' --domains 2 -- true 2>&1", text, sizeof text), 64);
 	assert_int_equal(run("$B/ferryrun --fork --layout '' -- true 2>&1", text, sizeof text), 64);
@@ -470,6 +503,8 @@ int main(int argc, char **argv)
 		TEST(one_failing_rank_ends_the_others),
 		TEST(a_run_over_its_time_ends_with_124),
 		TEST(a_missing_mpiexec_is_named_with_the_way_out),
+		TEST(without_an_mpiexec_ranks_are_forked_and_that_is_said),
+		TEST(a_job_in_each_rank_of_another_is_named),
 		TEST(bad_usage_is_refused),
 		TEST(a_run_that_is_over_before_its_spares_stand_by_says_nothing),
 		TEST(the_environment_can_ask_for_no_router_processes),
