@@ -100,7 +100,7 @@ static void counts_that_differ_are_blamed_before_the_ranks_that_left_for_them(vo
 	for (int i = 0; i < 5; i++) { /* it depends on which rank is first */
 		snprintf(command, sizeof command, "$B/ferryrun -n 2 --fork -- %s mismatch 2>&1", self);
 		assert_int_equal(run(command, text, sizeof text), 0);
-		const char *logged = strstr(text, "warn: job of 2 ranks failed: ");
+		const char *logged = strstr(text, "error: job of 2 ranks failed: ");
 		if (!logged || strncmp(strstr(logged, "failed: ") + 8, why, strlen(why)) != 0)
 			fail_msg("\"%s\" is not blamed: %s", why, text);
 		assert_null(strstr(text, "died"));
