@@ -49,18 +49,27 @@ bool ferry_descriptor_agree(const struct ferry_descriptor_fields *one, const str
 	return same_call(one, other) && one->plan_hash == other->plan_hash && one->domains == other->domains;
 }
 
+/* "rank 3 calls reduce of 12 i32 (max, root 1)": operation and root of collectives that have one. Returns text. */
+static const char *call_text(uint32_t rank, const struct ferry_descriptor_fields *calls, char text[128])
+{
+	enum ferry_collective collective = calls->shape & 0xff;
+	bool reduces = ferry_collective_reduces(collective), has_root = ferry_collective_has_root(collective);
+	char root[16] = "";
+	if (has_root)
+		snprintf(root, sizeof root, "root %u", calls->root);
+	snprintf(text, 128, "rank %u calls %s of %llu %s%s%s%s%s%s", rank, ferry_collective_name(collective),
+	         (unsigned long long)calls->count, ferry_type_name(calls->shape >> 8 & 0xff),
+	         reduces || has_root ? " (" : "", reduces ? ferry_redop_name(calls->shape >> 16 & 0xff) : "",
+	         reduces && has_root ? ", " : "", root, reduces || has_root ? ")" : "");
+	return text;
+}
+
 void ferry_descriptor_disagreement(char *text, size_t bytes, uint64_t seq,
                                    uint32_t rank, const struct ferry_descriptor_fields *calls,
                                    uint32_t other_rank, const struct ferry_descriptor_fields *other_calls)
 {
-	snprintf(text, bytes,
-	         "call %llu: rank %u calls %s of %llu %s (op %s, root %u), "
-	         "rank %u calls %s of %llu %s (op %s, root %u)%s",
-	         (unsigned long long)seq, rank, ferry_collective_name(calls->shape & 0xff),
-	         (unsigned long long)calls->count, ferry_type_name(calls->shape >> 8 & 0xff),
-	         ferry_redop_name(calls->shape >> 16 & 0xff), calls->root,
-	         other_rank, ferry_collective_name(other_calls->shape & 0xff), (unsigned long long)other_calls->count,
-	         ferry_type_name(other_calls->shape >> 8 & 0xff), ferry_redop_name(other_calls->shape >> 16 & 0xff),
-	         other_calls->root,
+	char one[128], other[128];
+	snprintf(text, bytes, "call %llu: %s, %s%s", (unsigned long long)seq, call_text(rank, calls, one),
+	         call_text(other_rank, other_calls, other),
 	         same_call(calls, other_calls) ? "; their parts, programs or FERRY_ settings differ" : "");
 }

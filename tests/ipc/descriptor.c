@@ -57,13 +57,19 @@ static void a_disagreement_is_told_with_both_calls_or_the_settings(void **state)
 	struct ferry_descriptor_fields other = call;
 	other.plan_hash++;
 	ferry_descriptor_disagreement(text, sizeof text, 9, 0, &call, 5, &other);
-	assert_non_null(strstr(text, "call 9: rank 0 calls broadcast of 1099511627776 f32 (op sum, root 6), rank 5 "));
+	assert_non_null(strstr(text, "call 9: rank 0 calls broadcast of 1099511627776 f32 (root 6), rank 5 "));
 	assert_non_null(strstr(text, "FERRY_ settings differ"));
 	other.shape = FERRY_ALLREDUCE | ferryInt32 << 8 | ferryMax << 16;
 	other.count = 12;
 	ferry_descriptor_disagreement(text, sizeof text, 9, 0, &call, 5, &other);
-	assert_non_null(strstr(text, "rank 5 calls allreduce of 12 i32 (op max, root 6)"));
+	assert_non_null(strstr(text, ", rank 5 calls allreduce of 12 i32 (max)"));
 	assert_null(strstr(text, "settings"));
+	other.shape = FERRY_REDUCE_TO_ROOT | ferryInt32 << 8 | ferryMax << 16;
+	ferry_descriptor_disagreement(text, sizeof text, 9, 0, &call, 5, &other);
+	assert_non_null(strstr(text, ", rank 5 calls reduce of 12 i32 (max, root 6)"));
+	other.shape = FERRY_ALLTOALL | ferryInt32 << 8 | ferryMax << 16;
+	ferry_descriptor_disagreement(text, sizeof text, 9, 0, &call, 5, &other);
+	assert_string_equal(strstr(text, ", rank 5 "), ", rank 5 calls alltoall of 12 i32");
 }
 
 static void ranks_are_listed_shortly_and_the_longest_list_has_room(void **state)
