@@ -31,8 +31,8 @@ static ferryResult_t check_chunk(const struct ferry_program *program, const stru
 static ferryResult_t check_put(const struct ferry_program *program, const struct ferry_statement *statement)
 {
 	if (statement->peer >= program->nranks)
-		return ferry_fail(ferryProgramError, "%s:%u: PUT to rank %u of %u", program->name, statement->line,
-		                  statement->peer, program->nranks);
+		return ferry_fail(ferryProgramError, "%s:%u: PUT to rank %u: the last of %u ranks is %u", program->name,
+		                  statement->line, statement->peer, program->nranks, program->nranks - 1);
 	if (statement->peer == statement->rank)
 		return ferry_fail(ferryProgramError, "%s:%u: PUT from rank %u to itself", program->name,
 		                  statement->line, statement->rank);
@@ -57,8 +57,8 @@ static ferryResult_t check_statement(const struct ferry_program *program, const 
 {
 	bool from_device = statement->opcode == FERRY_D2H, to_device = statement->opcode == FERRY_H2D;
 	if (statement->rank >= program->nranks)
-		return ferry_fail(ferryProgramError, "%s:%u: rank %u of %u", program->name, statement->line,
-		                  statement->rank, program->nranks);
+		return ferry_fail(ferryProgramError, "%s:%u: rank %u: the last of %u ranks is %u", program->name,
+		                  statement->line, statement->rank, program->nranks, program->nranks - 1);
 	ferryResult_t result = check_places(program, statement);
 	if (!result && (from_device || to_device))
 		result = check_chunk(program, statement, statement->rank, statement->gpu, from_device);
@@ -95,8 +95,8 @@ static ferryResult_t check_header(const struct ferry_program *program)
 		                  program->nranks, FERRY_MAX_RANKS, program->ndomains, FERRY_MAX_DOMAINS,
 		                  program->nchunks);
 	if (program->root >= program->nranks)
-		return ferry_fail(ferryProgramError, "%s: root %u of %u ranks", program->name, program->root,
-		                  program->nranks);
+		return ferry_fail(ferryProgramError, "%s: root %u: the last of %u ranks is %u", program->name,
+		                  program->root, program->nranks, program->nranks - 1);
 	if (program->collective == FERRY_SENDRECV && program->nranks != 2)
 		return ferry_fail(ferryProgramError, "%s: sendrecv is between 2 ranks, not %u", program->name,
 		                  program->nranks);
@@ -105,19 +105,47 @@ static ferryResult_t check_header(const struct ferry_program *program)
 		                  program->name, program->nchunks);
 	for (uint32_t rank = 0; rank < program->nranks; rank++)
 		if (program->rank_domain[rank] >= program->ndomains)
-			return ferry_fail(ferryProgramError, "%s: rank %u is in domain %u of %u", program->name, rank,
-			                  program->rank_domain[rank], program->ndomains);
+			return ferry_fail(ferryProgramError,
+			                  "%s: rank %u is in domain %u: the last of %u domains is %u", program->name,
+			                  rank, program->rank_domain[rank], program->ndomains, program->ndomains - 1);
 	return ferrySuccess;
 }
 
-static ferryResult_t wrong_output(const struct ferry_program *program, uint32_t line, uint32_t rank, uint32_t chunk,
-                                  uint64_t wanted, uint32_t wanted_chunk, const struct ferry_use *got)
+/*
+ * Where an H2D reads a version to which later statements have added what is missing, most likely its dependency was
+ * forgotten: a sentence that names the version. Returns text; "" if no later version has all that is missing.
+ */
+static const char *forgotten_dependency(const struct ferry_program *program, const struct ferry_versions *versions,
+                                        uint32_t writer, uint64_t missing, char text[160])
 {
-	char where[64];
-	snprintf(where, sizeof where, line ? "%s:%u" : "%s", program->name, line);
-	if (!got)
-		return ferry_fail(ferryProgramError, "%s: rank %u's output chunk %u is never written", where, rank,
-		                  chunk);
+	uint32_t read = versions->uses[writer].reads, later = read;
+	char place[32];
+	text[0] = '\0';
+	if (read == FERRY_NO_VALUE)
+		return text;
+	const struct ferry_value *values = versions->values; /* of one place by version, from 1 */
+	while (++later < versions->nvalues && values[later].version > values[read].version)
+		if ((values[later].ranks & missing) == missing)
+			break;
+	if (later == versions->nvalues || values[later].version <= values[read].version)
+		return text;
+	ferry_place_text(values[read].place, program->rank_domain[program->statements[writer].rank], place);
+	snprintf(text, 160, "; it reads version %u of %s, and version %u has it: deps: %s>=%u", values[read].version,
+	         place, values[later].version, place, values[later].version);
+	return text;
+}
+
+/* writer: the statement that writes the chunk, or FERRY_NO_STATEMENT. */
+static ferryResult_t wrong_output(const struct ferry_program *program, const struct ferry_versions *versions,
+                                  uint32_t writer, uint32_t rank, uint32_t chunk, uint64_t wanted,
+                                  uint32_t wanted_chunk)
+{
+	char where[64], hint[160];
+	if (writer == FERRY_NO_STATEMENT)
+		return ferry_fail(ferryProgramError, "%s: rank %u's output chunk %u is never written", program->name,
+		                  rank, chunk);
+	const struct ferry_use *got = &versions->uses[writer];
+	snprintf(where, sizeof where, "%s:%u", program->name, program->statements[writer].line);
 	if (got->chunk != wanted_chunk)
 		return ferry_fail(ferryProgramError, "%s: rank %u's output chunk %u gets input chunk %u instead of %u",
 		                  where, rank, chunk, got->chunk, wanted_chunk);
@@ -126,9 +154,13 @@ static ferryResult_t wrong_output(const struct ferry_program *program, uint32_t 
 		return ferry_fail(ferryProgramError,
 		                  "%s: rank %u's output chunk %u gets the contribution of rank %u, not of rank %u",
 		                  where, rank, chunk, ferry_rankset_lowest(surplus), ferry_rankset_lowest(missing));
-	return ferry_fail(ferryProgramError, "%s: rank %u's output chunk %u %s the contribution of rank %u", where,
-	                  rank, chunk, missing ? "lacks" : "has too much:",
-	                  ferry_rankset_lowest(missing ? missing : surplus));
+	if (surplus)
+		return ferry_fail(ferryProgramError,
+		                  "%s: rank %u's output chunk %u has too much: the contribution of rank %u", where,
+		                  rank, chunk, ferry_rankset_lowest(surplus));
+	return ferry_fail(ferryProgramError, "%s: rank %u's output chunk %u lacks the contribution of rank %u%s",
+	                  where, rank, chunk, ferry_rankset_lowest(missing),
+	                  forgotten_dependency(program, versions, writer, missing, hint));
 }
 
 static ferryResult_t check_rank_output(const struct ferry_program *program, const struct ferry_versions *versions,
@@ -145,12 +177,11 @@ static ferryResult_t check_rank_output(const struct ferry_program *program, cons
 			/* The rank's own input, or the sum over it alone: the compiler copies it on the device. */
 			if (ranks == 1ull << rank)
 				continue;
-			return wrong_output(program, 0, rank, chunk, ranks, send_chunk, NULL);
+			return wrong_output(program, versions, writer, rank, chunk, ranks, send_chunk);
 		}
 		const struct ferry_use *got = &versions->uses[writer];
 		if (got->ranks != ranks || got->chunk != send_chunk)
-			return wrong_output(program, program->statements[writer].line, rank, chunk, ranks, send_chunk,
-			                    got);
+			return wrong_output(program, versions, writer, rank, chunk, ranks, send_chunk);
 	}
 	return ferrySuccess;
 }

@@ -69,7 +69,7 @@ static bool accept_word(struct parser *parser, const char *word)
 	const char *before = parser->next;
 	if (!accept(parser, word))
 		return false;
-	if (parser->next == parser->line_end || !isalnum((unsigned char)*parser->next))
+	if (parser->next == parser->line_end || (!isalnum((unsigned char)*parser->next) && *parser->next != '_'))
 		return true;
 	parser->next = before;
 	return false;
@@ -362,8 +362,8 @@ static ferryResult_t open_section(struct parser *parser)
 	if (result)
 		return result;
 	if (program->nranks && parser->rank >= program->nranks)
-		return ferry_fail(ferryProgramError, "%s:%u: rank %u of %u", parser->name, parser->line, parser->rank,
-		                  program->nranks);
+		return ferry_fail(ferryProgramError, "%s:%u: rank %u: the last of %u ranks is %u", parser->name,
+		                  parser->line, parser->rank, program->nranks, program->nranks - 1);
 	if (parser->seen[parser->rank])
 		return ferry_fail(ferryProgramError, "%s:%u: a second section for rank %u", parser->name, parser->line,
 		                  parser->rank);

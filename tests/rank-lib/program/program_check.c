@@ -53,7 +53,7 @@ static void places_and_chunks_out_of_bounds_are_named(void **state)
 	assert_rejected(TWO "rank 0\nD2H gpu[0] -> host[4] deps: host@3[1]>=1\n", "test:3: host@3[1]");
 	assert_rejected("program broadcast ranks 2 domains 1 chunks 1 root 1\nrank 0\nD2H gpu[0] -> host[0]\n",
 	                "test:3: gpu[0]: the send buffer of rank 0 has 0 chunks");
-	assert_rejected("program broadcast ranks 2 domains 1 chunks 1 root 2\n", "root 2 of 2 ranks");
+	assert_rejected("program broadcast ranks 2 domains 1 chunks 1 root 2\n", "root 2: the last of 2 ranks is 1");
 	assert_rejected("program sendrecv ranks 3 domains 1 chunks 1\n", "sendrecv is between 2 ranks, not 3");
 }
 
@@ -79,7 +79,7 @@ static void instructions_where_they_cannot_run_are_rejected(void **state)
 static void puts_out_of_bounds_or_to_oneself_are_rejected(void **state)
 {
 	(void)state;
-	assert_rejected(GATHER "rank 1\nPUT gpu[0] -> gpu@3[0]\n", "test:3: PUT to rank 3 of 3");
+	assert_rejected(GATHER "rank 1\nPUT gpu[0] -> gpu@3[0]\n", "test:3: PUT to rank 3: the last of 3 ranks is 2");
 	assert_rejected(GATHER "rank 1\nPUT gpu[0] -> gpu@1[0]\n", "test:3: PUT from rank 1 to itself");
 	assert_rejected(GATHER "rank 1\nPUT gpu[1] -> gpu@0[1]\n",
 	                "test:3: gpu[1]: the send buffer of rank 1 has 1 chunk");
@@ -191,6 +191,10 @@ static void contributions_missing_or_double_are_named(void **state)
 	assert_rejected(TWO SUM "rank 1\nD2H gpu[0] -> host[1]\n", "rank 1's output chunk 0 is never written");
 	assert_rejected(TWO "rank 0\nD2H gpu[0] -> host[0]\nH2D host[0] -> gpu[0]\n",
 	                "test:4: rank 0's output chunk 0 lacks the contribution of rank 1");
+	assert_rejected(TWO "rank 0\nD2H gpu[0] -> host[0]\nH2D host[0] -> gpu[0]\n" /* its deps forgotten */
+	                    "rank 1\nD2H gpu[0] -> host[1]\nREDUCE host[1] -> host[0] deps: host[0]>=1\n",
+	                "test:4: rank 0's output chunk 0 lacks the contribution of rank 1; it reads version 1 of "
+	                "host[0], and version 2 has it: deps: host[0]>=2");
 	assert_rejected(TWO "rank 0\nD2H gpu[0] -> host[0]\nREDUCE host[0] -> host[1]\nREDUCE host[0] -> host[1]\n",
 	                "test:5: the contribution of rank 0 comes in twice");
 	assert_rejected(

@@ -58,7 +58,9 @@ static void errors_say_where_and_what_was_expected_and_found(void **state)
 	        {HEAD "rank 0\n  H2D host[0] -> gpu[0] deps: gpu[0]>=1\n",
 	         "test:3:31: expected host[CHUNK] or host@DOMAIN[CHUNK], found \"gpu[0]>=1\""},
 	        {HEAD "rank 0\n  WAIT_PUT gpu[0] -> gpu@1[0]\n", "test:3:3: expected program, rank, D2H"},
-	        {HEAD "rank 2\n", "test:2: rank 2 of 2"},
+	        {HEAD "rank 2\n", "test:2: rank 2: the last of 2 ranks is 1"},
+	        {"program reduce_scatter ranks 2 domains 1 chunks 1\n",
+	         "alltoall, alltoallv, sendrecv), found \"reduce_scatter\""},
 	        {HEAD "rank 0\nrank 0\n", "test:3: a second section for rank 0"},
 	        {HEAD "rank 0 domain 1\n", "test:2:15: expected a domain, at most 0, found \"1\""},
 	        {HEAD "rank 0 on 1\n", "test:2:8: expected \"domain D\" or the end of the line, found \"on\""},
@@ -150,7 +152,7 @@ static void text_without_header_takes_collective_ranks_and_placement_from_the_ca
 	ferry_program_free(program);
 	defaults.nranks = 2;
 	assert_int_equal(ferry_program_parse("test", text, sizeof text - 1, &defaults, &program), ferryProgramError);
-	assert_non_null(strstr(ferry_last_message(), "test:4: rank 2 of 2"));
+	assert_non_null(strstr(ferry_last_message(), "test:4: rank 2: the last of 2 ranks is 1"));
 }
 
 static void ranks_are_in_equal_blocks_unless_their_section_says_otherwise(void **state)
