@@ -146,7 +146,10 @@ FERRY_API ferryResult_t ferryCommFinalize(ferryComm_t comm);
 /**
  * Finalizes and frees comm. Calls that this rank took part in complete on the other ranks. A call that it never made
  * ends there with ferryRemoteError, and so does their communicator. A rank that hosts an embedded router stays in this
- * call until the other ranks have detached.
+ * call until the other ranks have detached. An error says how the communicator ended, and ferryGetLastError(NULL) why:
+ * comm is freed all the same, and all that belongs to it, but no buffer, stream or event of the caller's. Nothing is
+ * freed where comm is NULL, no communicator or freed before (ferryInvalidArgument), nor in a process that was forked
+ * from the rank's (ferryInvalidUsage).
  */
 FERRY_API ferryResult_t ferryCommDestroy(ferryComm_t comm);
 /** Frees comm at once: calls under way here and on the other ranks end with ferryRemoteError. */
