@@ -165,7 +165,7 @@ static cJSON *row_object(const struct perf_run *run, const struct perf_row *row)
 		cJSON_AddNullToObject(object, "wrong");
 	if (run->peers.mpi) {
 		cJSON_AddStringToObject(object, "peer", run->peers.name);
-		cJSON_AddNumberToObject(object, "peer_time_us", perf_best_us(row));
+		add_times(object, "peer_time_", &row->others_us[0]);
 	}
 	if (run->peers.nccl)
 		cJSON_AddItemToObject(object, "nccl", nccl_object(&run->peers, row));

@@ -47,10 +47,16 @@ static void mpi_is_drawn_like_nccl(void **state)
 		skip();
 	assert_int_equal(draw("\"peer\": \"mpi\", \"peer_time_us\": 2, \"ratio\": 1", figure, sizeof figure), 0);
 	assert_non_null(strstr(figure, ">MPI<"));
-	assert_null(strstr(figure, ">NCCL, best"));
+	assert_null(strstr(figure, ">NCCL"));
+	assert_null(strstr(figure, "PolyCollection_")); /* no bands */
+	assert_int_equal(draw("\"peer\": \"mpi\", \"peer_time_us\": 2, \"peer_time_us_low_quartile\": 1, "
+	                      "\"peer_time_us_high_quartile\": 3",
+	                      figure, sizeof figure),
+	                 0);
+	assert_non_null(strstr(figure, "PolyCollection_"));
 	assert_int_equal(draw("\"nccl\": {\"algbw\": 1, \"settings\": []}", figure, sizeof figure), 0);
 	assert_null(strstr(figure, ">MPI<"));
-	assert_non_null(strstr(figure, ">NCCL, best"));
+	assert_non_null(strstr(figure, ">NCCL<"));
 	assert_int_equal(draw("\"peer\": \"mpi\", \"peer_time_us\": 0", figure, sizeof figure), 1);
 	assert_non_null(strstr(figure, "row 1: \"peer_time_us\" is 0"));
 }
@@ -88,7 +94,7 @@ static void what_another_run_has_measured_is_drawn_under_its_name(void **state)
 	                      figure, sizeof figure),
 	                 0);
 	assert_non_null(strstr(figure, ">NCCL, X=1 (another run)<"));
-	assert_null(strstr(figure, "NCCL, each of"));
+	assert_null(strstr(figure, "NCCL, each "));
 }
 
 static void settings_that_nccl_does_not_support_are_left_out(void **state)
@@ -103,7 +109,40 @@ static void settings_that_nccl_does_not_support_are_left_out(void **state)
 	                figure, sizeof figure);
 	if (code)
 		fail_msg("%s", figure);
-	assert_non_null(strstr(figure, "each of 1 settings"));
+	assert_non_null(strstr(figure, ">NCCL<"));
+	assert_null(strstr(figure, "NCCL, each ")); /* one that is left is no sweep */
+}
+
+static void a_sweep_is_named_once_whatever_it_has_at_each_size(void **state)
+{
+	(void)state;
+	static char figure[1 << 20];
+	if (system("python3 -c 'import matplotlib' 2>/dev/null"))
+		skip();
+	assert_int_equal(draw("\"nccl\": {\"algbw\": 1, \"settings\": [{\"name\": \"default\", \"algbw\": 1}, "
+	                      "{\"name\": \"NCCL_ALGO=Tree\", \"algbw\": 0.5}]}",
+	                      figure, sizeof figure),
+	                 0);
+	assert_non_null(strstr(figure, ">NCCL, best of its sweep at each size<"));
+	assert_non_null(strstr(figure, ">NCCL, each setting of its sweep<"));
+}
+
+/* Debian's and Ubuntu's Python refuses pip. */
+static void a_python_without_matplotlib_is_told_the_name_of_the_package(void **state)
+{
+	(void)state;
+	char command[512], text[1024] = "";
+	snprintf(command, sizeof command,
+	         "cd %s && mkdir -p none/matplotlib && echo 'raise ImportError' >none/matplotlib/__init__.py && "
+	         "echo '[{\"bytes\": 1024, \"algbw\": 1}]' >rows.json && PYTHONPATH=none %s rows.json 2>&1",
+	         directory, FERRY_PLOT);
+	if (system("python3 -c pass 2>/dev/null"))
+		skip();
+	FILE *pipe = popen(command, "r");
+	assert_non_null(pipe);
+	assert_true(fread(text, 1, sizeof text - 1, pipe) > 0);
+	assert_int_equal(WEXITSTATUS(pclose(pipe)), 1);
+	assert_non_null(strstr(text, "apt install python3-matplotlib"));
 }
 
 /* ferry-perf writes such a row where a size is below an element for each rank. */
@@ -167,6 +206,8 @@ int main(void)
 	        cmocka_unit_test(the_time_of_a_call_is_drawn_too_and_the_legend_names_ranks_and_machine),
 	        cmocka_unit_test(what_another_run_has_measured_is_drawn_under_its_name),
 	        cmocka_unit_test(settings_that_nccl_does_not_support_are_left_out),
+	        cmocka_unit_test(a_sweep_is_named_once_whatever_it_has_at_each_size),
+	        cmocka_unit_test(a_python_without_matplotlib_is_told_the_name_of_the_package),
 	        cmocka_unit_test(rows_of_no_bytes_are_left_out),
 	        cmocka_unit_test(shares_are_drawn_call_by_call),
 	        cmocka_unit_test(version_is_told_as_by_the_other_commands),
