@@ -74,7 +74,7 @@ static const struct argp command = {
         "Each part has the same number of the writes. The routers have to live, each bit of the other job's results to "
         "be right, and a hostile job has to make all its calls or to end with a message. Exit code 1: not so, and the "
         "lines say which job of which seed to look at.\n\n"
-        "  build-asan/bin/hostility --writes 100000",
+        "  build-asan/tests/bin/hostility --writes 100000",
         NULL, NULL, NULL};
 
 /* ---- routers ---- */

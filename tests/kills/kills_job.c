@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/kills/kills_job.h"
 
-#include <libgen.h>
+#include "tests/commands_folder.h"
+
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,15 +18,13 @@ static int ferryrun_status;
 
 static void start_ferryrun(const struct kills_shared *shared)
 {
-	char self[400] = "", path[512], ranks[16], domains[16], spares[32];
+	char self[400] = "", path[512], commands[400], ranks[16], domains[16], spares[32];
 	snprintf(ranks, sizeof ranks, "%d", shared->options.nranks);
 	snprintf(domains, sizeof domains, "%d", shared->options.domains);
 	snprintf(spares, sizeof spares, "--spare=%u", shared->options.spares);
-	if (readlink("/proc/self/exe", self, sizeof self - 1) < 0)
+	if (readlink("/proc/self/exe", self, sizeof self - 1) < 0 || !commands_folder(commands, sizeof commands))
 		exit(1);
-	char *copy = strdup(self);
-	snprintf(path, sizeof path, "%s/ferryrun", dirname(copy));
-	free(copy);
+	snprintf(path, sizeof path, "%s/ferryrun", commands);
 	fflush(NULL);
 	ferryrun = fork();
 	if (ferryrun)

@@ -36,10 +36,10 @@ struct outcome {
 
 static pid_t start_run(const char *options, const char *arguments)
 {
-	char command[512];
+	char command[1024];
 	snprintf(command, sizeof command,
-	         "exec $B/ferryrun %s --fork --timeout 120 -- $B/takeover_rank %s >$FERRY_SOCKET_DIR/out 2>&1", options,
-	         arguments);
+	         "exec $B/ferryrun %s --fork --timeout 120 -- " TAKEOVER_RANK " %s >$FERRY_SOCKET_DIR/out 2>&1",
+	         options, arguments);
 	return start(command);
 }
 
@@ -295,7 +295,7 @@ static pid_t start_ranks(const char *variables, const char *arguments)
 	snprintf(command, sizeof command,
 	         "exec >$FERRY_SOCKET_DIR/out 2>&1; export FERRY_SIZE=2 FERRY_DOMAINS=1 "
 	         "FERRY_ROUTER_EXE=$B/ferry-router %s; "
-	         "FERRY_RANK=1 $B/takeover_rank %s & FERRY_RANK=0 $B/takeover_rank %s; "
+	         "FERRY_RANK=1 " TAKEOVER_RANK " %s & FERRY_RANK=0 " TAKEOVER_RANK " %s; "
 	         "first=$?; wait $! && exit $first",
 	         variables, arguments, arguments);
 	return start(command);

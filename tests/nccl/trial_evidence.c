@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/nccl/trial_evidence.h"
 
+#include "tests/commands_folder.h"
+
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -70,8 +72,7 @@ static bool is_router_of(const char *folder, const char *process)
 
 void trial_evidence(const char *folder, const pid_t *workers, int n)
 {
-	char self[400], command[1200];
-	ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+	char commands[400] = "", command[1200];
 	for (int i = 0; i < n; i++)
 		if (workers[i])
 			print_process("ranks", workers[i]);
@@ -82,12 +83,11 @@ void trial_evidence(const char *folder, const pid_t *workers, int n)
 			print_process("router", (pid_t)atoi(entry->d_name));
 	if (processes)
 		closedir(processes);
-	self[length > 0 ? length : 0] = 0;
-	if (strrchr(self, '/'))
-		*strrchr(self, '/') = 0;
+	commands_folder(commands, sizeof commands);
 	snprintf(command, sizeof command,
 	         "export FERRY_SOCKET_DIR=%s; unset LD_PRELOAD; timeout 20 %s/ferry-stat --routers; "
-	         "timeout 20 %s/ferry-stat --json", folder, self, self);
+	         "timeout 20 %s/ferry-stat --json", folder, commands,
+	         commands);
 	printf("---- what routers say ----\n");
 	fflush(stdout);
 	if (system(command))

@@ -11,6 +11,7 @@
  * It begins anew under the preload beside it, with shares that are pinned, unless the environment says otherwise. Ranks
  * start routers by themselves. Programs use a communicator in turns: NCCL takes long to make one.
  */
+#include "tests/commands_folder.h"
 #include "tests/nccl/trial_evidence.h"
 #include "tests/nccl/trial_routers.h"
 #include "tests/nccl/trial_shared.h"
@@ -247,18 +248,16 @@ static void parse(int argc, char **argv)
 /* A library is preloaded only into a program that is started with it. */
 static void begin_under_ferry(char **argv)
 {
-	char self[400], path[500], list[1200];
+	char commands[400], path[500], list[1200];
 	const char *before = getenv("LD_PRELOAD");
 	setenv("FERRY_SPLIT_WAIT", "5", 0);
 	setenv("FERRY_SPLIT_FLOOR", "4K", 0);
 	setenv("FERRY_SHARES", "nccl:0.5,host:0.5", 0);
 	if (trial_options.alone || (before && strstr(before, "libferry-nccl")))
 		return;
-	ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-	self[length > 0 ? length : 0] = 0;
-	if (strrchr(self, '/'))
-		*strrchr(self, '/') = 0;
-	snprintf(path, sizeof path, "%s/../lib/libferry-nccl.so", self);
+	if (!commands_folder(commands, sizeof commands))
+		exit(1);
+	snprintf(path, sizeof path, "%s/../lib/libferry-nccl.so", commands);
 	if (access(path, R_OK)) {
 		fprintf(stderr, "nccl_trials: no %s: LD_PRELOAD names another, or --alone goes without\n", path);
 		exit(1);

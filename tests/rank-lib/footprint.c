@@ -4,12 +4,12 @@
  * little memory. The routers are processes.
  */
 #include "tests/api_ranks.h"
+#include "tests/commands_folder.h"
 #include "tests/status_line.h"
 
 
 #include <errno.h>
 #include <fcntl.h>
-#include <libgen.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -211,12 +211,12 @@ static int run_in_container(const char *command, char *text, size_t bytes)
 	fflush(NULL);
 	pid_t child = fork();
 	if (!child) {
-		char self[256] = "";
+		char commands[256];
 		dup2(out[1], 1);
 		dup2(out[1], 2);
 		close(out[0]);
 		close(out[1]);
-		if (readlink("/proc/self/exe", self, sizeof self - 1) < 0 || setenv("B", dirname(self), 1) ||
+		if (!commands_folder(commands, sizeof commands) || setenv("B", commands, 1) ||
 		    !enter_container(group))
 			_exit(77);
 		execl("/bin/sh", "sh", "-c", command, (char *)NULL);
