@@ -4,13 +4,30 @@ ferry_test(limits_bound FOLDER bench SOURCES ../bench/limits/bound.c LIBRARIES f
   LABELS launch)
 ferry_test(perf_nccl_sweep FOLDER bench SOURCES ../bench/peers/nccl_sweep.c LABELS launch)
 target_include_directories(perf_nccl_sweep PRIVATE ${PROJECT_SOURCE_DIR}/rank-lib/include ${PROJECT_SOURCE_DIR}/ipc)
-foreach(suite command refusals)
+set(suites command refusals)
+if(FERRY_MPI_WORKS)
+  list(APPEND suites mpi)
+endif()
+foreach(suite ${suites})
   ferry_test(perf_${suite} FOLDER bench LIBRARIES ferry_ipc PkgConfig::CJSON LABELS api TIMEOUT 120)
   target_compile_definitions(perf_${suite} PRIVATE FERRY_PERF="$<TARGET_FILE:ferry-perf>"
     FERRYRUN="$<TARGET_FILE:ferryrun>" FERRY_FIGURE3="${CMAKE_CURRENT_SOURCE_DIR}/corpus/program/figure3"
     $<$<BOOL:${FERRY_MPI_WORKS}>:FERRY_HAS_MPI>)
   add_dependencies(perf_${suite} ferry-perf ferryrun ferry-router)
 endforeach()
+# In which order ferry-perf calls MPI and Ferry; and, by hand or in a soak, whether it measures what MPI takes.
+if(FERRY_MPI_WORKS)
+  add_executable(plain_mpi bench/plain_mpi.c)
+  target_link_libraries(plain_mpi PRIVATE ferry_flags MPI::MPI_C)
+  if(NOT FERRY_SANITIZE) # whose own would have to be preloaded first
+    add_library(mpi_order MODULE bench/mpi_order.c)
+    target_include_directories(mpi_order PRIVATE ${PROJECT_SOURCE_DIR}/ipc ${MPI_C_INCLUDE_DIRS})
+    target_link_libraries(mpi_order PRIVATE ferry_flags ${CMAKE_DL_LIBS})
+    set_target_properties(mpi_order PROPERTIES C_VISIBILITY_PRESET default)
+    target_compile_definitions(perf_mpi PRIVATE MPI_ORDER="$<TARGET_FILE:mpi_order>")
+    add_dependencies(perf_mpi mpi_order)
+  endif()
+endif()
 ferry_test(plot_command FOLDER bench LABELS api)
 target_compile_definitions(plot_command PRIVATE FERRY_PLOT="${PROJECT_SOURCE_DIR}/bench/perf/ferry-plot"
   FERRY_VERSION="${PROJECT_VERSION}")
@@ -39,5 +56,9 @@ add_dependencies(perf_nccl_child ferry-perf-nccl fake_nccl)
 add_test(NAME perf_compares_with_nccl_on_its_own_buffers
   COMMAND ferryrun -n 1 --fork -- $<TARGET_FILE:ferry-perf> alltoall -b 1K -e 1K --vs nccl --device cuda
     -c 0 -n 2 -w 1 --nccl-sweep none)
-set_tests_properties(perf_compares_with_nccl_on_its_own_buffers PROPERTIES TIMEOUT 60 LABELS api
+add_test(NAME lines_of_a_comparison_with_nccl_fit_100_columns COMMAND sh -c "'$<TARGET_FILE:ferryrun>' -n 1 --fork -- \
+'$<TARGET_FILE:ferry-perf>' alltoall -b 1K -e 1M -f 32 --vs nccl --device cuda -c 0 -n 1 -w 1 --nccl-sweep none | \
+awk 'length > 100 { print; wide = 1 } $2 == \"out\" { rows++ } END { exit wide || rows != 3 }'")
+set_tests_properties(perf_compares_with_nccl_on_its_own_buffers lines_of_a_comparison_with_nccl_fit_100_columns
+  PROPERTIES TIMEOUT 60 LABELS api
   ENVIRONMENT "FERRY_CUDA_LIBRARY=$<TARGET_FILE:cuda-fake>;FERRY_NCCL_LIBRARY=$<TARGET_FILE:fake_nccl>")

@@ -24,7 +24,7 @@ enum peer_result {
 struct peer_sampling {
 	uint32_t lead;     /* calls that are not timed, waited for */
 	uint32_t pause_us; /* then all sides' callers compute for so long, and make no call */
-	uint32_t calls;    /* timed, put into the stream back to back and waited for once */
+	uint32_t calls;    /* timed, one after another; on GPUs put into the stream and waited for once */
 	uint32_t rounds;   /* so many samples */
 };
 

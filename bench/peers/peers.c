@@ -49,10 +49,14 @@ enum peer_result peers_run(struct peers *peers, struct bench_rank *rank, unsigne
 {
 	if (peers->nccl)
 		return nccl_run(rank, &peers->settings[setting], call, first, how, us);
+	/* As a plain program of MPI: calls one after another, and none of Ferry's between them. */
+	for (uint32_t i = 0; i < how->lead; i++)
+		peers->mpi->run(call);
 	sample_pause(how->pause_us);
 	double before = sample_now_us();
-	peers->mpi->run(call);
-	*us = sample_now_us() - before;
+	for (uint32_t i = 0; i < how->calls; i++)
+		peers->mpi->run(call);
+	*us = (sample_now_us() - before) / how->calls;
 	return PEER_DONE;
 }
 

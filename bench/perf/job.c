@@ -15,6 +15,14 @@
 #define ROOM_WORTH_TELLING ((size_t)256 << 20) /* its pages take seconds */
 #define MOST_ROWS          128
 
+/* The largest size is measured even where the steps do not hit it. 0: there is no next one. */
+static uint64_t next_size(const struct perf_options *options, uint64_t bytes)
+{
+	if (bytes == options->most)
+		return 0;
+	return bytes > options->most / options->factor ? options->most : bytes * options->factor;
+}
+
 static bool measure_all(struct perf_run *run)
 {
 	const struct perf_options *parsed = run->options;
@@ -24,7 +32,7 @@ static bool measure_all(struct perf_run *run)
 	bool in_place = ferry_trial_can_be_in_place(parsed->collective), first = run->rank.rank == 0;
 	double busbw = 0;
 	perf_print_head(run);
-	for (uint64_t bytes = parsed->least; bytes <= parsed->most && count + 2 <= MOST_ROWS; bytes *= parsed->factor) {
+	for (uint64_t bytes = parsed->least; bytes && count + 2 <= MOST_ROWS; bytes = next_size(parsed, bytes)) {
 		struct perf_row *row = &rows[count];
 		if (!perf_measure(run, bytes, false, row) || (in_place && !perf_measure(run, bytes, true, row + 1)))
 			return false;

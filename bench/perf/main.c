@@ -20,14 +20,22 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <sched.h>
 #include <stdlib.h>
 
+#define DEFAULT_RANKS 4
+
+/* A rank per GPU; on the host no more ranks than CPUs, which take turns else, but two that have something to do. */
 static int default_ranks(void)
 {
 	struct gpu_facts gpus = {0};
+	cpu_set_t cpus;
 	if (!strcmp(bench_buffers_kind(), "cuda"))
 		gpu_describe(&gpus);
-	return gpus.count > 0 && gpus.count <= FERRY_MAX_RANKS ? gpus.count : 4;
+	if (gpus.count > 0 && gpus.count <= FERRY_MAX_RANKS)
+		return gpus.count;
+	int count = sched_getaffinity(0, sizeof cpus, &cpus) ? DEFAULT_RANKS : CPU_COUNT(&cpus);
+	return count < 2 ? 2 : count < DEFAULT_RANKS ? count : DEFAULT_RANKS;
 }
 
 /* Without a launcher: become ferryrun with the same arguments. Returns only on failure. */

@@ -4,11 +4,11 @@
  * Before each sample the ranks meet in a small AllReduce of Ferry's in host memory, which sleeps while it waits, so
  * that no side is timed beside another's busy waiting. A sample's time is that of its slowest rank.
  *
- * On GPUs a sample is as many calls as take about 4 ms, put into the stream back to back and waited for once; before it
- * go calls that are not timed: the GPU and the caches have just worked for another process, cores that had nothing to
- * do may have slowed, and ranks that a meeting has woken start unevenly. About 20 ms of them, and two at least, as
- * libraries have two sets of buffers that calls take turns with. On the host a sample is one call, as the peer's calls
- * block.
+ * A sample is as many calls, one after another, as take about 4 ms. Before it go calls that are not timed, as ranks
+ * that a meeting has woken start unevenly: a call that must wait for a late rank would be timed as a slow one. On the
+ * host they take about 4 ms too; on GPUs about 20 ms, because the GPU and the caches have just worked for another
+ * process, and two at least, as libraries have two sets of buffers that calls take turns with. On GPUs calls are put
+ * into the stream and waited for once; on the host each is waited for before the next, as MPI's calls block.
  *
  * With --pause a sample is one call after so many milliseconds in which the callers compute: what an application sees
  * whose calls do not follow one another at once.
@@ -27,8 +27,9 @@
 #define MOST_ITERATIONS 1000
 #define MOST_CALLS      1000
 #define SIDE_US         250000.0 /* how long the samples of one side take in a row's half, about */
-#define SAMPLE_US       4000.0   /* on GPUs */
-#define LEAD_US         20000.0
+#define SAMPLE_US       4000.0   /* of the fastest side */
+#define MOST_SAMPLE_US  50000.0  /* of a slow one, where it takes more than one call */
+#define LEAD_US         20000.0  /* on GPUs */
 #define LEAD_CALLS      2
 #define TRIAL_ROUNDS    3        /* after so many rounds, settings a third slower than the best are left out */
 
@@ -132,36 +133,44 @@ static uint32_t between(double value, double least, double most)
 	return (uint32_t)(value < least ? least : value > most ? most : ceil(value));
 }
 
+/* The slowest side's time; settings of NCCL that are much slower than Ferry are left out soon, and do not count. */
+static double slowest_of(const struct perf_run *run, const double *us)
+{
+	double slowest = 1;
+	for (unsigned side = 0; side < 1 + run->peers.count; side++) {
+		bool stays = side == 0 || !run->peers.nccl || us[side] <= 2 * us[0];
+		slowest = stays && us[side] > slowest ? us[side] : slowest;
+	}
+	return slowest;
+}
+
+static uint32_t calls_of_sample(const struct perf_run *run, const double *us)
+{
+	double calls = SAMPLE_US / fastest_of(us, 1 + run->peers.count), most = MOST_SAMPLE_US / slowest_of(run, us);
+	return between(calls < most ? calls : most, 1, MOST_CALLS);
+}
+
 /* Enough samples for a good median, few enough for a row to take about half a second; how many calls make one. */
 static bool choose_sampling(struct perf_run *run, const struct ferry_trial_call *work, struct peer_sampling *chosen)
 {
-	double us[1 + PEERS_MOST_SETTINGS], slowest = 1;
-	unsigned sides = 1 + run->peers.count;
+	double us[1 + PEERS_MOST_SETTINGS];
 	bool gpu = run->rank.buffers.cuda;
 	*chosen = (struct peer_sampling){.calls = 1, .pause_us = run->options->pause_us};
 	for (uint32_t i = 0; i < run->options->warmups; i++)
 		if (!warm_up(run, work, chosen, us))
 			return false;
-	if (gpu) {
-		/* Single calls are longer than calls back to back: guess by the former, then measure the latter. */
-		chosen->calls = between(SAMPLE_US / fastest_of(us, sides), 1, MOST_CALLS);
-		if (chosen->calls > 1) {
-			if (!warm_up(run, work, chosen, us))
-				return false;
-			chosen->calls = between(SAMPLE_US / fastest_of(us, sides), 1, MOST_CALLS);
-		}
-		chosen->lead = between(LEAD_US / fastest_of(us, sides), LEAD_CALLS, MOST_CALLS);
-		if (chosen->pause_us)
-			chosen->calls = 1;
+	/* Single calls are longer than calls one after another: guess by the former, then measure the latter. */
+	if (!chosen->pause_us && (chosen->calls = calls_of_sample(run, us)) > 1) {
+		if (!warm_up(run, work, chosen, us))
+			return false;
+		chosen->calls = calls_of_sample(run, us);
 	}
-	for (unsigned side = 0; side < sides; side++) {
-		/* About: slow settings are left out soon. */
-		bool stays = side == 0 || !run->peers.nccl || us[side] <= 2 * us[0];
-		slowest = stays && us[side] > slowest ? us[side] : slowest;
-	}
+	chosen->lead = gpu ? between(LEAD_US / fastest_of(us, 1 + run->peers.count), LEAD_CALLS, MOST_CALLS)
+	                   : chosen->calls;
 	chosen->rounds = run->options->iterations;
 	if (!chosen->rounds)
-		chosen->rounds = between(floor(SIDE_US / (slowest * chosen->calls)), gpu ? 20 : 7, gpu ? 50 : 200);
+		chosen->rounds = between(floor(SIDE_US / (slowest_of(run, us) * chosen->calls)), gpu ? 20 : 7,
+		                         gpu ? 50 : 200);
 	return true;
 }
 

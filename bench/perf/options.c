@@ -15,7 +15,7 @@ enum option_key {
 
 static const struct argp_option options[] = {
         {NULL, 'b', "BYTES", 0, "Smallest size (default 1K)", 0},
-        {NULL, 'e', "BYTES", 0, "Largest size (default 64M)", 0},
+        {NULL, 'e', "BYTES", 0, "Largest size, measured too where the steps do not hit it (default 64M)", 0},
         {NULL, 'f', "FACTOR", 0, "From one size to the next, 2 to 1024 (default 4)", 0},
         {NULL, 'd', "TYPE", 0, OPTION_TYPES " (default f32)", 0},
         {NULL, 'o', "OP", 0, "sum prod min max avg premulsum (default sum)", 0},
@@ -38,7 +38,8 @@ static const struct argp_option options[] = {
         {"cpu", KEY_CPU, NULL, 0, "Print the cores used", 0},
         {"json", KEY_JSON, "FILE", 0,
          "Write the machine's facts and the rows as JSON (-: to standard output, the table to standard error)", 0},
-        {"ranks", KEY_RANKS, "N", 0, "Ranks to start where no launcher has (default: one per GPU, or 4)", 0},
+        {"ranks", KEY_RANKS, "N", 0,
+         "Ranks to start where no launcher has (default: one per GPU, else one per CPU, 2 to 4)", 0},
         {"domains", KEY_DOMAINS, "D", 0, "Domains to split the machine into where no launcher has", 0},
         {0}};
 

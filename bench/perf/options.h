@@ -24,7 +24,7 @@ struct perf_options {
 	const char *peer;    /* "mpi", "nccl" or NULL */
 	bool sweep;          /* NCCL's settings, as HyLink swept them; else its defaults alone */
 	bool sweep_given;    /* the user said which */
-	int ranks, domains;  /* without a launcher; 0: one per GPU or 4; ferryrun's default */
+	int ranks, domains;  /* without a launcher; 0: one per GPU or per CPU; ferryrun's default */
 	const char *command; /* the command line, for the record */
 };
 

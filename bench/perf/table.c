@@ -7,12 +7,19 @@
 #include <stdio.h>
 #include <unistd.h>
 
-/* Columns of one half of a row: in or out of place. */
+/*
+ * Alone, Ferry has nccl-tests' columns: the halves of a row, out of place and in place, side by side. Beside another
+ * library each half has a line, which names the place, so that a line fits 100 columns; type and operation, which all
+ * rows share, are in the head then.
+ */
 #define HALF_WIDTH  36
-#define PEER_WIDTH  17
-#define NCCL_WIDTH  42
 #define LIMIT_WIDTH 6
 #define CPU_WIDTH   19
+
+static bool side_by_side(const struct perf_run *run)
+{
+	return !run->peers.name;
+}
 
 static bool progress_shown;
 static double progress_at;
@@ -48,12 +55,6 @@ static bool has_limit(const struct perf_run *run)
 	return run->rank.buffers.cuda && bound_algbw(options->collective, run->rank.nranks, options->most) > 0;
 }
 
-static int half_width(const struct perf_run *run)
-{
-	return HALF_WIDTH + (run->peers.mpi ? PEER_WIDTH : 0) + (run->peers.nccl ? NCCL_WIDTH : 0) +
-	       (has_limit(run) ? LIMIT_WIDTH : 0) + (run->options->cpu ? CPU_WIDTH : 0);
-}
-
 static void print_columns(const struct perf_run *run, bool units)
 {
 	printf("%s", units ? "      (us)  (%) (GB/s) (GB/s)       " : "      time   +-  algbw  busbw #wrong");
@@ -75,38 +76,62 @@ static void print_legend(const struct perf_run *run)
 	if (run->options->pause_us)
 		printf("# a sample is one call, after %u ms in which the callers compute\n",
 		       run->options->pause_us / 1000);
-	else if (run->rank.buffers.cuda)
-		printf("# on GPUs; a sample is as many calls back to back as take about 4 ms, waited for once, after "
-		       "20 ms of calls that are not timed\n");
+	else
+		printf("# a sample is as many calls one after another as take about 4 ms, after others that are not "
+		       "timed\n");
 	if (peers->mpi)
-		printf("# against mpi: the same work on the same buffers, interleaved call by call; ratio = its time / "
-		       "Ferry's\n");
+		printf("# mpi: the same work on the same buffers, in turns with Ferry; ratio = its time / Ferry's\n");
 	if (peers->nccl)
-		printf("# against NCCL %d.%d.%d, the best of %u settings: the same work on the same buffers, "
-		       "interleaved sample by sample; ratio = its time / Ferry's\n",
-		       version / 10000, version / 100 % 100, version % 100, peers->count);
+		printf("# NCCL %d.%d.%d, the best of %u setting%s: the same work on the same buffers, in turns with "
+		       "Ferry;\n# ratio = its time / Ferry's\n",
+		       version / 10000, version / 100 % 100, version % 100, peers->count,
+		       peers->count == 1 ? "" : "s");
 	if (run->options->cpu)
-		printf("# cores busy during Ferry's samples: all of the ranks and routers; without the ranks' calling "
-		       "threads, which mostly wait; and workers of routers that reduce or copy, not look, while a call "
-		       "is under way\n");
+		printf("# cores busy during Ferry's samples: (all) of ranks and routers; (eng.) without the ranks'\n"
+		       "# calling threads, which mostly wait; work: workers of routers that reduce or copy while a "
+		       "call runs\n");
+}
+
+/* What stands before a half. */
+static void print_lead(const struct perf_run *run, const struct perf_row *row)
+{
+	const struct perf_options *options = run->options;
+	if (side_by_side(run))
+		printf("%13llu %12llu %7s %9s ", (unsigned long long)row->bytes, (unsigned long long)row->count,
+		       ferry_type_name(options->type), perf_op_name(options));
+	else
+		printf("%12llu %3s", (unsigned long long)row->bytes, row->in_place ? "in" : "out");
+}
+
+static void print_lead_names(const struct perf_run *run, bool units)
+{
+	if (side_by_side(run))
+		printf("#%12s %12s %7s %9s ", units ? "(B)" : "size", units ? "(elements)" : "count",
+		       units ? "" : "type", units ? "" : "redop");
+	else
+		printf("#%11s %3s", units ? "(B)" : "size", "");
 }
 
 void perf_print_head(const struct perf_run *run)
 {
-	if (run->rank.rank)
+	const struct perf_options *options = run->options;
+	const struct bench_rank *rank = &run->rank;
+	if (rank->rank)
 		return;
-	printf("# ferry-perf %s: %d ranks, %d domains; times are medians over samples of the slowest rank, +- half the "
-	       "quartile range\n",
-	       ferry_collective_name(run->options->collective), run->rank.nranks, run->rank.ndomains);
+	printf("# ferry-perf %s: %d rank%s, %d domain%s", ferry_collective_name(options->collective), rank->nranks,
+	       rank->nranks == 1 ? "" : "s", rank->ndomains, rank->ndomains == 1 ? "" : "s");
+	if (!side_by_side(run))
+		printf("; %s, %s; out of place and in place", ferry_type_name(options->type), perf_op_name(options));
+	printf("\n# times are medians over samples of the slowest rank, +- half the quartile range\n");
 	print_legend(run);
-	bool in_place = ferry_trial_can_be_in_place(run->options->collective);
-	int half = half_width(run);
-	printf("#%12s %12s %7s %9s %*s%s%*s\n", "", "", "", "", half, "out of place", in_place ? "  " : "",
-	       in_place ? half : 0, in_place ? "in place" : "");
+	bool two_halves = side_by_side(run) && ferry_trial_can_be_in_place(options->collective);
+	int half = HALF_WIDTH + (has_limit(run) ? LIMIT_WIDTH : 0) + (options->cpu ? CPU_WIDTH : 0);
+	if (side_by_side(run))
+		printf("#%12s %12s %7s %9s %*s%s%*s\n", "", "", "", "", half, "out of place", two_halves ? "  " : "",
+		       two_halves ? half : 0, two_halves ? "in place" : "");
 	for (int units = 0; units <= 1; units++) {
-		printf("#%12s %12s %7s %9s ", units ? "(B)" : "size", units ? "(elements)" : "count",
-		       units ? "" : "type", units ? "" : "redop");
-		for (int i = 0; i <= in_place; i++) {
+		print_lead_names(run, units);
+		for (int i = 0; i <= two_halves; i++) {
 			printf("%s", i ? "  " : "");
 			print_columns(run, units);
 		}
@@ -156,15 +181,15 @@ void perf_print_refusals(const struct perf_run *run)
 
 void perf_print_rows(const struct perf_run *run, const struct perf_row *out_of_place, const struct perf_row *in_place)
 {
-	const struct perf_options *options = run->options;
 	if (run->rank.rank)
 		return;
 	clear_progress();
-	printf("%13llu %12llu %7s %9s ", (unsigned long long)out_of_place->bytes,
-	       (unsigned long long)out_of_place->count, ferry_type_name(options->type), perf_op_name(options));
+	print_lead(run, out_of_place);
 	print_half(run, out_of_place);
 	if (in_place) {
-		printf("  ");
+		printf(side_by_side(run) ? "  " : "\n");
+		if (!side_by_side(run))
+			print_lead(run, in_place);
 		print_half(run, in_place);
 	}
 	printf("\n");

@@ -93,13 +93,16 @@ bool perf_work_run(struct perf_run *run, const struct ferry_trial_call *work, ui
 	ferryStream_t stream = buffers->stream;
 	double before = sample_now_us();
 	ferryResult_t error = ferrySuccess, result = ferrySuccess;
-	for (uint32_t i = 0; i < calls && !result; i++)
+	bool waited = true;
+	for (uint32_t i = 0; i < calls && waited; i++) {
 		result = program ? ferryRunProgram(program, send, receive, trial->count, trial->type, run->op, comm,
 		                                   stream)
 		                 : ferry_trial_start(trial, work->rank, send, receive, run->op, comm, stream);
-	if (result)
-		return failed(run, result);
-	bool waited = bench_buffers_wait(buffers);
+		if (result)
+			return failed(run, result);
+		if (!buffers->cuda || i + 1 == calls)
+			waited = bench_buffers_wait(buffers);
+	}
 	*us = (sample_now_us() - before) / calls;
 	/* A CUDA stream knows nothing of a call that failed in it: the communicator does. */
 	if ((result = ferryCommGetAsyncError(comm, &error)) || (result = error))

@@ -24,7 +24,10 @@ double perf_bus_factor(enum ferry_collective collective, int nranks);
 /** The trial's call at this rank, in its buffers. */
 void perf_work_describe(const struct perf_run *run, uint64_t bytes, bool in_place, struct ferry_trial_call *work);
 
-/** Puts the call into the stream `calls` times and waits for all; *us: microseconds per call. */
+/**
+ * Makes the call `calls` times: on GPUs it puts all into the stream and waits once, on the host it waits for each, as
+ * calls of MPI block. *us: microseconds per call.
+ */
 bool perf_work_run(struct perf_run *run, const struct ferry_trial_call *work, uint32_t calls, double *us);
 
 /** Calls once with checked inputs; *wrong: elements over all ranks. Leaves the buffers with data fit for timed calls.

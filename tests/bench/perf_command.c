@@ -9,7 +9,7 @@
 #include "ipc/attach.h"
 #include "ipc/counters.h"
 #include "ipc/endpoint.h"
-#include "tests/bench/perf_run.h"
+#include "tests/bench/perf_rows.h"
 
 #include <cjson/cJSON.h>
 #include <fcntl.h>
@@ -25,57 +25,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-static char json_file[64];
-
-/* What is in the file now, which is JSON; NULL if there is no file. */
-static cJSON *read_json(void)
-{
-	static char text[1 << 18];
-	FILE *file = fopen(json_file, "r");
-	if (!file)
-		return NULL;
-	text[fread(text, 1, sizeof text - 1, file)] = '\0';
-	fclose(file);
-	cJSON *whole = cJSON_Parse(text);
-	if (!whole)
-		fail_msg("no JSON: \"%s\"", text);
-	return whole;
-}
-
-/* Runs with --json and returns the rows. */
-static cJSON *rows_of(const char *arguments)
-{
-	static char output[65536];
-	char all[512];
-	snprintf(all, sizeof all, "%s --json %s", arguments, json_file);
-	int code = run(all, output, sizeof output);
-	if (code)
-		fail_msg("ferry-perf %s ended with %d:\n%s", all, code, output);
-	cJSON *whole = read_json(), *about = cJSON_GetObjectItemCaseSensitive(whole, "about");
-	assert_true(cJSON_IsObject(about) && cJSON_IsString(cJSON_GetObjectItemCaseSensitive(about, "date")));
-	assert_true(cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(about, "complete")));
-	cJSON *rows = cJSON_DetachItemFromObjectCaseSensitive(whole, "rows");
-	assert_true(cJSON_IsArray(rows));
-	cJSON_Delete(whole);
-	return rows;
-}
-
-static double number(const cJSON *row, const char *name)
-{
-	const cJSON *item = cJSON_GetObjectItemCaseSensitive(row, name);
-	if (!cJSON_IsNumber(item))
-		fail_msg("a row has no number \"%s\"", name);
-	return item->valuedouble;
-}
-
-static const char *string(const cJSON *row, const char *name)
-{
-	const cJSON *item = cJSON_GetObjectItemCaseSensitive(row, name);
-	if (!cJSON_IsString(item))
-		fail_msg("a row has no text \"%s\"", name);
-	return item->valuestring;
-}
 
 static void every_collective_gives_right_rows_with_all_fields(void **state)
 {
@@ -296,7 +245,7 @@ static void a_run_that_is_broken_off_leaves_the_rows_that_it_has_finished(void *
 		if (!child) {
 			if (!freopen("/dev/null", "w", stdout) || !freopen("/dev/null", "w", stderr))
 				_exit(126);
-			execl(FERRY_PERF, "ferry-perf", "allreduce", "-b", "1K", "-f", "2", "-n", "1000", "--ranks",
+			execl(FERRY_PERF, "ferry-perf", "allreduce", "-b", "1K", "-f", "2", "-n", "20", "--ranks",
 			      "2", "--json", json_file, (char *)NULL);
 			_exit(127);
 		}
@@ -427,37 +376,36 @@ static void ranks_that_have_a_cpu_each_are_no_crowd(void **state)
 	assert_null(strstr(output, "they take turns"));
 }
 
-#ifdef FERRY_HAS_MPI
-static void against_mpi_rows_have_peer_and_ratio(void **state)
+static void the_largest_size_is_measured_where_the_steps_do_not_hit_it(void **state)
 {
 	(void)state;
-#if defined(__SANITIZE_ADDRESS__)
-	setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* the leak check crashes on an MPI that was opened at run time */
-#endif
-	cJSON *rows = rows_of("allgather -b 64K -e 64K -n 3 -w 1 --ranks 2 --vs mpi");
-	assert_int_equal(cJSON_GetArraySize(rows), 2);
-	for (const cJSON *row = rows->child; row; row = row->next) {
-		assert_string_equal(string(row, "peer"), "mpi");
-		assert_true(fabs(number(row, "peer_time_us") / number(row, "time_us") / number(row, "ratio") - 1) <
-		            1e-6);
-		assert_true(number(row, "wrong") == 0);
-	}
+	static const double sizes[] = {1024, 4096, 6144};
+	cJSON *rows = rows_of("sendrecv -b 1K -e 6K -n 1 -w 1 --ranks 2");
+	assert_int_equal(cJSON_GetArraySize(rows), 3);
+	for (int i = 0; i < 3; i++)
+		assert_true(number(cJSON_GetArrayItem(rows, i), "bytes") == sizes[i]);
 	cJSON_Delete(rows);
 }
-#endif
 
-static int name_file(void **state)
+/* Ranks take turns otherwise; and one alone has nobody to call with. */
+static void by_itself_it_starts_a_rank_per_cpu_two_at_least_and_four_at_most(void **state)
 {
 	(void)state;
-	setenv("FERRY_DEVICE", "host", 0); /* with a GPU in the machine too, unless the caller wants it measured */
-	snprintf(json_file, sizeof json_file, "/tmp/ferry-perf-test-%d.json", (int)getpid());
-	return 0;
-}
-
-static int remove_file(void **state)
-{
-	(void)state;
-	return unlink(json_file);
+	cpu_set_t all, one;
+	assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+	int cpus = CPU_COUNT(&all);
+	cJSON *rows = rows_of("broadcast -b 1K -e 1K -n 1 -w 1");
+	assert_true(number(rows->child, "ranks") == (cpus < 2 ? 2 : cpus > 4 ? 4 : cpus));
+	cJSON_Delete(rows);
+	CPU_ZERO(&one);
+	for (int cpu = 0; cpu < CPU_SETSIZE && !CPU_COUNT(&one); cpu++)
+		if (CPU_ISSET(cpu, &all))
+			CPU_SET(cpu, &one);
+	assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+	rows = rows_of("broadcast -b 1K -e 1K -n 1 -w 1");
+	assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+	assert_true(number(rows->child, "ranks") == 2);
+	cJSON_Delete(rows);
 }
 
 /* Asked of the routers; one that a rank hosts is not. */
@@ -545,9 +493,8 @@ int main(void)
 	        cmocka_unit_test(what_the_launcher_has_decided_is_not_asked_of_ferry_perf),
 	        cmocka_unit_test(fewer_cpus_than_ranks_and_routers_are_told_of_once),
 	        cmocka_unit_test(ranks_that_have_a_cpu_each_are_no_crowd),
-#ifdef FERRY_HAS_MPI
-	        cmocka_unit_test(against_mpi_rows_have_peer_and_ratio),
-#endif
+	        cmocka_unit_test(the_largest_size_is_measured_where_the_steps_do_not_hit_it),
+	        cmocka_unit_test(by_itself_it_starts_a_rank_per_cpu_two_at_least_and_four_at_most),
 	};
 	return cmocka_run_group_tests(tests, name_file, remove_file);
 }
