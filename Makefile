@@ -13,6 +13,7 @@ FUZZ_SECONDS ?= 60
 RUN = build/bin/ferryrun -n 4 --domains 2 --
 
 MAKEFLAGS += --no-print-directory
+export JOBS
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo check soak gpu gpu-report bundle install deb asan tsan debug fuzz models docs clean
 
@@ -24,12 +25,12 @@ setup: ## install the packages that are missing (apt; elsewhere it names them an
 	@scripts/setup
 
 build: setup ## configure and build into build/, commands in build/bin
-	@cmake --preset default --log-level=NOTICE
-	@cmake --build --preset default -j $(JOBS)
+	@scripts/build default
 
-demo: build ## two routers and four ranks train a digit classifier, then a small benchmark table
+demo: setup ## two routers and four ranks train a digit classifier, then a small benchmark table
+	@scripts/build default commands ferry-digits
 	$(RUN) build/bin/ferry-digits
-	$(RUN) build/bin/ferry-perf allreduce -b 1K -e 4M -f 16
+	build/bin/ferry-perf allreduce -b 1K -e 4M -f 16
 
 check: build ## build and run every test
 	ctest --preset default -j $(TEST_JOBS)
@@ -47,23 +48,19 @@ soak: build ## kills of routers and ranks by the thousand, scribbling ranks, job
 	ctest --preset soak -j $(JOBS)
 
 debug: setup ## build without optimization into build-debug/
-	@cmake --preset debug --log-level=NOTICE
-	@cmake --build --preset debug -j $(JOBS)
+	@scripts/build debug
 
 asan: setup ## every suite once under AddressSanitizer and UndefinedBehaviorSanitizer, in build-asan/
-	@cmake --preset asan --log-level=NOTICE
-	@cmake --build --preset asan -j $(JOBS)
+	@scripts/build asan
 	ctest --preset asan -j $(SANITIZER_JOBS)
 
 tsan: setup ## the tests of ipc, engine and lanes under ThreadSanitizer, in build-tsan/
-	@cmake --preset tsan --log-level=NOTICE
-	@cmake --build --preset tsan -j $(JOBS)
+	@scripts/build tsan
 	start=$$(scripts/tsan-prefix) && $$start ctest --preset tsan -j $(SANITIZER_JOBS)
 
 fuzz: ## libFuzzer over programs, plans, messages, submissions and names, FUZZ_SECONDS (60) each, in build-fuzz/
 	@scripts/setup fuzz
-	@cmake --preset fuzz --log-level=NOTICE
-	@cmake --build --preset fuzz -j $(JOBS) --target fuzzers
+	@scripts/build fuzz fuzzers
 	@scripts/fuzz build-fuzz $(FUZZ_SECONDS)
 
 models: ## check the models of the protocols in shared memory with spin
@@ -76,14 +73,12 @@ docs: ## man pages (section 3) and HTML of the API from ferry.h, in build-docs/
 
 install: ## library and commands alone, to PREFIX (/usr/local; of an ordinary user ~/.local), under DESTDIR if given
 	@scripts/setup install
-	@cmake --preset install --log-level=NOTICE
-	@cmake --build --preset install -j $(JOBS)
+	@scripts/build install
 	@DESTDIR="$(DESTDIR)" cmake --install build-install --prefix "$(PREFIX)"
 
 deb: ## Debian packages libferry0, libferry-dev and ferry-tools, in build-deb/
 	@scripts/setup deb
-	@cmake --preset deb --log-level=NOTICE
-	@cmake --build --preset deb -j $(JOBS)
+	@scripts/build deb
 	@if command -v doxygen >/dev/null; then scripts/api-reference build-docs; \
 	else echo "no doxygen, so libferry-dev has no man pages of the API (make docs)"; fi
 	@cd build-deb && cpack
