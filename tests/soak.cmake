@@ -19,6 +19,14 @@ foreach(suite ${suites})
   endif()
 endforeach()
 
+if(TARGET plain_mpi AND NOT FERRY_SANITIZE)
+  soak_test(mpi_is_measured_as_by_a_plain_program ${CMAKE_CURRENT_SOURCE_DIR}/bench/plain_mpi.bash
+    ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} $<TARGET_FILE:plain_mpi> ${MPIEXEC_EXECUTABLE})
+  set_tests_properties(mpi_is_measured_as_by_a_plain_program PROPERTIES RUN_SERIAL ON)
+endif()
+soak_test(packages_are_what_debian_expects ${CMAKE_CURRENT_SOURCE_DIR}/packages.bash ${PROJECT_SOURCE_DIR}
+  ${CMAKE_CURRENT_BINARY_DIR}/packages)
+set_tests_properties(packages_are_what_debian_expects PROPERTIES SKIP_RETURN_CODE 77)
 soak_test(soak_for_minutes soak --minutes 10 --domains 2)
 foreach(domains 1 2)
   soak_test(hostility_${domains}_often hostility --writes 100000 --parts al --domains ${domains})
