@@ -27,10 +27,9 @@ install(FILES LICENSE README.md CONTRIBUTING.md CHANGELOG.md DESTINATION ${CMAKE
 install(FILES orchestrator/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/orchestrator)
 install(FILES rank-lib/include/ferry.h DESTINATION ${CMAKE_INSTALL_DOCDIR}/rank-lib/include)
 install(DIRECTORY bench/examples/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/bench/examples COMPONENT development
-  FILES_MATCHING PATTERN "*.c" PATTERN "*.ferry")
+  FILES_MATCHING PATTERN "*.c" PATTERN "*.ferry" PATTERN "*.py")
 install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs
-  FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN "*.png" PATTERN "*.json" PATTERN "*.ferry" PATTERN "*.pml"
-  PATTERN "*.[17]")
+  FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN "*.png" PATTERN "*.json" PATTERN "*.ferry" PATTERN "*.[17]")
 # bash-completion loads a file by the command's name.
 foreach(command ferryrun ferry-router ferry-stat ferryprog ferry-perf ferry-plot)
   install(FILES launch/completion.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions

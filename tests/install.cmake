@@ -132,6 +132,13 @@ unset(ENV{FERRY_ROUTER})
 run(${prefix}/${BINDIR}/ferryrun -n 2 --fork -- ${WORK}/allreduce)
 expect("${output}" "^we are 2\nwe are 2\n$" "ferryrun -n 2 --fork -- allreduce")
 
+find_program(PYTHON python3)
+if(PYTHON AND NOT SANITIZE) # whose own would have to be preloaded
+  run(${CMAKE_COMMAND} -E env LD_LIBRARY_PATH=${prefix}/${LIBDIR} ${prefix}/${BINDIR}/ferryrun -n 2 --fork -- ${PYTHON}
+    ${examples}/allreduce.py)
+  expect("${output}" "^we are 2\nwe are 2\n$" "ferryrun -n 2 --fork -- python3 allreduce.py")
+endif()
+
 # And the library with NCCL's names, which has its two ways in.
 if(NOT SANITIZE)
   run(${prefix}/${BINDIR}/ferryrun --nccl -- sh -c "echo $VLLM_NCCL_SO_PATH && echo $LD_PRELOAD")
