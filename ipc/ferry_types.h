@@ -58,7 +58,10 @@ typedef enum {
 
 /**
  * Reductions. ferryRedOpCreatePreMulSum() returns values from ferryNumOps up; they belong to one communicator.
- * ferryAvg divides the sum by the number of ranks (integers: truncated towards zero). Min and max propagate NaN.
+ * Special values are treated as by NCCL. ferryAvg multiplies each float by 1 / n, rounded to the type, before it adds,
+ * so that no sum overflows; sums of integers, which wrap, are divided by n, truncated towards zero. Min and max of a
+ * number and a NaN are the number, and -0 is less than +0. Products with a factor of ferryRedOpCreatePreMulSum() are
+ * rounded to the type. 8-bit floats saturate.
  */
 typedef enum {
 	ferrySum = 0,

@@ -110,7 +110,7 @@ static inline bool ferry_opcode_has_window(uint8_t opcode)
 #define FERRY_PLAN_PUTS 8u     /* has PUTs: no rank puts before all ranks are known to make this call */
 
 /* ferry_instr.flags */
-#define FERRY_INSTR_FINAL 1u   /* REDUCE whose result holds every rank's contribution: ferryAvg divides here */
+#define FERRY_INSTR_FINAL 1u   /* REDUCE of all ranks' contributions: an average of integers divides here */
 #define FERRY_INSTR_FORWARDS 2u /* PUT that reads its rank's receive buffer: what has come there */
 
 struct ferry_plan {

@@ -233,6 +233,11 @@ static double rounded(bool wide, double value)
 	return wide ? value : (double)(float)value;
 }
 
+static double fused(bool wide, double x, double factor, double total)
+{
+	return wide ? fma(x, factor, total) : (double)fmaf((float)x, (float)factor, (float)total);
+}
+
 static void reduce_floats(struct ferry_trial *trial, size_t index, union ferry_trial_answer *answer)
 {
 	long double value = 0, magnitude = 0;
@@ -240,12 +245,15 @@ static void reduce_floats(struct ferry_trial *trial, size_t index, union ferry_t
 	bool wide = trial->type == ferryFloat64, picks = trial->op == ferryMin || trial->op == ferryMax;
 	double u = ferry_element_roundoff(trial->type), a = wide ? u : ferry_element_roundoff(ferryFloat32);
 	int n = trial->nranks, roundings = trial->ndomains > 1 ? (int)trial->ndomains + 1 : 1;
+	bool averages = trial->op == ferryAvg, scales = averages || trial->op >= ferryNumOps;
 	for (int rank = 0; rank < n; rank++) {
 		double x = ferry_element_float(trial->type, trial->inputs[rank], index);
 		uint64_t scalar = ferry_trial_scalar(trial, rank);
-		double factor = trial->op >= ferryNumOps ? ferry_element_float(trial->type, &scalar, 0) : 1;
-		double scaled = rounded(wide, x * factor);
-		long double term = (long double)x * factor;
+		double exact = averages ? 1.0 / n : scales ? ferry_element_float(trial->type, &scalar, 0) : 1;
+		double factor = averages ? ferry_element_round(trial->type, exact) : exact;
+		bool fuses = scales && rank && ferry_type_size(trial->type) > 1;
+		double scaled = scales ? ferry_element_round(trial->type, x * factor) : x;
+		long double term = (long double)x * exact;
 		if (!rank) {
 			value = term;
 			magnitude = fabsl(term);
@@ -260,19 +268,15 @@ static void reduce_floats(struct ferry_trial *trial, size_t index, union ferry_t
 		} else {
 			value += term;
 			magnitude += fabsl(term);
-			ordered = rounded(wide, ordered + scaled);
+			ordered = fuses ? fused(wide, x, factor, ordered) : rounded(wide, ordered + scaled);
 		}
-	}
-	if (trial->op == ferryAvg) {
-		value /= n;
-		magnitude /= n;
-		ordered = rounded(wide, ordered / n);
 	}
 	answer->real.value = (double)value;
 	answer->real.ordered = ferry_element_round(trial->type, ordered);
 	/* expm1: 1 + u is 1 in double precision where u is double's own roundoff */
-	double relative = picks ? 0 : expm1(roundings * log1p(u) + (n + 1) * log1p(a));
-	answer->real.bound = relative * (double)magnitude + (picks ? 0 : roundings * ferry_element_tiny(trial->type));
+	double relative = picks ? 0 : expm1((roundings + averages + scales) * log1p(u) + (n + 1) * log1p(a));
+	int underflows = picks ? 0 : roundings + (scales ? n : 0);
+	answer->real.bound = relative * (double)magnitude + underflows * ferry_element_tiny(trial->type);
 }
 
 bool ferry_trial_open(struct ferry_trial *trial)

@@ -113,14 +113,15 @@ static int64_t run_part(struct ferry_job *job, const struct ferry_job_plan *entr
 	const struct ferry_source *sources = ferry_plan_sources(plan) + instr->first_source;
 	const void *inputs[FERRY_MAX_RANKS + FERRY_MAX_DOMAINS];
 	uint64_t scalars[FERRY_MAX_RANKS + FERRY_MAX_DOMAINS];
-	bool premultiplied = plan->redop == ferryNumOps;
+	uint64_t reciprocal = plan->redop == ferryAvg ? ferry_reduce_reciprocal(plan->type, plan->nranks) : 0;
+	bool premultiplied = plan->redop == ferryNumOps || reciprocal;
 	struct ferry_reduction reduction = {.type = plan->type, .op = plan->redop, .store = store, .divisor = 1};
-	if (plan->redop == ferryAvg && (instr->flags & FERRY_INSTR_FINAL))
+	if (plan->redop == ferryAvg && !reciprocal && (instr->flags & FERRY_INSTR_FINAL))
 		reduction.divisor = plan->nranks;
 	for (uint32_t i = 0; i < instr->nsources; i++) {
 		inputs[i] = work->sources[i] + slot + from;
 		if (premultiplied && sources[i].rank != FERRY_PARTIAL) {
-			scalars[i] = run->scalars[sources[i].rank];
+			scalars[i] = reciprocal ? reciprocal : run->scalars[sources[i].rank];
 			reduction.scaled |= 1ull << i;
 		}
 	}

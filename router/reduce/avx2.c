@@ -18,6 +18,14 @@
 	INLINE vu8 join_halves(vhalf low, vhalf high)                                                                  \
 	{                                                                                                              \
 		return (vu8)_mm256_set_m128i((__m128i)high, (__m128i)low);                                             \
+	}                                                                                                              \
+	INLINE vfloat fused_float(vfloat a, vfloat b, vfloat c)                                                        \
+	{                                                                                                              \
+		return (vfloat)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);                                       \
+	}                                                                                                              \
+	INLINE vdouble fused_double(vdouble a, vdouble b, vdouble c)                                                   \
+	{                                                                                                              \
+		return (vdouble)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);                                   \
 	}
 
 #include "router/reduce/kernels.h"

@@ -18,6 +18,14 @@
 	INLINE vu8 join_halves(vhalf low, vhalf high)                                                                  \
 	{                                                                                                              \
 		return (vu8)_mm512_inserti64x4(_mm512_castsi256_si512((__m256i)low), (__m256i)high, 1);                \
+	}                                                                                                              \
+	INLINE vfloat fused_float(vfloat a, vfloat b, vfloat c)                                                        \
+	{                                                                                                              \
+		return (vfloat)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);                                       \
+	}                                                                                                              \
+	INLINE vdouble fused_double(vdouble a, vdouble b, vdouble c)                                                   \
+	{                                                                                                              \
+		return (vdouble)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);                                   \
 	}
 
 #include "router/reduce/kernels.h"

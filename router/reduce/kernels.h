@@ -5,11 +5,12 @@
  *   VECTOR_BYTES   16, 32 or 64
  *   half_to_float, float_to_half   vectors of float <-> vectors of half's bits, to nearest even
  *   join_halves                     two vectors of half's bits, the first of them first
+ *   fused_float, fused_double       a * b + c, rounded once
  *   stream_store                    a vector past the caches to an aligned address
  * and is compiled with that target's flags. Everything else is GCC's vector extension: element by element, no
- * reassociation, no contraction (-ffp-contract=off), hence the same bits on every target. A NaN result is always the
- * canonical quiet NaN, because which payload survives an addition depends on the order of its operands, which compilers
- * may change.
+ * reassociation, no contraction (-ffp-contract=off) but where it is asked for, hence the same bits on every target. A
+ * NaN result is always the canonical quiet NaN, because which payload survives an addition depends on the order of its
+ * operands, which compilers may change.
  */
 #include "router/reduce/targets.h"
 
@@ -147,6 +148,11 @@ INLINE vfloat widen_f8e5m2(vhalf bits)
 
 /* Half a vector in all, which does not stream: ferry_reduce asks for it of whole ones only. */
 #define DEFINE_FLOAT8(name, mantissa, bias, largest)                                                                   \
+	INLINE vhalf narrow_##name(vfloat value)                                                                       \
+	{                                                                                                              \
+		vu32 code = narrow(value, mantissa, bias, largest, largest, 0x7f, 0x80);                               \
+		return __builtin_convertvector(code, vhalf);                                                           \
+	}                                                                                                              \
 	INLINE void load_##name(const char *from, vfloat *a, vfloat *b)                                                \
 	{                                                                                                              \
 		vhalf pairs;                                                                                           \
@@ -156,9 +162,7 @@ INLINE vfloat widen_f8e5m2(vhalf bits)
 	}                                                                                                              \
 	INLINE void store_##name(char *to, vfloat a, vfloat b, enum ferry_store store)                                 \
 	{                                                                                                              \
-		vu32 pairs = narrow(a, mantissa, bias, largest, largest, 0x7f, 0x80) |                                 \
-		             narrow(b, mantissa, bias, largest, largest, 0x7f, 0x80) << 8;                             \
-		vhalf bytes = __builtin_convertvector(pairs, vhalf);                                                   \
+		vhalf bytes = narrow_##name(a) | narrow_##name(b) << 8;                                                \
 		(void)store;                                                                                           \
 		memcpy(to, &bytes, sizeof bytes);                                                                      \
 	}
@@ -190,8 +194,12 @@ INLINE void demote_whole_lines(const char *written, size_t bytes)
 			return (vector)((arithmetic)a * (arithmetic)b);                                                \
 		vector chosen = op == ferryMax ? SELECT(b > a, b, a, vector, bits)                                     \
 		                               : SELECT(b < a, b, a, vector, bits);                                    \
-		return is_float ? SELECT(b != b, b, chosen, vector, bits)                                              \
-		                : chosen; /* a NaN in a stays: no comparison holds */                                  \
+		if (!is_float)                                                                                         \
+			return chosen;                                                                                 \
+		/* No comparison with a NaN holds: one in b has lost. Equal numbers differ in a zero's sign only. */   \
+		bits equal = op == ferryMax ? (bits)a & (bits)b : (bits)a | (bits)b;                                   \
+		chosen = SELECT(a == b, equal, chosen, vector, bits);                                                  \
+		return SELECT(a != a, b, chosen, vector, bits);                                                        \
 	}
 
 DEFINE_STEP(i8, vi8, vi8, vu8, 0)
@@ -204,6 +212,21 @@ DEFINE_STEP(float, vfloat, vi32, vfloat, 1)
 DEFINE_STEP(double, vdouble, vi64, vdouble, 1)
 
 #define SAME(value) (value)
+/* A value as the narrower type in memory holds it. */
+#define ROUND_F16(value) half_to_float(float_to_half(value))
+#define ROUND_BF16(value)                                                                                              \
+	SELECT((value) != (value), value, (vi32)round_bf16(value) & (int32_t)0xffff0000, vfloat, vi32)
+#define ROUND_F8E4M3(value) widen_f8e4m3(narrow_f8e4m3(value))
+#define ROUND_F8E5M2(value) widen_f8e5m2(narrow_f8e5m2(value))
+
+/*
+ * total + value * factor as NCCL's kernels have it: wider floats in one operation that rounds once, 8-bit ones with the
+ * product rounded to the type.
+ */
+#define FUSED(round, stepper, total, value, factor) fused_##stepper(value, factor, total)
+#define APART(round, stepper, total, value, factor)                                                                    \
+	step_##stepper(total, round(step_##stepper(value, factor, ferryProd)), ferrySum)
+
 #define CANONICAL_FLOAT(value) SELECT((value) != (value), (vi32){} + 0x7fc00000, value, vfloat, vi32)
 #define CANONICAL_DOUBLE(value) SELECT((value) != (value), (vi64){} + 0x7ff8000000000000ll, value, vdouble, vi64)
 
@@ -211,10 +234,11 @@ DEFINE_STEP(double, vdouble, vi64, vdouble, 1)
 
 /*
  * Two vectors of accumulators at a time, in registers, each source read once. step_bytes: that they are in memory.
- * plain: no factors, no divisor. `count` is a constant where the pass is specialized for it, and the pointers then stay
- * in registers: the result may be one of the sources, but not the list of them.
+ * plain: no factors, no divisor; with factors the operation is a sum. round: what the first product is rounded to, the
+ * type in memory. `count` is a constant where the pass is specialized for it, and the pointers then stay in registers:
+ * the result may be one of the sources, but not the list of them.
  */
-#define DEFINE_PASS(name, vector, step_bytes, stepper, scalar, finish)                                                 \
+#define DEFINE_PASS(name, vector, step_bytes, stepper, scalar, round, add, finish)                                     \
 	INLINE void pass_##name(char *to, const char *const *restrict from, const uint32_t count, size_t begin,        \
 	                        size_t end, const int op, const bool plain, enum ferry_store store,                    \
 	                        const scalar *factors, scalar divisor)                                                 \
@@ -224,17 +248,18 @@ DEFINE_STEP(double, vdouble, vi64, vdouble, 1)
 			vector a, b, c, d;                                                                             \
 			load_##name(from[0] + at, &a, &b);                                                             \
 			if (!plain && factors) {                                                                       \
-				a = step_##stepper(a, factors[0] - (vector){}, ferryProd);                             \
-				b = step_##stepper(b, factors[0] - (vector){}, ferryProd);                             \
+				a = round(step_##stepper(a, factors[0] - (vector){}, ferryProd));                      \
+				b = round(step_##stepper(b, factors[0] - (vector){}, ferryProd));                      \
 			}                                                                                              \
 			for (uint32_t i = 1; i < count; i++) {                                                         \
 				load_##name(from[i] + at, &c, &d);                                                     \
 				if (!plain && factors) {                                                               \
-					c = step_##stepper(c, factors[i] - (vector){}, ferryProd);                     \
-					d = step_##stepper(d, factors[i] - (vector){}, ferryProd);                     \
+					a = add(round, stepper, a, c, factors[i] - (vector){});                        \
+					b = add(round, stepper, b, d, factors[i] - (vector){});                        \
+				} else {                                                                               \
+					a = step_##stepper(a, c, op);                                                  \
+					b = step_##stepper(b, d, op);                                                  \
 				}                                                                                      \
-				a = step_##stepper(a, c, op);                                                          \
-				b = step_##stepper(b, d, op);                                                          \
 			}                                                                                              \
 			if (!plain && divisor != 1) {                                                                  \
 				a /= divisor;                                                                          \
@@ -275,18 +300,18 @@ DEFINE_STEP(double, vdouble, vi64, vdouble, 1)
 		}                                                                                                      \
 	}
 
-DEFINE_PASS(i8, vi8, 2 * VECTOR_BYTES, i8, int8_t, SAME)
-DEFINE_PASS(u8, vu8, 2 * VECTOR_BYTES, u8, uint8_t, SAME)
-DEFINE_PASS(i32, vi32, 2 * VECTOR_BYTES, i32, int32_t, SAME)
-DEFINE_PASS(u32, vu32, 2 * VECTOR_BYTES, u32, uint32_t, SAME)
-DEFINE_PASS(i64, vi64, 2 * VECTOR_BYTES, i64, int64_t, SAME)
-DEFINE_PASS(u64, vu64, 2 * VECTOR_BYTES, u64, uint64_t, SAME)
-DEFINE_PASS(f32, vfloat, 2 * VECTOR_BYTES, float, float, CANONICAL_FLOAT)
-DEFINE_PASS(f64, vdouble, 2 * VECTOR_BYTES, double, double, CANONICAL_DOUBLE)
-DEFINE_PASS(f16, vfloat, VECTOR_BYTES, float, float, CANONICAL_FLOAT)
-DEFINE_PASS(bf16, vfloat, VECTOR_BYTES, float, float, CANONICAL_FLOAT)
-DEFINE_PASS(f8e4m3, vfloat, VECTOR_BYTES / 2, float, float, CANONICAL_FLOAT)
-DEFINE_PASS(f8e5m2, vfloat, VECTOR_BYTES / 2, float, float, CANONICAL_FLOAT)
+DEFINE_PASS(i8, vi8, 2 * VECTOR_BYTES, i8, int8_t, SAME, APART, SAME)
+DEFINE_PASS(u8, vu8, 2 * VECTOR_BYTES, u8, uint8_t, SAME, APART, SAME)
+DEFINE_PASS(i32, vi32, 2 * VECTOR_BYTES, i32, int32_t, SAME, APART, SAME)
+DEFINE_PASS(u32, vu32, 2 * VECTOR_BYTES, u32, uint32_t, SAME, APART, SAME)
+DEFINE_PASS(i64, vi64, 2 * VECTOR_BYTES, i64, int64_t, SAME, APART, SAME)
+DEFINE_PASS(u64, vu64, 2 * VECTOR_BYTES, u64, uint64_t, SAME, APART, SAME)
+DEFINE_PASS(f32, vfloat, 2 * VECTOR_BYTES, float, float, SAME, FUSED, CANONICAL_FLOAT)
+DEFINE_PASS(f64, vdouble, 2 * VECTOR_BYTES, double, double, SAME, FUSED, CANONICAL_DOUBLE)
+DEFINE_PASS(f16, vfloat, VECTOR_BYTES, float, float, ROUND_F16, FUSED, CANONICAL_FLOAT)
+DEFINE_PASS(bf16, vfloat, VECTOR_BYTES, float, float, ROUND_BF16, FUSED, CANONICAL_FLOAT)
+DEFINE_PASS(f8e4m3, vfloat, VECTOR_BYTES / 2, float, float, ROUND_F8E4M3, APART, CANONICAL_FLOAT)
+DEFINE_PASS(f8e5m2, vfloat, VECTOR_BYTES / 2, float, float, ROUND_F8E5M2, APART, CANONICAL_FLOAT)
 
 static void copy_streaming(char *to, const char *from, size_t bytes)
 {

@@ -29,6 +29,14 @@ static inline void store_pair(void *to, uint64x2_t vector)
 	INLINE vu8 join_halves(vhalf low, vhalf high)                                                                  \
 	{                                                                                                              \
 		return (vu8)vcombine_u16((uint16x4_t)low, (uint16x4_t)high);                                           \
+	}                                                                                                              \
+	INLINE vfloat fused_float(vfloat a, vfloat b, vfloat c)                                                        \
+	{                                                                                                              \
+		return (vfloat)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);                              \
+	}                                                                                                              \
+	INLINE vdouble fused_double(vdouble a, vdouble b, vdouble c)                                                   \
+	{                                                                                                              \
+		return (vdouble)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b);                             \
 	}
 
 #include "router/reduce/kernels.h"

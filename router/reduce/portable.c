@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels for any CPU: 16-byte vectors, which every 64-bit target has. */
+#include <math.h>
 #include <string.h>
 
 #define FERRY_KERNEL ferry_kernels_portable
@@ -23,6 +24,18 @@
 		vu8 whole;                                                                                             \
 		memcpy(&whole, both, sizeof whole);                                                                    \
 		return whole;                                                                                          \
+	}                                                                                                              \
+	INLINE vfloat fused_float(vfloat a, vfloat b, vfloat c)                                                        \
+	{                                                                                                              \
+		for (size_t i = 0; i < LANES(float); i++)                                                              \
+			c[i] = fmaf(a[i], b[i], c[i]);                                                                 \
+		return c;                                                                                              \
+	}                                                                                                              \
+	INLINE vdouble fused_double(vdouble a, vdouble b, vdouble c)                                                   \
+	{                                                                                                              \
+		for (size_t i = 0; i < LANES(double); i++)                                                             \
+			c[i] = fma(a[i], b[i], c[i]);                                                                  \
+		return c;                                                                                              \
 	}
 
 #include "router/reduce/kernels.h"

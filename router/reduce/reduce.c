@@ -86,7 +86,9 @@ static const struct ferry_reduce_kernels *kernels_of(enum ferry_target target)
 		return &ferry_kernels_portable;
 #if defined(__x86_64__)
 	case FERRY_TARGET_AVX2:
-		return __builtin_cpu_supports("avx2") && cpu_has_f16c() ? &ferry_kernels_avx2 : NULL;
+		return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && cpu_has_f16c()
+		               ? &ferry_kernels_avx2
+		               : NULL;
 	case FERRY_TARGET_AVX512:
 		return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
 		                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")
@@ -203,6 +205,40 @@ static void convert_factor(const struct ferry_reduction *reduction, uint32_t sou
 			memcpy(&single, &bits, 4);
 	}
 	((float *)factors)[source] = single;
+}
+
+uint64_t ferry_reduce_reciprocal(ferryDataType_t type, uint32_t n)
+{
+	double wide = 1.0 / n;
+	float single = (float)wide;
+	uint32_t bits, mantissa, bias;
+	uint64_t wide_bits;
+	memcpy(&bits, &single, sizeof bits);
+	memcpy(&wide_bits, &wide, sizeof wide_bits);
+	switch (type) {
+	case ferryFloat16:
+		mantissa = 10, bias = 15;
+		break;
+	case ferryBfloat16:
+		mantissa = 7, bias = 127;
+		break;
+	case ferryFloat8e4m3:
+		mantissa = 3, bias = 7;
+		break;
+	case ferryFloat8e5m2:
+		mantissa = 2, bias = 15;
+		break;
+	case ferryFloat32:
+		return bits;
+	case ferryFloat64:
+		return wide_bits;
+	default:
+		return 0;
+	}
+	/* To nearest even. 1 / FERRY_MAX_RANKS is a normal number of each type: only the exponent's bias changes. */
+	_Static_assert(FERRY_MAX_RANKS <= 64, "1 / 64 is the least normal number of e4m3");
+	uint32_t drop = 23 - mantissa;
+	return ((bits + ((1u << (drop - 1)) - 1) + (bits >> drop & 1)) >> drop) - ((127 - bias) << mantissa);
 }
 
 /* ---- the floating-point modes that the promise of equal bits rests on ---- */

@@ -4,7 +4,8 @@
  *
  * Sources are combined in the order given: ((s0 op s1) op s2) ... . 16- and 8-bit floats accumulate in float32 and are
  * rounded once, to nearest even. All dispatch targets (portable C, AVX2, AVX-512, NEON) give the same bits: no
- * contraction to FMA, no reassociation, the same NaN handling (min and max return a quiet NaN if any source is NaN).
+ * reassociation, and no contraction to FMA but of products with factors. Special values are treated as NCCL's kernels
+ * treat them: min and max return the number where the other source is a NaN, and -0 is less than +0.
  */
 #ifndef FERRY_ROUTER_REDUCE_REDUCE_H
 #define FERRY_ROUTER_REDUCE_REDUCE_H
@@ -26,9 +27,16 @@ struct ferry_reduction {
 	ferryDataType_t type;
 	ferryRedOp_t op;            /* ferrySum..ferryAvg; ferryNumOps for premulsum */
 	enum ferry_store store;
-	/* ferryAvg: the sum is divided by this (the number of ranks) in this pass; 1: not in this pass */
+	/*
+	 * ferryAvg of integers: the sum is divided by this (the number of ranks) in this pass; 1: not in this pass. An
+	 * average of floats is a premulsum with ferry_reduce_reciprocal().
+	 */
 	uint32_t divisor;
-	/* premulsum: per source, the bits of its factor in `type` (low bytes first); NULL: all sources unscaled */
+	/*
+	 * premulsum: per source, the bits of its factor in `type` (low bytes first); NULL: all sources unscaled. The
+	 * first product is rounded to `type`; each other one is added to the sum by a fused operation, as in NCCL's
+	 * kernels, or rounded too for 8-bit floats.
+	 */
 	const uint64_t *scalars;
 	uint64_t scaled;            /* premulsum: bit i set: source i is multiplied by scalars[i] first */
 };
@@ -44,6 +52,12 @@ void ferry_reduce(void *destination, const void *const *sources, uint32_t nsourc
 /** As ferry_reduce, by one target, for tests. Returns ferryInvalidUsage where this CPU or build lacks it. */
 ferryResult_t ferry_reduce_on(enum ferry_target target, void *destination, const void *const *sources,
                               uint32_t nsources, size_t elements, const struct ferry_reduction *reduction);
+
+/**
+ * The bits of 1 / n in a float type: the factor of each rank's input in an average, as NCCL has it, so that no sum of
+ * large values overflows. 0 for integers, whose sums are divided.
+ */
+uint64_t ferry_reduce_reciprocal(ferryDataType_t type, uint32_t n);
 
 /** The target that ferry_reduce uses on this CPU (FERRY_REDUCE chooses another). */
 enum ferry_target ferry_reduce_target(void);
