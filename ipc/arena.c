@@ -5,12 +5,12 @@
 #include "ipc/process.h"
 
 #include <errno.h>
-#include <numa.h>
-#include <numaif.h>
+#include <linux/mempolicy.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define PAGE 4096u
@@ -23,6 +23,8 @@
 #define PAIR_SLOT_LEAST 512u
 #define PAIR_SLOT_ALONE (256u << 10) /* of a rank that has little staging and sends to itself, at least */
 #define LOCK_PIECE (4ull << 20)      /* locked at a time: meanwhile no thread maps anything */
+#define MOST_NODES 1024 /* NUMA nodes */
+#define LONG_BITS (8 * (int)sizeof(long))
 
 static uint64_t up_to(uint64_t value, uint64_t multiple)
 {
@@ -132,12 +134,11 @@ static void view(struct ferry_arena *arena, void *base, const struct ferry_arena
 
 static ferryResult_t bind_to_node(void *base, uint64_t bytes, int node)
 {
-	if (node < 0 || numa_available() < 0)
+	unsigned long nodes[MOST_NODES / LONG_BITS] = {0};
+	if (node < 0 || node >= MOST_NODES)
 		return ferrySuccess;
-	struct bitmask *mask = numa_allocate_nodemask();
-	numa_bitmask_setbit(mask, (unsigned)node);
-	long refused = mbind(base, bytes, MPOL_BIND, mask->maskp, mask->size + 1, 0);
-	numa_bitmask_free(mask);
+	nodes[node / LONG_BITS] = 1ul << node % LONG_BITS;
+	long refused = syscall(SYS_mbind, base, bytes, MPOL_BIND, nodes, MOST_NODES + 1, 0); /* one is left out */
 	/* A container may forbid mbind: memory then lies where it is first touched, mostly by the domain's ranks. */
 	if (refused && errno != EPERM && errno != ENOSYS)
 		return ferry_fail(ferrySystemError, "mbind of %llu bytes to NUMA node %d: %s",

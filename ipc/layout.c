@@ -3,85 +3,24 @@
 
 #include "ipc/environment.h"
 #include "ipc/error.h"
+#include "ipc/machine.h"
+#include "ipc/process.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <hwloc.h>
-#include <numa.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-/* ---- caches ---- */
-
-/*
- * The size of the cache of that level over `cpu`, and the CPUs that share it. From sysfs: hwloc would load the whole
- * machine.
- */
-static uint64_t cache_of(int cpu, int level, cpu_set_t *shared)
-{
-	for (int index = 0; index < 10; index++) {
-		char path[128], text[512];
-		FILE *file;
-		snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/cache/index%d/level", cpu, index);
-		if (!(file = fopen(path, "r")))
-			return 0;
-		int found = fgets(text, sizeof text, file) && atoi(text) == level;
-		fclose(file);
-		if (!found)
-			continue;
-		snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/cache/index%d/size", cpu, index);
-		if (!(file = fopen(path, "r")))
-			return 0;
-		unsigned long long size = 0;
-		char unit = 'K';
-		if (fgets(text, sizeof text, file))
-			sscanf(text, "%llu%c", &size, &unit);
-		fclose(file);
-		size <<= unit == 'M' ? 20 : unit == 'G' ? 30 : 10;
-		snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/cache/index%d/shared_cpu_list", cpu, index);
-		CPU_ZERO(shared);
-		if ((file = fopen(path, "r"))) {
-			char *next = fgets(text, sizeof text, file);
-			while (next && isdigit((unsigned char)*next)) {
-				long first = strtol(next, &next, 10), last = first;
-				if (*next == '-')
-					last = strtol(next + 1, &next, 10);
-				for (long i = first; i <= last && i < CPU_SETSIZE; i++)
-					CPU_SET((size_t)i, shared);
-				if (*next == ',')
-					next++;
-			}
-			fclose(file);
-		}
-		return size;
-	}
-	return 0;
-}
-
-/* Each last-level cache over the domain's CPUs counts by the share of its CPUs that the domain has. */
-static void find_caches(struct ferry_domain *domain)
-{
-	cpu_set_t left = domain->cpus, shared, both;
-	domain->ncpus = (uint32_t)CPU_COUNT(&domain->cpus);
-	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-		if (!CPU_ISSET((size_t)cpu, &left))
-			continue;
-		if (!domain->core_cache_bytes)
-			domain->core_cache_bytes = cache_of(cpu, 2, &shared);
-		uint64_t size = cache_of(cpu, 3, &shared);
-		if (!size)
-			size = cache_of(cpu, 2, &shared);
-		if (!size || !CPU_COUNT(&shared))
-			return;
-		CPU_AND(&both, &shared, &domain->cpus);
-		domain->cache_bytes += size * (uint64_t)CPU_COUNT(&both) / (uint64_t)CPU_COUNT(&shared);
-		CPU_XOR(&left, &left, &both);
-		CPU_CLR((size_t)cpu, &left);
-	}
-}
 
 /* ---- the override ---- */
+
+static ferryResult_t find_caches(struct ferry_layout *layout)
+{
+	struct hwloc_topology *machine = ferry_machine_here();
+	if (machine)
+		ferry_machine_find_caches(machine, layout->domains, layout->ndomains);
+	return machine ? ferrySuccess : ferrySystemError;
+}
 
 struct parser {
 	const char *text, *next;
@@ -207,10 +146,8 @@ ferryResult_t ferry_layout_parse(const char *text, struct ferry_layout *layout)
 	} while (*parser.next == ';' && parser.next++ && (skip_space(&parser), *parser.next));
 	if (*parser.next)
 		return unexpected(&parser, "';' or the end");
-	for (uint32_t domain = 0; domain < layout->ndomains; domain++)
-		find_caches(&layout->domains[domain]);
 	snprintf(layout->source, sizeof layout->source, "FERRY_LAYOUT");
-	return ferrySuccess;
+	return find_caches(layout);
 }
 
 static ferryResult_t parse_file_or_text(const char *given, struct ferry_layout *layout)
@@ -236,130 +173,42 @@ static ferryResult_t parse_file_or_text(const char *given, struct ferry_layout *
 
 /* ---- equal parts, and the machine ---- */
 
-static void allowed_cpus(cpu_set_t *cpus)
+static ferryResult_t split_equally(uint32_t ndomains, const cpu_set_t *usable, struct ferry_layout *layout)
 {
-	if (sched_getaffinity(0, sizeof *cpus, cpus) || !CPU_COUNT(cpus)) {
-		CPU_ZERO(cpus);
-		long count = sysconf(_SC_NPROCESSORS_ONLN);
-		for (long i = 0; i < count && i < CPU_SETSIZE; i++)
-			CPU_SET((size_t)i, cpus);
-	}
-}
-
-static void split_equally(uint32_t ndomains, struct ferry_layout *layout)
-{
-	cpu_set_t cpus;
+	struct hwloc_topology *machine = ferry_machine_here();
 	layout_clear(layout);
-	allowed_cpus(&cpus);
-	uint32_t count = (uint32_t)CPU_COUNT(&cpus), seen = 0;
 	layout->ndomains = ndomains;
-	for (size_t cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-		if (!CPU_ISSET(cpu, &cpus))
-			continue;
-		/* With fewer CPUs than domains several domains share one. */
-		for (uint32_t domain = 0; domain < ndomains; domain++)
-			if (count >= ndomains ? seen * ndomains / count == domain : domain * count / ndomains == seen)
-				CPU_SET(cpu, &layout->domains[domain].cpus);
-		seen++;
-	}
-	for (uint32_t domain = 0; domain < ndomains; domain++) {
-		layout->domains[domain].node = -1;
-		find_caches(&layout->domains[domain]);
-		if (count < ndomains)
-			layout->domains[domain].cache_bytes = layout->domains[domain].cache_bytes * count / ndomains;
-	}
 	snprintf(layout->source, sizeof layout->source, "FERRY_DOMAINS=%u", ndomains);
+	ferryResult_t result = machine ? ferry_machine_split(machine, usable, layout->domains, ndomains)
+	                               : ferrySystemError;
+	return result ? result : find_caches(layout);
 }
 
-static void domain_from_node(hwloc_topology_t topology, hwloc_obj_t node, bool this_machine, const cpu_set_t *allowed,
-                             struct ferry_domain *domain)
+static ferryResult_t partition(struct hwloc_topology *machine, const cpu_set_t *usable, const char *description,
+                               struct ferry_layout *layout)
 {
-	unsigned cpu;
-	memset(domain, 0, sizeof *domain);
-	domain->node = (int)node->os_index;
-	hwloc_bitmap_foreach_begin(cpu, node->cpuset)
-		if (cpu < CPU_SETSIZE && (!this_machine || CPU_ISSET(cpu, allowed)))
-			CPU_SET(cpu, &domain->cpus);
-	hwloc_bitmap_foreach_end();
-	domain->ncpus = (uint32_t)CPU_COUNT(&domain->cpus);
-	if (this_machine) {
-		find_caches(domain);
-		return;
-	}
-	for (int level = 3; level >= 2; level--) {
-		hwloc_obj_t cache = NULL;
-		hwloc_obj_type_t type = level == 3 ? HWLOC_OBJ_L3CACHE : HWLOC_OBJ_L2CACHE;
-		uint64_t sum = 0;
-		while ((cache = hwloc_get_next_obj_by_type(topology, type, cache)))
-			if (hwloc_bitmap_intersects(cache->cpuset, node->cpuset)) {
-				sum += cache->attr->cache.size;
-				if (level == 2)
-					domain->core_cache_bytes = cache->attr->cache.size;
-			}
-		if (!domain->cache_bytes)
-			domain->cache_bytes = sum;
-	}
+	layout_clear(layout);
+	ferryResult_t result = ferry_machine_partition(machine, usable, layout->domains, &layout->ndomains);
+	ferry_machine_find_caches(machine, layout->domains, layout->ndomains);
+	snprintf(layout->source, sizeof layout->source, "%.20s%.200s", description ? "FERRY_TOPOLOGY=" : "hwloc",
+	         description ? description : "");
+	return result;
 }
 
 ferryResult_t ferry_layout_from_topology(const char *description, struct ferry_layout *layout)
 {
-	hwloc_topology_t topology;
-	cpu_set_t allowed;
-	layout_clear(layout);
-	if (hwloc_topology_init(&topology))
-		return ferry_fail(ferrySystemError, "hwloc_topology_init: %s", strerror(errno));
-	size_t length = description ? strlen(description) : 0;
-	bool xml = length > 4 && !strcmp(description + length - 4, ".xml");
-	int refused = 0;
-	if (description)
-		refused = xml ? hwloc_topology_set_xml(topology, description)
-		              : hwloc_topology_set_synthetic(topology, description);
-	if (refused || hwloc_topology_load(topology)) {
-		hwloc_topology_destroy(topology);
-		return ferry_fail(ferryInvalidArgument, "FERRY_TOPOLOGY=%s: hwloc cannot read this %s",
-		                  description ? description : "",
-		                  xml ? "XML file" : "as a synthetic topology (an XML file's name ends with .xml)");
-	}
-	allowed_cpus(&allowed);
-	hwloc_obj_t node = NULL;
-	uint32_t found = 0;
-	while ((node = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_NUMANODE, node))) {
-		struct ferry_domain domain;
-		domain_from_node(topology, node, !description, &allowed, &domain);
-		found += domain.ncpus > 0; /* memory without CPUs (CXL, GPU memory) has no router */
-		if (domain.ncpus && found <= FERRY_MAX_DOMAINS)
-			layout->domains[layout->ndomains++] = domain;
-	}
-	hwloc_topology_destroy(topology);
-	if (description && found > FERRY_MAX_DOMAINS)
-		return ferry_fail(ferryInvalidArgument,
-		                  "FERRY_TOPOLOGY=%s: %u NUMA nodes with CPUs, at most %d are domains", description,
-		                  found, FERRY_MAX_DOMAINS);
-	if (!layout->ndomains)
-		return ferry_fail(ferryInvalidArgument, "%s: no NUMA node with CPUs",
-		                  description ? description : "hwloc");
-	snprintf(layout->source, sizeof layout->source, "%.20s%.200s", description ? "FERRY_TOPOLOGY=" : "hwloc",
-	         description ? description : "");
-	return ferrySuccess;
+	struct hwloc_topology *machine;
+	cpu_set_t all;
+	memset(&all, 0xff, sizeof all);
+	ferryResult_t result = ferry_machine_read(description, &machine);
+	if (result)
+		return result;
+	result = partition(machine, &all, description, layout);
+	hwloc_topology_destroy(machine);
+	return result;
 }
 
-static bool machine_has_one_node(void)
-{
-	return numa_available() < 0 || (numa_max_node() == 0 && numa_num_configured_nodes() == 1);
-}
-
-/* One node is what most machines have, and sysfs says so without loading a topology (hwloc takes milliseconds). */
-static bool single_node(struct ferry_layout *layout)
-{
-	if (!machine_has_one_node())
-		return false;
-	split_equally(1, layout);
-	layout->domains[0].node = numa_available() >= 0 ? 0 : -1;
-	snprintf(layout->source, sizeof layout->source, "one NUMA node");
-	return true;
-}
-
-static ferryResult_t load(struct ferry_layout *layout)
+static ferryResult_t load(const cpu_set_t *usable, struct ferry_layout *layout)
 {
 	const char *override = ferry_env("FERRY_LAYOUT"), *topology = ferry_env("FERRY_TOPOLOGY");
 	long ndomains;
@@ -368,25 +217,43 @@ static ferryResult_t load(struct ferry_layout *layout)
 		return result;
 	if (override)
 		return parse_file_or_text(override, layout);
-	if (ndomains) {
-		split_equally((uint32_t)ndomains, layout);
-		return ferrySuccess;
-	}
+	if (ndomains)
+		return split_equally((uint32_t)ndomains, usable, layout);
 	if (topology)
 		return ferry_layout_from_topology(topology, layout);
-	return single_node(layout) ? ferrySuccess : ferry_layout_from_topology(NULL, layout);
+	struct hwloc_topology *machine = ferry_machine_here();
+	return machine ? partition(machine, usable, NULL, layout) : ferrySystemError;
+}
+
+static ferryResult_t load_for(const cpu_set_t *usable, struct ferry_layout *layout)
+{
+	ferryResult_t result = load(usable, layout);
+	if (result)
+		return result;
+	int node = layout->domains[0].node;
+	layout->together = node >= 0 || (!ferry_env("FERRY_TOPOLOGY") && ferry_machine_has_one_node());
+	for (uint32_t domain = 1; domain < layout->ndomains; domain++)
+		layout->together &= layout->domains[domain].node == node;
+	return ferrySuccess;
 }
 
 ferryResult_t ferry_layout_load(struct ferry_layout *layout)
 {
-	ferryResult_t result = load(layout);
-	if (result)
-		return result;
-	int node = layout->domains[0].node;
-	layout->together = node >= 0 || (!ferry_env("FERRY_TOPOLOGY") && machine_has_one_node());
-	for (uint32_t domain = 1; domain < layout->ndomains; domain++)
-		layout->together &= layout->domains[domain].node == node;
-	return ferrySuccess;
+	cpu_set_t usable;
+	if (sched_getaffinity(0, sizeof usable, &usable))
+		memset(&usable, 0xff, sizeof usable);
+	return load_for(&usable, layout);
+}
+
+ferryResult_t ferry_layout_load_whole(struct ferry_layout *layout)
+{
+	cpu_set_t usable, own;
+	bool widened = ferry_process_widen(&own);
+	if (sched_getaffinity(0, sizeof usable, &usable))
+		memset(&usable, 0xff, sizeof usable);
+	if (widened)
+		ferry_process_narrow(&own);
+	return load_for(&usable, layout);
 }
 
 uint32_t ferry_layout_device_domain(const struct ferry_layout *layout, uint32_t ordinal, uint32_t ndevices)
@@ -398,24 +265,31 @@ uint32_t ferry_layout_device_domain(const struct ferry_layout *layout, uint32_t 
 	return (uint32_t)((uint64_t)ordinal * layout->ndomains / ndevices);
 }
 
+int ferry_layout_node_domain(const struct ferry_layout *layout, int node)
+{
+	int found = -1;
+	cpu_set_t near, both;
+	ferry_machine_node_cpus(node, &near);
+	for (uint32_t domain = 0; domain < layout->ndomains && node >= 0 && !layout->devices_given; domain++) {
+		CPU_AND(&both, &near, &layout->domains[domain].cpus);
+		if (layout->domains[domain].node != node && !CPU_COUNT(&both))
+			continue;
+		if (found >= 0)
+			return -1;
+		found = (int)domain;
+	}
+	return found;
+}
+
 ferryResult_t ferry_layout_pin(const struct ferry_layout *layout, uint32_t domain)
 {
-	struct bitmask *mask = numa_allocate_cpumask();
-	cpu_set_t here;
-	bool any = false;
-	allowed_cpus(&here);
-	for (size_t cpu = 0; cpu < CPU_SETSIZE && cpu < mask->size; cpu++)
-		if (CPU_ISSET(cpu, &layout->domains[domain].cpus) && CPU_ISSET(cpu, &here)) {
-			numa_bitmask_setbit(mask, (unsigned)cpu);
-			any = true;
-		}
-	int refused = any ? numa_sched_setaffinity(0, mask) : 0;
-	numa_bitmask_free(mask);
-	if (!any)
-		ferry_log(FERRY_LOG_WARN, "domain %u has no CPU that this process may use (layout from %s): not pinned",
-		          domain, layout->source);
-	return refused ? ferry_fail(ferrySystemError, "pinning to domain %u: %s", domain, strerror(errno))
-	               : ferrySuccess;
+	if (!sched_setaffinity(0, sizeof layout->domains[domain].cpus, &layout->domains[domain].cpus))
+		return ferrySuccess;
+	if (errno != EINVAL)
+		return ferry_fail(ferrySystemError, "pinning to domain %u: %s", domain, strerror(errno));
+	ferry_log(FERRY_LOG_WARN, "domain %u has no CPU that this process may use (layout from %s): not pinned", domain,
+	          layout->source);
+	return ferrySuccess;
 }
 
 static size_t print_cpus(const cpu_set_t *cpus, char *text, size_t bytes)

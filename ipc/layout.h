@@ -1,31 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * The layout: which domains this machine has, which CPUs and memory each owns, and which devices belong to which.
- * Read once by routers, ranks and the launcher; all must arrive at the same layout. Sources, first match wins:
+ * All of a job have the same one: ranks ask the router of domain 0 where their environment says nothing. Sources, first
+ * match wins:
  *   FERRY_LAYOUT=FILE or FERRY_LAYOUT="0: cpus=0-15 node=0 devices=0,1; 1: cpus=16-31 node=0 devices=2,3"   (override)
  *   FERRY_DOMAINS=D        the machine's CPUs in D equal parts, devices in D equal blocks
  *   FERRY_TOPOLOGY=FILE.xml or an hwloc synthetic string such as "node:2 core:8 pu:1"
- *   hwloc's view of this machine: one domain per NUMA node that has CPUs
- * Only the caller writes to a layout. hwloc does the topology, libnuma the binding.
+ *   hwloc's view of this machine: one domain per NUMA node, as ipc/machine.h says
+ * Only the caller writes to a layout.
  */
 #ifndef FERRY_IPC_LAYOUT_H
 #define FERRY_IPC_LAYOUT_H
 
-#include "ipc/ferry_types.h"
-
-#include <sched.h>
-#include <stdbool.h>
+#include "ipc/machine.h"
 
 #define FERRY_MAX_DEVICES 64
-
-struct ferry_domain {
-	cpu_set_t cpus;       /* where its router runs */
-	int node;             /* OS index of the NUMA node its staging is bound to; -1: not bound */
-	/* last-level cache that serves these CPUs, this domain's share of it if domains share one */
-	uint64_t cache_bytes;
-	uint64_t core_cache_bytes; /* private (L2) cache of one core; 0 unknown */
-	uint32_t ncpus;
-};
 
 struct ferry_layout {
 	uint32_t ndomains;
@@ -37,26 +26,32 @@ struct ferry_layout {
 };
 
 /**
- * Reads the layout from the environment and the machine. Errors: ferryInvalidArgument with text, position and what was
- * expected.
+ * Reads the layout from the environment, or the CPUs of this machine that the calling thread's affinity mask has: for
+ * who starts routers, and for routers. Errors: ferryInvalidArgument with text, position and what was expected.
  */
 ferryResult_t ferry_layout_load(struct ferry_layout *layout);
+
+/** The same for a rank: whatever its mask, all CPUs count that its control group allows. */
+ferryResult_t ferry_layout_load_whole(struct ferry_layout *layout);
 
 /** Parses an override string (not a file name). */
 ferryResult_t ferry_layout_parse(const char *text, struct ferry_layout *layout);
 
 /**
- * From an hwloc XML file or synthetic string; NULL: this machine's. Topologies of another machine have cpus that may
- * not exist here: not for pinning.
+ * From an hwloc XML file or synthetic string. Topologies of another machine have cpus that may not exist here: not for
+ * pinning. Error: ferryInvalidArgument with the description.
  */
 ferryResult_t ferry_layout_from_topology(const char *description, struct ferry_layout *layout);
 
 /** The domain of device `ordinal` of `ndevices` on this machine: as named by the layout, else equal blocks. */
 uint32_t ferry_layout_device_domain(const struct ferry_layout *layout, uint32_t ordinal, uint32_t ndevices);
 
+/** The only domain with CPUs near that NUMA node; -1: there are several, or none, or the layout names devices. */
+int ferry_layout_node_domain(const struct ferry_layout *layout, int node);
+
 /**
- * Pins the calling thread to the domain's CPUs. CPUs that do not exist here are ignored; none left: no pinning, a
- * warning.
+ * Pins the calling thread to the domain's CPUs, also to those that its mask lacks. CPUs that do not exist here, or that
+ * the control group forbids, are ignored; none left: no pinning, a warning.
  */
 ferryResult_t ferry_layout_pin(const struct ferry_layout *layout, uint32_t domain);
 

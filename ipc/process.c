@@ -140,6 +140,18 @@ int ferry_descriptor_above(int descriptor)
 	return above;
 }
 
+bool ferry_process_widen(cpu_set_t *own)
+{
+	cpu_set_t all;
+	memset(&all, 0xff, sizeof all); /* the kernel takes those that the control group allows */
+	return !sched_getaffinity(0, sizeof *own, own) && !sched_setaffinity(0, sizeof all, &all);
+}
+
+void ferry_process_narrow(const cpu_set_t *own)
+{
+	sched_setaffinity(0, sizeof *own, own);
+}
+
 ferryResult_t ferry_descriptors_fill(void)
 {
 	for (int standard = 0; standard <= 2; standard++)

@@ -12,6 +12,7 @@
 
 #include "ipc/ferry_types.h"
 
+#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -48,6 +49,13 @@ int ferry_process_open(pid_t process);
 
 /** Whether the process of that descriptor has ended. */
 bool ferry_process_has_ended(int descriptor);
+
+/**
+ * Lets the calling thread, and what it starts, run on all CPUs that its control group allows, until
+ * ferry_process_narrow gives it back its own mask. False: the kernel refuses that, and there is nothing to give back.
+ */
+bool ferry_process_widen(cpu_set_t *own);
+void ferry_process_narrow(const cpu_set_t *own);
 
 /**
  * Opens each of descriptors 0 to 2 that is closed on /dev/null, to read and to write; children inherit them. To be

@@ -7,6 +7,7 @@
 #include "bench/limits/table.h"
 #include "ipc/error.h"
 #include "ipc/layout.h"
+#include "ipc/machine.h"
 #include "ipc/process.h"
 #include "router/reduce/reduce.h"
 
@@ -28,7 +29,6 @@
 ferryResult_t limits_find_machine(struct ferry_limits *limits)
 {
 	struct ferry_layout layout;
-	hwloc_topology_t topology;
 	ferryResult_t result = ferry_layout_load(&layout);
 	if (result)
 		return result;
@@ -37,19 +37,15 @@ ferryResult_t limits_find_machine(struct ferry_limits *limits)
 		limits->domains[i] =
 		        (struct ferry_limits_domain){(int)layout.domains[i].ncpus, layout.domains[i].node,
 		                                     layout.domains[i].core_cache_bytes, layout.domains[i].cache_bytes};
-	if (hwloc_topology_init(&topology))
-		return ferry_fail(ferrySystemError, "hwloc_topology_init: %s", strerror(errno));
-	if (hwloc_topology_load(topology)) {
-		hwloc_topology_destroy(topology);
-		return ferry_fail(ferrySystemError, "hwloc cannot read this machine: %s", strerror(errno));
-	}
-	limits->cpus = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PU);
-	limits->cores = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE);
-	limits->numa_nodes = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE);
-	hwloc_obj_t package = hwloc_get_obj_by_type(topology, HWLOC_OBJ_PACKAGE, 0);
+	hwloc_topology_t machine = ferry_machine_here();
+	if (!machine)
+		return ferrySystemError;
+	limits->cpus = hwloc_get_nbobjs_by_type(machine, HWLOC_OBJ_PU);
+	limits->cores = hwloc_get_nbobjs_by_type(machine, HWLOC_OBJ_CORE);
+	limits->numa_nodes = hwloc_get_nbobjs_by_type(machine, HWLOC_OBJ_NUMANODE);
+	hwloc_obj_t package = hwloc_get_obj_by_type(machine, HWLOC_OBJ_PACKAGE, 0);
 	const char *model = package ? hwloc_obj_get_info_by_name(package, "CPUModel") : NULL;
 	snprintf(limits->cpu, sizeof limits->cpu, "%s", model ? model : "unknown CPU");
-	hwloc_topology_destroy(topology);
 	limits->cores = limits->cores > 0 ? limits->cores : limits->cpus;
 	return ferrySuccess;
 }

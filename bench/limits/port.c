@@ -2,9 +2,10 @@
 #include "bench/limits/port.h"
 
 #include "ipc/error.h"
+#include "ipc/machine.h"
 
 #include <errno.h>
-#include <numa.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -76,11 +77,10 @@ static ferryResult_t find_facts(struct port *port)
 /* As an arena: shared memory on the GPU's node, populated, then registered. */
 static ferryResult_t make_host_memory(struct port *port)
 {
-	int node = port->facts->numa_node;
-	if (numa_available() >= 0 && node >= 0 && node <= numa_max_node()) {
-		numa_run_on_node(node); /* this thread ends with the opening */
-		numa_set_preferred(node);
-	}
+	cpu_set_t near;
+	ferry_machine_node_cpus(port->facts->numa_node, &near);
+	if (CPU_COUNT(&near)) /* memory is where it is touched first; this thread ends with the opening */
+		sched_setaffinity(0, sizeof near, &near);
 	int file = memfd_create("ferry-limits", MFD_CLOEXEC);
 	void *memory = MAP_FAILED;
 	if (file >= 0 && !ftruncate(file, PORT_BUFFER))
