@@ -11,7 +11,7 @@ COPY . .
 RUN make install DESTDIR=/image PREFIX=/usr/local
 
 FROM debian:bookworm-slim
-RUN apt-get update -qq && apt-get install -qq -y --no-install-recommends libcjson1 libhwloc15 libnuma1 && \
+RUN apt-get update -qq && apt-get install -qq -y --no-install-recommends libcjson1 libhwloc15 && \
     rm -rf /var/lib/apt/lists/*
 COPY --from=build /image/ /
 RUN ldconfig

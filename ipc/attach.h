@@ -4,10 +4,11 @@
  *
  * A client sends one fixed-size message, some with a payload behind it, and gets one fixed-size reply to each.
  * Descriptors come with a message's first byte, as many as its `descriptors` says, and with a reply's (SCM_RIGHTS): to
- * RANK the arena's, to STATUS that of the counters, to RANK and ADOPT the pidfd of the router's process, by which the
- * rank finds later that it has ended. The connection then stays open: closing it without DETACH means that the rank
- * died. The router reads SO_PEERCRED and takes only its own user, root, and its tenants (router/daemon/tenants.h). Byte
- * order and layout are the machine's, as both ends run on it; magic and ABI version are checked first.
+ * RANK the arena's, to STATUS that of the counters, to LAYOUT that of a file with it, to RANK and ADOPT the pidfd of
+ * the router's process, by which the rank finds later that it has ended. The connection then stays open: closing it
+ * without DETACH means that the rank died. The router reads SO_PEERCRED and takes only its own user, root, and its
+ * tenants (router/daemon/tenants.h). Byte order and layout are the machine's, as both ends run on it; magic and ABI
+ * version are checked first.
  */
 #ifndef FERRY_IPC_ATTACH_H
 #define FERRY_IPC_ATTACH_H
@@ -20,7 +21,7 @@
 #include <sys/types.h>
 
 #define FERRY_ATTACH_MAGIC 0x46455254u /* "FERT" */
-#define FERRY_ATTACH_ABI 12u /* goes up when a field, or what one means, changes */
+#define FERRY_ATTACH_ABI 13u /* goes up when a field, or what one means, changes */
 #define FERRY_KEY_BYTES 16
 #define FERRY_ATTACH_MOST_DESCRIPTORS 240u /* in a message; Linux takes 253 at a time */
 
@@ -44,6 +45,7 @@ enum ferry_attach_kind {
 	FERRY_ATTACH_RESUBMIT,
 	/* the rank has handed over all: serve the job once all its ranks have come so far, or have left */
 	FERRY_ATTACH_ADOPTED,
+	FERRY_ATTACH_LAYOUT,   /* any client: reply with the router's struct ferry_layout (ipc/layout.h) */
 	FERRY_ATTACH_KINDS
 };
 

@@ -359,6 +359,16 @@ static ferryResult_t start_routers(struct ferry_supervisor *supervisor, const st
 	return result ? result : ferry_run_routers_start(&routers, supervisor, ndomains);
 }
 
+/* Ranks that host routers would use CPUs that this command's affinity mask lacks. */
+static ferryResult_t pass_layout(const struct ferry_layout *layout)
+{
+	char text[8192];
+	if (ferry_env("FERRY_LAYOUT") || ferry_env("FERRY_TOPOLOGY"))
+		return ferrySuccess;
+	ferry_layout_print(layout, text, sizeof text);
+	return set("FERRY_LAYOUT", text);
+}
+
 static ferryResult_t launch(struct ferry_supervisor *supervisor, struct arguments *arguments,
                             struct ferry_run_directory *directory)
 {
@@ -370,6 +380,8 @@ static ferryResult_t launch(struct ferry_supervisor *supervisor, struct argument
 		result = ferry_layout_load(&layout);
 	if (!result)
 		result = set_job(arguments);
+	if (!result && arguments->embedded) /* else ranks ask the routers, which have this command's mask */
+		result = pass_layout(&layout);
 	if (!result && !arguments->embedded) {
 		if ((result = ferry_run_directory_make(directory)))
 			return result;

@@ -26,27 +26,14 @@ static ferryResult_t choose_device(struct ferryComm *comm, const ferryConfig_t *
 	int local_rank = launch->local_rank >= 0 ? launch->local_rank : comm->rank.self;
 	ferryResult_t result = ferry_device_open(kind, config->ordinal, local_rank, &comm->device);
 	comm->mapped.device = comm->direct.device = comm->device;
+	comm->plans.options.direct = !result && comm->device->ops->enqueue_flag; /* a GPU, whose copies are DMA */
 	return result;
-}
-
-/* The domain whose memory is nearest to the device, if the layout distinguishes them; else -1. */
-static int nearest_domain(const struct ferry_layout *layout, struct ferry_device *device)
-{
-	int node = device->ops->node(device), found = -1;
-	for (uint32_t domain = 0; node >= 0 && !layout->devices_given && domain < layout->ndomains; domain++)
-		if (layout->domains[domain].node == node) {
-			if (found >= 0)
-				return -1;
-			found = (int)domain;
-		}
-	return found;
 }
 
 /* Finds the facts that plans are made from, except users' settings. */
 static void find_facts(struct ferryComm *comm, const struct ferry_layout *layout)
 {
 	struct ferry_compile_options *options = &comm->plans.options;
-	options->direct = comm->device->ops->enqueue_flag; /* a GPU, whose copies are DMA */
 	comm->topology.together = layout->together && options->direct;
 	options->sharing = comm->topology.together ? layout->ndomains : 1;
 	for (uint32_t i = 0; i < layout->ndomains; i++) {
@@ -59,22 +46,23 @@ static void find_facts(struct ferryComm *comm, const struct ferry_layout *layout
 static ferryResult_t choose_domain(struct ferryComm *comm, const ferryConfig_t *config,
                                    const struct ferry_launch *launch, struct ferry_wishes *wishes)
 {
-	struct ferry_layout layout;
-	ferryResult_t result = ferry_layout_load(&layout);
+	const struct ferry_layout *layout = &comm->routers.layout;
+	ferryResult_t result = comm->routers.met ? ferrySuccess : ferry_routers_find_layout(&comm->routers);
 	if (result)
 		return result;
 	uint32_t devices = launch->local_size > 0 ? (uint32_t)launch->local_size : (uint32_t)comm->rank.nranks;
 	uint32_t ordinal = (uint32_t)comm->device->ordinal;
-	comm->rank.ndomains = layout.ndomains;
-	find_facts(comm, &layout);
-	if (comm->plans.options.direct)
-		wishes->staging = layout.domains[0].cache_bytes / 3 * 2;
-	if (config->domain >= (int)layout.ndomains)
+	comm->rank.ndomains = layout->ndomains;
+	find_facts(comm, layout);
+	if (!wishes->insists && comm->plans.options.direct)
+		wishes->staging = layout->domains[0].cache_bytes / 3 * 2;
+	if (config->domain >= (int)layout->ndomains)
 		return ferry_fail(ferryInvalidArgument, "domain %d of a layout with %u domains (%s)", config->domain,
-		                  layout.ndomains, layout.source);
-	int domain = config->domain >= 0 ? config->domain : nearest_domain(&layout, comm->device);
+		                  layout->ndomains, layout->source);
+	int domain = config->domain >= 0 ? config->domain
+	                                 : ferry_layout_node_domain(layout, comm->device->ops->node(comm->device));
 	comm->rank.domain = domain >= 0 ? (uint32_t)domain
-	                                : ferry_layout_device_domain(&layout, ordinal,
+	                                : ferry_layout_device_domain(layout, ordinal,
 	                                                             devices > ordinal ? devices : ordinal + 1);
 	return ferrySuccess;
 }
@@ -137,9 +125,9 @@ static ferryResult_t choose(struct ferryComm *comm, const ferryConfig_t *config,
 	if (!result)
 		result = choose_device(comm, config, &launch);
 	if (!result)
-		result = choose_domain(comm, config, &launch, wishes);
-	if (!result)
 		result = read_settings(comm, config, wishes);
+	if (!result)
+		result = choose_domain(comm, config, &launch, wishes);
 	if (!result)
 		result = ferry_mapped_prepare(&comm->mapped, comm->routers.mode == FERRY_ROUTER_EMBEDDED,
 		                              &wishes->mapped);

@@ -22,7 +22,6 @@
 struct attaching {
 	struct ferry_rank *rank;
 	const struct ferry_routers *routers;
-	const struct ferry_layout *layout;
 	const struct ferry_wishes *wishes;
 	char *why_not; /* FERRY_MESSAGE_BYTES: why its domain's router does not move its data; "": it does, if so
 	                  wished */
@@ -65,8 +64,7 @@ static ferryResult_t ask_router(const struct attaching *attaching, uint32_t doma
 	int received[FERRY_ATTACH_ANSWERED];
 	uint64_t deadline = ferry_now_ns() + attaching->patience_ns;
 	ferryResult_t result = attaching->again ? find_next(attaching, domain, deadline)
-	                                        : ferry_routers_connect(attaching->routers, attaching->layout,
-	                                                                domain, &link->socket);
+	                                        : ferry_routers_connect(attaching->routers, domain, &link->socket);
 	if (result && !attaching->again) /* whose own message says that no router answers */
 		return result;
 	while (!result) {
@@ -436,13 +434,9 @@ static ferryResult_t meet(struct attaching *attaching)
 ferryResult_t ferry_rank_attach(struct ferry_rank *rank, const struct ferry_routers *routers,
                                 const struct ferry_wishes *wishes, char why_not[FERRY_MESSAGE_BYTES])
 {
-	struct ferry_layout layout;
-	struct attaching attaching = {
-	        .rank = rank, .routers = routers, .layout = &layout, .wishes = wishes, .why_not = why_not};
+	struct attaching attaching = {.rank = rank, .routers = routers, .wishes = wishes, .why_not = why_not};
 	long seconds;
-	ferryResult_t result = ferry_layout_load(&layout);
-	if (!result)
-		result = ferry_deadline_seconds(&seconds);
+	ferryResult_t result = ferry_deadline_seconds(&seconds);
 	if (result)
 		return result;
 	attaching.patience_ns = (uint64_t)seconds * 1000000000u;

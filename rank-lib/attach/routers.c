@@ -2,6 +2,7 @@
 #include "rank-lib/attach/routers.h"
 
 #include "ipc/attach.h"
+#include "ipc/deadline.h"
 #include "ipc/endpoint.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
@@ -53,18 +54,20 @@ static ferryResult_t spawn(const struct ferry_routers *routers, uint32_t domain,
 		                  "no router answers on %s and ferry-router is not to be found (set FERRY_ROUTER_EXE "
 		                  "or FERRY_ROUTER=embedded)",
 		                  path);
-	return ferry_router_spawn(command, routers->directory, domain);
+	char layout[8192];
+	ferry_layout_print(&routers->layout, layout, sizeof layout);
+	return ferry_router_spawn(command, routers->directory, domain, routers->told ? layout : NULL);
 }
 
-static ferryResult_t start_router(const struct ferry_routers *routers, const struct ferry_layout *layout,
-                                  uint32_t domain, const char *path)
+static ferryResult_t start_router(const struct ferry_routers *routers, uint32_t domain, const char *path)
 {
 	/* hosting it here one would wait for the others alone */
 	if (routers->mode == FERRY_ROUTER_EMBEDDED && routers->met)
 		return ferry_fail(ferryRemoteError,
 		                  "the rank that hosted the router of domain %u has aborted, died or left", domain);
 	if (routers->mode == FERRY_ROUTER_EMBEDDED) {
-		ferryResult_t result = ferry_hosting_start(layout, domain, routers->directory, routers->prefix, path);
+		ferryResult_t result = ferry_hosting_start(&routers->layout, domain, routers->directory,
+		                                           routers->prefix, path);
 		return result == ferryInvalidUsage ? ferrySuccess : result; /* another rank was first */
 	}
 	if (routers->mode == FERRY_ROUTER_REQUIRED)
@@ -97,8 +100,7 @@ static bool has_next(const char *path)
 }
 
 /* Bounded: each round either connects or starts one. */
-ferryResult_t ferry_routers_connect(const struct ferry_routers *routers, const struct ferry_layout *layout,
-                                    uint32_t domain, int *connection)
+ferryResult_t ferry_routers_connect(const struct ferry_routers *routers, uint32_t domain, int *connection)
 {
 	char path[136];
 	ferryResult_t result = ferrySuccess;
@@ -112,11 +114,53 @@ ferryResult_t ferry_routers_connect(const struct ferry_routers *routers, const s
 			return result;
 		if (routers->mode == FERRY_ROUTER_REQUIRED && routers->takeover && has_next(path))
 			continue;
-		if ((result = start_router(routers, layout, domain, path)))
+		if ((result = start_router(routers, domain, path)))
 			return result;
 		sched_yield(); /* between another starter's bind and its listen */
 	}
 	return ferry_fail(ferrySystemError, "no router answers on %s, though starting one succeeded", path);
+}
+
+static ferryResult_t read_layout(int file, struct ferry_layout *layout)
+{
+	ssize_t bytes = pread(file, layout, sizeof *layout, 0);
+	close(file);
+	if (bytes == (ssize_t)sizeof *layout && layout->ndomains >= 1 && layout->ndomains <= FERRY_MAX_DOMAINS)
+		return ferrySuccess;
+	return ferry_fail(ferryRemoteError, "the router of domain 0 has sent no layout: %zd bytes", bytes);
+}
+
+/* An idle router may leave before it is asked, and one may die: then there is another. */
+static ferryResult_t ask_layout(struct ferry_routers *routers)
+{
+	long seconds;
+	bool gone;
+	ferryResult_t result = ferry_deadline_seconds(&seconds);
+	uint64_t until = ferry_now_ns() + (result ? 0 : (uint64_t)seconds * 1000000000u);
+	if (result)
+		return result;
+	do {
+		struct ferry_attach_message message = {.kind = FERRY_ATTACH_LAYOUT};
+		int connection, file = -1;
+		if ((result = ferry_routers_connect(routers, 0, &connection)))
+			return result;
+		result = ferry_attach_call(connection, &message, NULL, &file);
+		gone = result == ferryRemoteError && ferry_endpoint_closed(connection);
+		close(connection);
+		if (!result)
+			return read_layout(file, &routers->layout);
+	} while (gone && ferry_now_ns() < until);
+	return ferry_fail_context(result, "asking the router of domain 0 for the layout");
+}
+
+ferryResult_t ferry_routers_find_layout(struct ferry_routers *routers)
+{
+	bool given = ferry_env("FERRY_LAYOUT") || ferry_env("FERRY_DOMAINS") || ferry_env("FERRY_TOPOLOGY");
+	if (given || routers->mode == FERRY_ROUTER_EMBEDDED)
+		return ferry_layout_load_whole(&routers->layout);
+	ferryResult_t result = ask_layout(routers);
+	routers->told = !result;
+	return result;
 }
 
 ferryResult_t ferry_routers_look(const struct ferry_routers *routers, uint32_t domain, bool starts, int *connection)

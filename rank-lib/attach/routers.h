@@ -24,6 +24,8 @@ struct ferry_routers {
 	 * the parent communicator was attached to them: a hosted router that no longer answers has ended with its host
 	 */
 	bool met;
+	struct ferry_layout layout; /* the domains, as ferry_routers_find_layout has found them */
+	bool told;                  /* by the router of domain 0 */
 };
 
 /**
@@ -33,11 +35,18 @@ struct ferry_routers {
 ferryResult_t ferry_routers_choose(struct ferry_routers *routers, const char *mode, const uint8_t *key);
 
 /**
+ * Finds the layout that all ranks of a job have in common. Where the environment gives one (FERRY_LAYOUT,
+ * FERRY_DOMAINS, FERRY_TOPOLOGY) it is that. Else the router of domain 0 is asked, which is started if needed: a rank's
+ * own view would be that of its control group. One that hosts routers goes by its own view. Errors: those of
+ * ferry_routers_connect and ferry_layout_load_whole; ferryRemoteError, if no router stays for FERRY_ATTACH_TIMEOUT.
+ */
+ferryResult_t ferry_routers_find_layout(struct ferry_routers *routers);
+
+/**
  * Connects to that domain's router, starting it if needed. Errors: those of starting it; ferryRemoteError if a hosted
  * router that served the parent communicator has ended; those of ferry_endpoint_connect.
  */
-ferryResult_t ferry_routers_connect(const struct ferry_routers *routers, const struct ferry_layout *layout,
-                                    uint32_t domain, int *connection);
+ferryResult_t ferry_routers_connect(const struct ferry_routers *routers, uint32_t domain, int *connection);
 
 /**
  * For a caller that polls until that domain, which no rank hosts, has a router. Connects, or if none answers and ranks

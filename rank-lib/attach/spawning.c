@@ -72,7 +72,7 @@ static char **router_environment(void)
 	return copy;
 }
 
-ferryResult_t ferry_router_spawn(const char *command, const char *directory, uint32_t domain)
+ferryResult_t ferry_router_spawn(const char *command, const char *directory, uint32_t domain, const char *layout)
 {
 	char number[16];
 	pid_t child;
@@ -80,14 +80,18 @@ ferryResult_t ferry_router_spawn(const char *command, const char *directory, uin
 	posix_spawnattr_t attributes;
 	sigset_t none;
 	snprintf(number, sizeof number, "%u", domain);
-	char *argv[] = {(char *)command, "--domain",    number, "--socket-dir", (char *)directory,
-	                "--daemon",      "--idle-exit", "10",   NULL};
+	char *argv[] = {(char *)command, "--domain", number, "--socket-dir", (char *)directory, "--daemon",
+	                "--idle-exit", "10", layout ? "--layout" : NULL, (char *)layout, NULL};
+	cpu_set_t own;
 	sigemptyset(&none);
 	posix_spawnattr_init(&attributes);
 	posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
 	posix_spawnattr_setsigmask(&attributes, &none);
 	char **environment = router_environment();
+	bool widened = ferry_process_widen(&own); /* the mask is this rank's; the router serves others too */
 	int refused = environment ? posix_spawn(&child, command, NULL, &attributes, argv, environment) : ENOMEM;
+	if (widened)
+		ferry_process_narrow(&own);
 	posix_spawnattr_destroy(&attributes);
 	free(environment);
 	if (refused)

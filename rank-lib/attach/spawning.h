@@ -12,9 +12,10 @@
 bool ferry_router_command(char *path, size_t bytes);
 
 /**
- * Starts it as a daemon for that domain, with its socket in `directory`, and returns once it listens, or another one
- * does. Error: ferrySystemError.
+ * Starts it as a daemon for that domain, with its socket in `directory` and that layout (NULL: its own view, from which
+ * the calling thread's affinity mask hides nothing). Returns once it listens, or another one does. Error:
+ * ferrySystemError.
  */
-ferryResult_t ferry_router_spawn(const char *command, const char *directory, uint32_t domain);
+ferryResult_t ferry_router_spawn(const char *command, const char *directory, uint32_t domain, const char *layout);
 
 #endif

@@ -191,7 +191,9 @@ ferryResult_t ferry_jobs_join(struct ferry_jobs *jobs, const struct ferry_attach
 	if (job->shared.nranks != message->nranks || job->shared.ndomains != message->ndomains)
 		return ferry_fail(
 		        ferryRefused,
-		        "rank %u attaches to a job of %u ranks in %u domains, the job has %u ranks in %u domains",
+		        "rank %u attaches to a job of %u ranks in %u domains, the job has %u ranks in %u domains "
+		        "(domains that differ are other CPUs, by affinity or control group, or other values of "
+		        "FERRY_LAYOUT, FERRY_DOMAINS or FERRY_TOPOLOGY: set the same FERRY_LAYOUT for all ranks)",
 		        message->rank, message->nranks, message->ndomains, job->shared.nranks, job->shared.ndomains);
 	*joined = job;
 	return ferrySuccess;

@@ -204,6 +204,23 @@ ferryResult_t ferry_request_admit(const struct ferry_client *client, const struc
 	return ferrySuccess;
 }
 
+/* The file is this client's alone, which may write to it. */
+static ferryResult_t send_layout(const struct ferry_jobs *jobs, const struct ferry_client *client)
+{
+	const struct ferry_layout *layout = &jobs->layout;
+	int file;
+	ferryResult_t result = ferry_shared_make(jobs->quota.question.kind, sizeof *layout, &file);
+	if (result)
+		return result;
+	if (pwrite(file, layout, sizeof *layout, 0) != (ssize_t)sizeof *layout)
+		result = ferry_fail(ferrySystemError, "writing %zu bytes of shared memory: %s", sizeof *layout,
+		                    strerror(errno));
+	else if (ferry_attach_reply(client->descriptor, ferrySuccess, "", file))
+		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone: poll reports that */
+	close(file);
+	return result;
+}
+
 /* Asked again, it has the page as things are now. */
 static ferryResult_t open_counters(struct ferry_jobs *jobs, struct ferry_client *client, int *descriptor)
 {
@@ -258,6 +275,10 @@ void ferry_request_serve(struct ferry_jobs *jobs, struct ferry_client *client)
 	case FERRY_ATTACH_ADOPTED:
 		result = client->job ? ferry_adoption_come(jobs, client->job, client->rank, &client->message)
 		                     : ferry_fail(ferryInvalidUsage, "ADOPTED before ADOPT");
+		break;
+	case FERRY_ATTACH_LAYOUT:
+		if (!(result = send_layout(jobs, client)))
+			return;
 		break;
 	default:
 		result = open_counters(jobs, client, &descriptor);
