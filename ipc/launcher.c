@@ -14,7 +14,7 @@
 /* One launcher's variables: it is a candidate where its rank is set, and its size. */
 struct launcher {
 	const char *name;
-	const char *sign;        /* it alone sets this; NULL: none */
+	const char *sign;        /* hardly anybody else sets this; NULL: none */
 	const char *rank, *size, *local_rank, *local_size;
 	const char *job[5];      /* the same on all ranks of a job, and different in others; ends with NULL */
 	const char *connection;  /* names this rank's connection to the launcher */
@@ -23,7 +23,7 @@ struct launcher {
 
 static const struct launcher launchers[] = {
         {.name = "ferry",
-         .sign = "FERRY_RANK",
+         .sign = "FERRY_JOB_KEY",
          .rank = "FERRY_RANK",
          .size = "FERRY_SIZE",
          .local_rank = "FERRY_LOCAL_RANK",
@@ -70,13 +70,13 @@ static bool is_signed(const struct launcher *launcher)
 	return launcher->sign && ferry_env(launcher->sign);
 }
 
-/* Those by whose sign nobody else has set their variables go before the others; else they are in the table's order. */
+/* Ferry's own go first, then those that are signed, and then others, whose variables anybody may have set. */
 static size_t find_candidates(const struct launcher *candidates[NLAUNCHERS])
 {
 	size_t count = 0;
 	for (int with_sign = 1; with_sign >= 0; with_sign--)
 		for (size_t i = 0; i < NLAUNCHERS; i++)
-			if (is_signed(&launchers[i]) == with_sign && ferry_env(launchers[i].rank) &&
+			if ((!i || is_signed(&launchers[i])) == with_sign && ferry_env(launchers[i].rank) &&
 			    (!launchers[i].size || ferry_env(launchers[i].size)))
 				candidates[count++] = &launchers[i];
 	return count;
@@ -101,6 +101,26 @@ static bool has_set(const struct launcher *launcher, const char *environment)
 }
 
 /*
+ * The launcher that has set its variables since that process was started; NULL: none. A launcher's own command may be
+ * no descendant of the outer launchers (slurmstepd, or what ssh has started), and so lack their variables, too. Then it
+ * counts: one further in, such as a ferryrun, would have been met before. But for Ferry's variables without a key,
+ * which a rank's own script has set.
+ */
+static const struct launcher *find_set(const struct launcher **candidates, size_t count, pid_t process)
+{
+	const struct launcher *found = NULL, *own = NULL;
+	char *environment = ferry_process_environment(process);
+	for (size_t i = 0; i < count && !own; i++)
+		own = ferry_process_is(process, candidates[i]->commands) ? candidates[i] : NULL;
+	bool by_hand = own && candidates[0] == launchers && !is_signed(launchers) &&
+	               (!environment || has_set(launchers, environment));
+	for (size_t i = 0; environment && !own && i < count && !found; i++)
+		found = has_set(candidates[i], environment) ? candidates[i] : NULL;
+	free(environment);
+	return by_hand ? launchers : own ? own : found;
+}
+
+/*
  * Finds the innermost launcher; NULL: there is none. *starter is the process that has started its ranks, which they
  * have in common: other processes between, such as a script in each rank, have the rank's variables.
  */
@@ -111,13 +131,8 @@ static const struct launcher *find_innermost(pid_t *starter)
 	size_t count = find_candidates(candidates);
 	*starter = self;
 	for (pid_t process = self; count && !found && process > 0; process = ferry_process_parent(process)) {
-		char *environment = ferry_process_environment(process);
+		found = find_set(candidates, count, process);
 		*starter = process;
-		for (size_t i = 0; i < count && !found; i++)
-			if ((environment && has_set(candidates[i], environment)) ||
-			    ferry_process_is(process, candidates[i]->commands))
-				found = candidates[i];
-		free(environment);
 	}
 	/* Variables that this process has set itself, or the one that it is a fork of, tell of no process between. */
 	if (*starter == self)
@@ -212,19 +227,24 @@ static bool shares_key(pid_t starter)
 	return is_rank;
 }
 
+static bool names_job(const struct launcher *launcher)
+{
+	for (size_t i = 0; launcher->job[i]; i++)
+		if (ferry_env(launcher->job[i]))
+			return true;
+	return false;
+}
+
 /* Under Hydra, and where ranks are started by hand, no variable names the job: the starter's pid and start time do. */
 static void derive_key(struct ferry_launch *launch, const struct launcher *launcher, pid_t starter)
 {
 	char identity[64];
-	bool named = false;
 	snprintf(identity, sizeof identity, "%s %u", launch->launcher, (unsigned)geteuid());
 	uint64_t hash = hash_text(0xcbf29ce484222325ull, identity);
-	for (size_t i = 0; launcher->job[i]; i++) {
-		named = named || ferry_env(launcher->job[i]);
+	for (size_t i = 0; launcher->job[i]; i++)
 		hash = hash_text(hash, ferry_env(launcher->job[i]));
-	}
 	snprintf(identity, sizeof identity, "%d %llu", (int)starter, (unsigned long long)ferry_process_start(starter));
-	hash = hash_text(hash, named ? NULL : identity);
+	hash = hash_text(hash, names_job(launcher) ? NULL : identity);
 	hash = hash_text(hash, ferry_env("FERRY_JOB_KEY"));
 	uint64_t second = hash_text(hash, "second half");
 	memcpy(launch->key, &hash, 8);
@@ -235,7 +255,9 @@ static ferryResult_t find_key(struct ferry_launch *launch, const struct launcher
 {
 	const char *given = ferry_env("FERRY_JOB_KEY");
 	ferryResult_t result = given ? parse_key(given, launch->key) : ferrySuccess;
-	if (!result && launch->rank >= 0 && (!given || (launcher != launchers && shares_key(starter))))
+	bool is_whole = given && (launch->rank < 0 || launcher == launchers ||
+	                          (!names_job(launcher) && !shares_key(starter)));
+	if (!result && launch->rank >= 0 && !is_whole)
 		derive_key(launch, launcher, starter);
 	launch->has_key = !result && (given || launch->rank >= 0);
 	return result;

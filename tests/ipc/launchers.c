@@ -4,7 +4,9 @@
  * each launcher does, with that launcher's variables, until the innermost ranks write down what they understood.
  *
  * A nest is a word per launcher, outermost first: kind, number of ranks, and how the ranks come.
- *   kinds: f ferryrun --fork, m ferryrun with an mpiexec, p Hydra, o Open MPI, s Slurm, t torchrun, j ferryrun --join
+ *   kinds: f ferryrun --fork, m ferryrun with an mpiexec, p Hydra, o Open MPI, s Slurm, t torchrun, j ferryrun --join,
+ *          h Ferry's variables set by a script,
+ *          r Slurm, whose slurmstepd has its variables from an srun and descends from none of the others
  *   ways:  - as they are, w each in a script, l one after the other, x each below a process that has written over its
  *          environment
  */
@@ -25,7 +27,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define KINDS "fmpost"
+#define KINDS "fmpostr"
 
 extern char **environ;
 
@@ -115,12 +117,22 @@ static void start_rank(const char *nest, const char *out, unsigned rank, unsigne
 	char place[64];
 	snprintf(place, sizeof place, "%s.%u", getenv("PLACE") ? getenv("PLACE") : "", rank);
 	setenv("PLACE", place, 1);
-	give(nest[0], rank, size, job);
+	give(nest[0] == 'r' ? 's' : nest[0], rank, size, job);
 	if (nest[2] == 'l')
 		usleep(20000 * rank);
 	if (nest[2] == 'w')
 		execl("/bin/sh", "sh", "-c", "\"$@\"; exit $?", "sh", self, "nest", nest + 3, out, (char *)NULL);
 	become(nest[2] == 'x' ? "over" : "nest", nest + 3, out);
+}
+
+/* In a process that was started without any variables; they come as arguments. */
+static void become_bare(const char *nest, const char *out)
+{
+	char *arguments[1024] = {self, "bare", (char *)nest, (char *)out}, *none[] = {NULL};
+	for (size_t i = 0; environ[i] && i < 1019; i++)
+		arguments[4 + i] = environ[i];
+	execve(self, arguments, none);
+	_exit(119);
 }
 
 static int start_ranks(const char *nest, const char *out)
@@ -129,7 +141,7 @@ static int start_ranks(const char *nest, const char *out)
 	int failed = 0, status;
 	if (nest[0] == 'p')
 		prctl(PR_SET_NAME, "hydra_pmi_proxy");
-	if (nest[0] == 's')
+	if (nest[0] == 's' || nest[0] == 'r')
 		prctl(PR_SET_NAME, "slurmstepd");
 	for (unsigned rank = 0; rank < size; rank++)
 		if (!fork())
@@ -162,7 +174,7 @@ static void forget_ferrys(void)
 		unsetenv(names[i]);
 }
 
-/* As ferryrun --join does. */
+/* As ferryrun --join does; h: or by hand, without a key. */
 static void join(const char *nest, const char *out)
 {
 	struct ferry_launch launch;
@@ -172,7 +184,8 @@ static void join(const char *nest, const char *out)
 	give('f', (unsigned)launch.rank, (unsigned)launch.size, 0);
 	for (int i = 0; i < 16; i++)
 		snprintf(key + 2 * i, 3, "%02x", launch.key[i]);
-	setenv("FERRY_JOB_KEY", key, 1);
+	if (nest[0] == 'j')
+		setenv("FERRY_JOB_KEY", key, 1);
 	become("nest", nest + 3, out);
 }
 
@@ -182,6 +195,7 @@ static int nest(const char *nest, const char *out)
 	switch (nest[0]) {
 	case '\0':
 		return write_down(out);
+	case 'h':
 	case 'j':
 		join(nest, out);
 		return 124;
@@ -194,6 +208,9 @@ static int nest(const char *nest, const char *out)
 		forget_ferrys();
 		snprintf(under, sizeof under, "p%s", nest + 1);
 		become("nest", under, out);
+		return 124;
+	case 'r':
+		become_bare(nest, out);
 		return 124;
 	default:
 		return start_ranks(nest, out);
@@ -216,7 +233,7 @@ static const char *name_of(char kind)
 {
 	switch (kind) {
 	case 'f':
-	case 'j':
+	case 'h':
 		return "ferry";
 	case 'm':
 	case 'p':
@@ -224,6 +241,7 @@ static const char *name_of(char kind)
 	case 'o':
 		return "openmpi";
 	case 's':
+	case 'r':
 		return "slurm";
 	default:
 		return "torchrun";
@@ -233,7 +251,7 @@ static const char *name_of(char kind)
 /* Each of the innermost launchers has made a job with ranks 0 to size - 1, one key, and no other's. */
 static void check(const char *name, struct rank *ranks, size_t count)
 {
-	const char *last = name + strlen(name) - 3, *sized = *last == 'j' ? last - 3 : last;
+	const char *last = name + strlen(name) - 3, *sized = strchr("jh", *last) ? last - 3 : last;
 	size_t size = (size_t)(sized[1] - '0'), expected = 1;
 	for (const char *word = name; *word; word += 3)
 		expected *= (size_t)(word[1] - '0');
@@ -242,7 +260,8 @@ static void check(const char *name, struct rank *ranks, size_t count)
 	qsort(ranks, count, sizeof *ranks, by_place);
 	for (size_t i = 0; i < count; i++) {
 		const struct rank *rank = &ranks[i], *first = &ranks[i - i % size];
-		bool right = !strcmp(rank->launcher, name_of(*last)) && rank->rank == (int)(i % size) &&
+		bool named = *last == 'j' || !strcmp(rank->launcher, name_of(*last)); /* joined ones are of both */
+		bool right = named && rank->rank == (int)(i % size) &&
 		             rank->size == (int)size && rank->local_rank == rank->rank &&
 		             !strcmp(rank->key, first->key);
 		for (size_t j = 0; j < count; j++)
@@ -338,7 +357,7 @@ static void the_innermost_of_three_counts(void **state)
 {
 	(void)state;
 	char name[16];
-	static const char kinds[] = "fpst"; /* the others are like one of these */
+	static const char kinds[] = "fprt"; /* the others are like one of these */
 	for (const char *middle = kinds; *middle; middle++)
 		for (const char *outer = kinds; *outer; outer++)
 			for (const char *inner = kinds; *inner; inner++) {
@@ -374,6 +393,18 @@ static void without_parents_what_only_its_launcher_sets_counts(void **state)
 	assert_false(launch.no_step);
 }
 
+/* A script that the launcher has started sets them, and becomes the program. */
+static void variables_of_ferry_that_a_script_sets_count(void **state)
+{
+	(void)state;
+	char name[16];
+	for (const char *kind = KINDS; *kind; kind++) {
+		snprintf(name, sizeof name, "%c3-h1-", *kind);
+		if (*kind != 'f' && *kind != 'm') /* whose key they would share */
+			try_nest(name);
+	}
+}
+
 static void pmix_alone_tells_no_rank(void **state)
 {
 	(void)state;
@@ -397,12 +428,18 @@ int main(int argc, char **argv)
 		cmocka_unit_test(ranks_that_join_are_the_innermost_launchers),
 		cmocka_unit_test(the_innermost_of_three_counts),
 		cmocka_unit_test(without_parents_what_only_its_launcher_sets_counts),
+		cmocka_unit_test(variables_of_ferry_that_a_script_sets_count),
 		cmocka_unit_test(pmix_alone_tells_no_rank),
 	};
 	ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
 	self[length > 0 ? length : 0] = '\0';
 	if (argc == 4 && !strcmp(argv[1], "over"))
 		write_over_environment(argv[2], argv[3]);
+	if (argc >= 4 && !strcmp(argv[1], "bare")) {
+		for (int i = 4; i < argc; i++)
+			putenv(argv[i]);
+		return start_ranks(argv[2], argv[3]);
+	}
 	if (argc == 4)
 		return nest(argv[2], argv[3]);
 	for (const struct ferry_variable *variable = ferry_variables; variable->name; variable++)

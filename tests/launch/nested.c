@@ -28,11 +28,11 @@ static int rank(void)
 
 static bool has_mpi;
 
-/* $T N PORT SECONDS COMMAND: as torchrun; each worker so many seconds after the one before it. */
+/* $T N PORT SECONDS COMMAND: as torchrun; each worker so many seconds after the one before it. $RUN is this test. */
 #define TORCHRUN                                                                                                       \
 	"#!/bin/sh\nn=$1 port=$2 pause=$3 i=0; shift 3\nwhile [ $i -lt $n ]; do\n"                                     \
 	"RANK=$i WORLD_SIZE=$n LOCAL_RANK=$i LOCAL_WORLD_SIZE=$n MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "             \
-	"TORCHELASTIC_RUN_ID=none \"$@\" &\ni=$((i + 1)); sleep $pause; done\nwait\n"
+	"TORCHELASTIC_RUN_ID=$RUN \"$@\" &\ni=$((i + 1)); sleep $pause; done\nwait\n"
 
 /* Runs a nest whose innermost launchers are `jobs` of 3 ranks; $R is the program. */
 static void expect_jobs_of_three(const char *nest, int jobs)
@@ -124,6 +124,8 @@ int main(int argc, char **argv)
 	assert_true(length > 0);
 	memcpy(self + length, " rank", 6);
 	setenv("R", self, 1);
+	snprintf(self, sizeof self, "test-%d", (int)getpid());
+	setenv("RUN", self, 1);
 	if (argc > 1)
 		setenv("B", argv[1], 1); /* the directory of the commands */
 	has_mpi = argc == 3 && !strcmp(argv[2], "mpi");
