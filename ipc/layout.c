@@ -269,8 +269,10 @@ int ferry_layout_node_domain(const struct ferry_layout *layout, int node)
 {
 	int found = -1;
 	cpu_set_t near, both;
+	if (layout->ndomains == 1 || layout->devices_given || node < 0)
+		return -1;
 	ferry_machine_node_cpus(node, &near);
-	for (uint32_t domain = 0; domain < layout->ndomains && node >= 0 && !layout->devices_given; domain++) {
+	for (uint32_t domain = 0; domain < layout->ndomains; domain++) {
 		CPU_AND(&both, &near, &layout->domains[domain].cpus);
 		if (layout->domains[domain].node != node && !CPU_COUNT(&both))
 			continue;

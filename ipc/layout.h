@@ -46,7 +46,9 @@ ferryResult_t ferry_layout_from_topology(const char *description, struct ferry_l
 /** The domain of device `ordinal` of `ndevices` on this machine: as named by the layout, else equal blocks. */
 uint32_t ferry_layout_device_domain(const struct ferry_layout *layout, uint32_t ordinal, uint32_t ndevices);
 
-/** The only domain with CPUs near that NUMA node; -1: there are several, or none, or the layout names devices. */
+/**
+ * The only one of several domains that has CPUs near that NUMA node; -1: no domain is, or the layout names devices.
+ */
 int ferry_layout_node_domain(const struct ferry_layout *layout, int node);
 
 /**

@@ -209,6 +209,8 @@ ferryResult_t ferry_machine_partition(hwloc_topology_t machine, const cpu_set_t 
 	        .machine = machine, .parts = calloc(most, sizeof *partition.parts), .domains = domains};
 	if (!partition.parts)
 		return ferry_fail(ferrySystemError, "no memory for the partition of %zu CPUs", most);
+	if (hwloc_bitmap_last(hwloc_topology_get_topology_cpuset(machine)) >= CPU_SETSIZE)
+		ferry_log(FERRY_LOG_WARN, "CPUs from %d on are in no domain", CPU_SETSIZE);
 	memset(domains, 0, FERRY_MAX_DOMAINS * sizeof *domains);
 	for (hwloc_obj_t pu = NULL; (pu = next_cpu(machine, usable, pu));) {
 		hwloc_obj_t nearest = nearest_memory(machine, pu);

@@ -313,6 +313,25 @@ static void equal_domains_have_the_machines_cache_once(void **state)
 	unsetenv("FERRY_DOMAINS");
 }
 
+static void cpus_beyond_those_of_a_cpu_set_are_told_of(void **state)
+{
+	(void)state;
+	struct ferry_layout layout;
+	char text[256] = "";
+	FILE *file = tmpfile();
+	int own = dup(STDERR_FILENO);
+	dup2(fileno(file), STDERR_FILENO);
+	ferryResult_t result = ferry_layout_from_topology("node:2 core:600 pu:1", &layout);
+	dup2(own, STDERR_FILENO);
+	close(own);
+	rewind(file);
+	assert_int_equal(result, ferrySuccess);
+	assert_non_null(fgets(text, sizeof text, file));
+	assert_non_null(strstr(text, "CPUs from 1024 on are in no domain"));
+	assert_int_equal(layout.domains[0].ncpus + layout.domains[1].ncpus, 1024);
+	fclose(file);
+}
+
 /* As containers do: the system calls of NUMA are refused. */
 static int forbid_numa(void)
 {
@@ -410,6 +429,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(every_cpu_is_in_one_domain_near_its_memory),
 	        cmocka_unit_test(a_cache_counts_once),
+	        cmocka_unit_test(cpus_beyond_those_of_a_cpu_set_are_told_of),
 	        /* what reads this machine in this process comes last */
 	        cmocka_unit_test(nodes_are_found_where_a_container_forbids_the_calls_of_libnuma),
 	        cmocka_unit_test(the_mask_of_a_rank_hides_no_domain_and_that_of_ferryrun_does),

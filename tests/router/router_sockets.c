@@ -96,6 +96,38 @@ static void who_sends_half_a_message_is_not_waited_for(void **state)
 	close(connection);
 }
 
+static int open_descriptors(void)
+{
+	int count = 0;
+	for (int i = 0; i < 1024; i++)
+		count += fcntl(i, F_GETFD) >= 0;
+	return count;
+}
+
+/* The router lives in this process: its descriptors are counted too. */
+static void who_asks_for_the_layout_gets_a_copy_of_its_own(void **state)
+{
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_LAYOUT};
+	struct ferry_layout copy;
+	char scribble[sizeof copy];
+	int connection, before;
+	(void)state;
+	memset(scribble, 0xa5, sizeof scribble);
+	assert_int_equal(ferry_endpoint_connect(path, &connection), ferrySuccess);
+	for (int i = 0; i < 500; i++) {
+		int file = -1;
+		assert_int_equal(ferry_attach_call(connection, &message, NULL, &file), ferrySuccess);
+		assert_int_equal(pread(file, &copy, sizeof copy, 0), sizeof copy);
+		assert_memory_equal(&copy, &layout, sizeof copy);
+		assert_int_equal(pwrite(file, scribble, sizeof scribble, 0), sizeof scribble);
+		close(file);
+		if (i == 0)
+			before = open_descriptors();
+	}
+	assert_in_range(open_descriptors(), 0, before + 1); /* the router may not have closed its last one yet */
+	close(connection);
+}
+
 /* Each of them may have made an arena. */
 static void who_is_refused_again_and_again_is_sent_away(void **state)
 {
@@ -466,6 +498,7 @@ int main(void)
 	        TEST(another_abi_and_garbage_are_answered_and_closed),
 	        TEST(another_user_is_refused),
 	        TEST(who_sends_half_a_message_is_not_waited_for),
+	        TEST(who_asks_for_the_layout_gets_a_copy_of_its_own),
 	        TEST(who_is_refused_again_and_again_is_sent_away),
 	        TEST(a_second_router_on_the_socket_is_refused),
 	        TEST(a_job_over_the_limit_is_told_how_much_is_left),
