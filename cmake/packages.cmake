@@ -31,7 +31,7 @@ execute_process(COMMAND gzip -9nkf changelog changelog.Debian WORKING_DIRECTORY 
   COMMAND_ERROR_IS_FATAL ANY)
 foreach(component library development tools)
   set(folder ${CMAKE_INSTALL_DATADIR}/doc/${package_${component}})
-  install(FILES ${PROJECT_SOURCE_DIR}/LICENSE RENAME copyright DESTINATION ${folder} COMPONENT ${component})
+  install(FILES cmake/debian/copyright DESTINATION ${folder} COMPONENT ${component})
   install(FILES ${PROJECT_BINARY_DIR}/changelog.gz ${PROJECT_BINARY_DIR}/changelog.Debian.gz DESTINATION ${folder}
     COMPONENT ${component})
   install(CODE "file(GLOB pages \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_MANDIR}/man*/*.[1-9]\")

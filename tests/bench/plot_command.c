@@ -56,7 +56,7 @@ static void mpi_is_drawn_like_nccl(void **state)
 	assert_non_null(strstr(figure, "PolyCollection_"));
 	assert_int_equal(draw("\"nccl\": {\"algbw\": 1, \"settings\": []}", figure, sizeof figure), 0);
 	assert_null(strstr(figure, ">MPI<"));
-	assert_non_null(strstr(figure, ">NCCL<"));
+	assert_non_null(strstr(figure, ">NCCL, best"));
 	assert_int_equal(draw("\"peer\": \"mpi\", \"peer_time_us\": 0", figure, sizeof figure), 1);
 	assert_non_null(strstr(figure, "row 1: \"peer_time_us\" is 0"));
 }
