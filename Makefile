@@ -28,7 +28,7 @@ build: setup ## configure and build into build/, commands in build/bin
 	@scripts/build default
 
 demo: setup ## two routers and four ranks train a digit classifier, then a small benchmark table
-	@scripts/build default commands ferry-digits
+	@scripts/build default commands
 	$(RUN) build/bin/ferry-digits
 	build/bin/ferry-perf allreduce -b 1K -e 4M -f 16
 
@@ -73,8 +73,9 @@ docs: ## man pages (section 3) and HTML of the API from ferry.h, in build-docs/
 
 install: ## library and commands alone, to PREFIX (/usr/local; of an ordinary user ~/.local), under DESTDIR if given
 	@scripts/setup install
-	@scripts/build install
-	@DESTDIR="$(DESTDIR)" cmake --install build-install --prefix "$(PREFIX)"
+	@if [ -f build/CMakeCache.txt ]; then tree=build; scripts/build default commands; \
+	else tree=build-install; scripts/build install; fi && \
+	DESTDIR="$(DESTDIR)" cmake --install $$tree --prefix "$(PREFIX)" >/dev/null
 
 deb: ## Debian packages libferry0, libferry-dev and ferry-tools, in build-deb/
 	@scripts/setup deb

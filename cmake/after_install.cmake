@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# The last lines of `cmake --install`: what a shell has to know before the commands and a program find what was
-# installed. What the shell knows already is left out. Nothing is said where the tree is only staged, under DESTDIR or
-# for a package.
+# The last lines of `cmake --install`, on standard error, of which `make install` shows these alone: what a shell has to
+# know before the commands and a program find what was installed. What the shell knows already is left out. Nothing is
+# said where the tree is only staged, under DESTDIR or for a package.
 if(NOT "$ENV{DESTDIR}" STREQUAL "" OR deb)
   return()
 endif()
