@@ -179,9 +179,10 @@ static ferryResult_t split_equally(uint32_t ndomains, const cpu_set_t *usable, s
 	layout_clear(layout);
 	layout->ndomains = ndomains;
 	snprintf(layout->source, sizeof layout->source, "FERRY_DOMAINS=%u", ndomains);
-	ferryResult_t result = machine ? ferry_machine_split(machine, usable, layout->domains, ndomains)
-	                               : ferrySystemError;
-	return result ? result : find_caches(layout);
+	if (!machine)
+		return ferrySystemError;
+	ferry_machine_split(machine, usable, layout->domains, ndomains);
+	return find_caches(layout);
 }
 
 static ferryResult_t partition(struct hwloc_topology *machine, const cpu_set_t *usable, const char *description,

@@ -196,11 +196,6 @@ static void place_in(struct partition *partition, hwloc_obj_t object, unsigned m
 		take_in(partition, object, (count + most - 1) / most);
 }
 
-static ferryResult_t fail_without_cpus(void)
-{
-	return ferry_fail(ferrySystemError, "hwloc sees no CPU that this process may use");
-}
-
 ferryResult_t ferry_machine_partition(hwloc_topology_t machine, const cpu_set_t *usable,
                                       struct ferry_domain domains[FERRY_MAX_DOMAINS], uint32_t *ndomains)
 {
@@ -219,11 +214,13 @@ ferryResult_t ferry_machine_partition(hwloc_topology_t machine, const cpu_set_t 
 	place_in(&partition, hwloc_get_root_obj(machine), FERRY_MAX_DOMAINS);
 	free(partition.parts);
 	*ndomains = partition.ndomains;
-	return *ndomains ? ferrySuccess : fail_without_cpus();
+	if (!partition.ndomains)
+		ferry_machine_split(machine, usable, domains, *ndomains = 1);
+	return ferrySuccess;
 }
 
-ferryResult_t ferry_machine_split(hwloc_topology_t machine, const cpu_set_t *usable, struct ferry_domain *domains,
-                                  uint32_t ndomains)
+void ferry_machine_split(hwloc_topology_t machine, const cpu_set_t *usable, struct ferry_domain *domains,
+                         uint32_t ndomains)
 {
 	uint32_t count = 0, seen = 0;
 	for (hwloc_obj_t pu = NULL; (pu = next_cpu(machine, usable, pu));)
@@ -233,7 +230,8 @@ ferryResult_t ferry_machine_split(hwloc_topology_t machine, const cpu_set_t *usa
 		for (uint32_t i = 0; i < ndomains; i++)
 			if (count >= ndomains ? seen * ndomains / count == i : i * count / ndomains == seen)
 				add_cpu(&domains[i], pu, nearest_memory(machine, pu));
-	return count ? ferrySuccess : fail_without_cpus();
+	for (uint32_t i = 0; i < ndomains && !count; i++) /* hwloc sees other CPUs: without /sys and /proc it guesses */
+		domains[i] = (struct ferry_domain){.cpus = *usable, .node = -1};
 }
 
 /* ---- caches ---- */

@@ -39,18 +39,18 @@ ferryResult_t ferry_machine_read(const char *description, struct hwloc_topology 
  * nearest memory are a domain, bound to that memory: the NUMA node with memory at their lowest ancestor that has any;
  * of several the one that the operating system numbers first, which is the node of the CPUs, not one of a memory
  * expander or a GPU. CPUs without a NUMA node are a domain per package, and not bound. Of more than FERRY_MAX_DOMAINS,
- * neighbours in the tree are merged, and not bound. Errors: ferrySystemError if no CPU is usable, or for lack of
- * memory.
+ * neighbours in the tree are merged, and not bound. Where hwloc sees none of the usable CPUs they are one domain.
+ * Error: ferrySystemError for lack of memory.
  */
 ferryResult_t ferry_machine_partition(struct hwloc_topology *machine, const cpu_set_t *usable,
                                       struct ferry_domain domains[FERRY_MAX_DOMAINS], uint32_t *ndomains);
 
 /**
  * As ferry_machine_partition, but `ndomains` domains with equally many CPUs, neighbours in the tree. With fewer CPUs
- * than domains several domains share one. Error: ferrySystemError if no CPU is usable.
+ * than domains several domains share one.
  */
-ferryResult_t ferry_machine_split(struct hwloc_topology *machine, const cpu_set_t *usable,
-                                  struct ferry_domain *domains, uint32_t ndomains);
+void ferry_machine_split(struct hwloc_topology *machine, const cpu_set_t *usable, struct ferry_domain *domains,
+                         uint32_t ndomains);
 
 /**
  * Fills each domain's number of CPUs and cache sizes. A cache counts once: each of the CPUs over it has an equal share,

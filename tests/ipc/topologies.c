@@ -347,14 +347,14 @@ static int forbid_numa(void)
 	return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0);
 }
 
-/* Runs in a process of its own: hwloc reads this machine once. It has one CPU in each of two nodes. */
-static void in_a_process_on_two_nodes(int (*body)(void))
+/* Runs in a process of its own: hwloc reads this machine once. */
+static void in_a_process_on(const char *machine, int (*body)(void))
 {
 	int status;
 	fflush(NULL);
 	pid_t child = fork();
 	if (!child) {
-		setenv("HWLOC_SYNTHETIC", "node:2 pu:1", 1);
+		setenv("HWLOC_SYNTHETIC", machine, 1);
 		_exit(body());
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
@@ -378,7 +378,7 @@ static int two_domains_without_numa_calls(void)
 static void nodes_are_found_where_a_container_forbids_the_calls_of_libnuma(void **state)
 {
 	(void)state;
-	in_a_process_on_two_nodes(two_domains_without_numa_calls);
+	in_a_process_on("node:2 pu:1", two_domains_without_numa_calls);
 }
 
 static int masks_hide_from_starters_only(void)
@@ -399,7 +399,30 @@ static int masks_hide_from_starters_only(void)
 static void the_mask_of_a_rank_hides_no_domain_and_that_of_ferryrun_does(void **state)
 {
 	(void)state;
-	in_a_process_on_two_nodes(masks_hide_from_starters_only);
+	in_a_process_on("node:2 pu:1", masks_hide_from_starters_only);
+}
+
+static int the_own_cpu_is_a_domain(void)
+{
+	struct ferry_layout layout;
+	cpu_set_t one;
+	CPU_ZERO(&one);
+	CPU_SET(1, &one);
+	if (sysconf(_SC_NPROCESSORS_ONLN) < 2 || sched_setaffinity(0, sizeof one, &one))
+		return 77;
+	if (ferry_layout_load(&layout) || layout.ndomains != 1 || !CPU_EQUAL(&layout.domains[0].cpus, &one))
+		return 1;
+	setenv("FERRY_DOMAINS", "2", 1);
+	if (ferry_layout_load(&layout) || layout.ndomains != 2 || !CPU_EQUAL(&layout.domains[1].cpus, &one))
+		return 2;
+	return 0;
+}
+
+/* Where /sys and /proc are hidden hwloc counts CPUs, and names the first ones. */
+static void a_cpu_that_hwloc_does_not_see_is_in_a_domain_too(void **state)
+{
+	(void)state;
+	in_a_process_on("pu:1", the_own_cpu_is_a_domain);
 }
 
 static int a_node_is_found_by_its_cpus(void)
@@ -421,7 +444,7 @@ static int a_node_is_found_by_its_cpus(void)
 static void a_gpus_domain_has_the_cpus_near_it(void **state)
 {
 	(void)state;
-	in_a_process_on_two_nodes(a_node_is_found_by_its_cpus);
+	in_a_process_on("node:2 pu:1", a_node_is_found_by_its_cpus);
 }
 
 int main(int argc, char **argv)
@@ -433,6 +456,7 @@ int main(int argc, char **argv)
 	        /* what reads this machine in this process comes last */
 	        cmocka_unit_test(nodes_are_found_where_a_container_forbids_the_calls_of_libnuma),
 	        cmocka_unit_test(the_mask_of_a_rank_hides_no_domain_and_that_of_ferryrun_does),
+	        cmocka_unit_test(a_cpu_that_hwloc_does_not_see_is_in_a_domain_too),
 	        cmocka_unit_test(a_gpus_domain_has_the_cpus_near_it),
 	        cmocka_unit_test(equal_domains_have_the_machines_cache_once),
 	};
