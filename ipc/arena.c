@@ -146,12 +146,14 @@ static ferryResult_t bind_to_node(void *base, uint64_t bytes, int node)
 	return ferrySuccess;
 }
 
-static ferryResult_t back_counters(int descriptor, uint64_t counters_at, uint32_t counters)
+static ferryResult_t back_counters(int descriptor, char *base, uint64_t counters_at, uint32_t counters)
 {
 	uint64_t bytes = up_to((uint64_t)counters * sizeof(struct ferry_counter), PAGE);
 	ferryResult_t result = ferrySuccess;
-	for (uint32_t parity = 0; parity < FERRY_PARITIES && !result; parity++)
-		result = ferry_shared_allocate(descriptor, counters_at + parity * COUNTERS_BYTES, bytes, NULL);
+	for (uint32_t parity = 0; parity < FERRY_PARITIES && !result; parity++) {
+		uint64_t at = counters_at + parity * COUNTERS_BYTES;
+		result = ferry_shared_allocate(descriptor, base + at, at, bytes, NULL);
+	}
 	return result ? ferry_fail_context(result, "%u counters", counters) : ferrySuccess;
 }
 
@@ -164,8 +166,8 @@ ferryResult_t ferry_arena_back_counters(const struct ferry_arena *arena, uint32_
 		                  arena->domain, FERRY_MOST_COUNTERS);
 	if (!ferry_shared_may_lack(arena->descriptor))
 		return ferrySuccess;
-	return back_counters(arena->descriptor, (uint64_t)((char *)arena->counters[0] - (char *)arena->header),
-	                     counters);
+	char *base = (char *)arena->header;
+	return back_counters(arena->descriptor, base, (uint64_t)((char *)arena->counters[0] - base), counters);
 }
 
 static ferryResult_t check_shape(const struct ferry_arena_shape *shape)
@@ -190,9 +192,9 @@ static ferryResult_t fill_in(const struct ferry_arena_shape *shape, const struct
 	ferryResult_t result = bind_to_node(base, header->bytes, shape->node);
 	bool lacks = ferry_shared_may_lack(descriptor);
 	if (!result && lacks)
-		result = ferry_shared_allocate(descriptor, 0, header->staging_at, NULL);
+		result = ferry_shared_allocate(descriptor, base, 0, header->staging_at, NULL);
 	if (!result && lacks)
-		result = back_counters(descriptor, header->counters_at, header->counters);
+		result = back_counters(descriptor, base, header->counters_at, header->counters);
 	if (result)
 		return ferry_fail_context(result, "an arena of %llu bytes", (unsigned long long)header->bytes);
 	memcpy(base, header, sizeof *header);
@@ -254,7 +256,7 @@ ferryResult_t ferry_arena_allocate(const struct ferry_arena *arena, bool lock, c
 	ferry_arena_windows(arena, &bytes);
 	/* Allocating now turns "no room" into an error here instead of a SIGBUS during a copy. */
 	if (ferry_shared_may_lack(arena->descriptor))
-		result = ferry_shared_allocate(arena->descriptor, windows_at, bytes, given_up);
+		result = ferry_shared_allocate(arena->descriptor, arena->staging[0], windows_at, bytes, given_up);
 	if (result)
 		return ferry_fail_context(result, "an arena of %llu bytes (staging %llu; FERRY_STAGING sets it)",
 		                          (unsigned long long)arena->bytes,

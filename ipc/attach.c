@@ -2,7 +2,6 @@
 #include "ipc/attach.h"
 
 #include "ipc/deadline.h"
-#include "ipc/endpoint.h"
 #include "ipc/error.h"
 #include "ipc/export.h"
 #include "ipc/plan.h"

@@ -4,6 +4,7 @@
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "ipc/process.h"
+#include "ipc/quarantine.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -133,7 +134,7 @@ static ferryResult_t bind_alone(int listener, const char *path, bool for_all, co
 	ferryResult_t result = ferry_endpoint_connect(path, &probe);
 	bool nobody = ferry_endpoint_nobody(result);
 	if (!result) {
-		close(probe);
+		ferry_quarantine_close(&probe, 1);
 		result = ferry_fail(ferryInvalidUsage, "a router already answers on %s", path);
 	} else if (!lstat(path, &there) && !S_ISSOCK(there.st_mode)) {
 		result = ferry_fail(
@@ -162,7 +163,7 @@ void ferry_endpoint_sweep(const char *path)
 	if (!flock(lock, LOCK_EX | LOCK_NB) && !lstat(path, &there) && S_ISSOCK(there.st_mode)) {
 		ferryResult_t result = ferry_endpoint_connect(path, &probe);
 		if (!result)
-			close(probe);
+			ferry_quarantine_close(&probe, 1);
 		else if (ferry_endpoint_nobody(result))
 			unlink(path);
 		ferry_forget_message();
@@ -246,7 +247,7 @@ ferryResult_t ferry_endpoint_connect_within(const char *path, int *connection, s
 	else
 		result = check_router(made, path);
 	if (result)
-		close(made);
+		ferry_quarantine_close(&made, 1); /* whoever listens may have sent descriptors */
 	else
 		*connection = made;
 	errno = error;

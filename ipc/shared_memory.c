@@ -13,7 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define PIECE (64ull << 20) /* allocated at a time: some ten milliseconds */
+#define PIECE          (64ull << 20) /* allocated at a time: some ten milliseconds */
+#define POPULATE_WRITE 23            /* MADV_POPULATE_WRITE, which older headers lack */
 
 static ferryResult_t open_posix(int *descriptor)
 {
@@ -113,13 +114,24 @@ bool ferry_shared_may_lack(int descriptor)
 	return !ferry_shared_sealed(descriptor) || promises_are_counted();
 }
 
-ferryResult_t ferry_shared_allocate(int descriptor, uint64_t from, uint64_t bytes, const _Atomic uint32_t *given_up)
+/* 0, or the error, as posix_fallocate returns it. */
+static int allocate_piece(int descriptor, char *memory, uint64_t from, uint64_t bytes)
+{
+	if (!madvise(memory, bytes, POPULATE_WRITE))
+		return 0;
+	if (errno == EINVAL) /* an old kernel */
+		return posix_fallocate(descriptor, (off_t)from, (off_t)bytes);
+	return errno == EFAULT ? ENOSPC : errno;
+}
+
+ferryResult_t ferry_shared_allocate(int descriptor, void *memory, uint64_t from, uint64_t bytes,
+                                    const _Atomic uint32_t *given_up)
 {
 	for (uint64_t done = 0, piece; done < bytes; done += piece) {
 		piece = bytes - done < PIECE ? bytes - done : PIECE;
 		if (given_up && atomic_load_explicit(given_up, memory_order_relaxed))
 			return ferry_fail(ferrySystemError, "nobody needs the memory any more");
-		int refused = posix_fallocate(descriptor, (off_t)(from + done), (off_t)piece);
+		int refused = allocate_piece(descriptor, (char *)memory + done, from + done, piece);
 		if (refused == EINTR)
 			piece = 0;
 		else if (refused)

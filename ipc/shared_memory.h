@@ -35,10 +35,13 @@ bool ferry_shared_sealed(int descriptor);
 bool ferry_shared_may_lack(int descriptor);
 
 /**
- * Allocates the bytes from `from` on: that takes a second for some gigabytes. Ends early, with ferrySystemError, once
- * *given_up is not 0, if that is not NULL. Errors: ferrySystemError with the sizes.
+ * Allocates the bytes from `from` on, which are mapped at `memory`: that takes a second for some gigabytes. They are
+ * allocated by touching them, as posix_fallocate waits for every process that writes to the file, and a hostile rank's
+ * write may last for ever; by posix_fallocate before Linux 5.14. Ends early, with ferrySystemError, once *given_up is
+ * not 0, if that is not NULL. Errors: ferrySystemError with the sizes.
  */
-ferryResult_t ferry_shared_allocate(int descriptor, uint64_t from, uint64_t bytes, const _Atomic uint32_t *given_up);
+ferryResult_t ferry_shared_allocate(int descriptor, void *memory, uint64_t from, uint64_t bytes,
+                                    const _Atomic uint32_t *given_up);
 
 /** Bytes that are allocated: what it costs. */
 uint64_t ferry_shared_held(int descriptor);

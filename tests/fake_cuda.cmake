@@ -82,13 +82,15 @@ set_tests_properties(puts_failures PROPERTIES ENVIRONMENT "TSAN_OPTIONS=${suppre
 
 # The short forms; the long ones: docs/security.md.
 add_executable(hostility hostility/main.c hostility/others.c hostility/scribble.c hostility/letters.c
+  hostility/descriptors.c hostility/strange.c
   ${PROJECT_SOURCE_DIR}/bench/command/option.c ${PROJECT_SOURCE_DIR}/bench/command/record.c)
 target_compile_definitions(hostility PRIVATE FERRY_ROUTER_EXE="$<TARGET_FILE:ferry-router>")
 target_link_libraries(hostility PRIVATE ferry_flags ferry ferry_ipc PkgConfig::CJSON Threads::Threads)
 add_dependencies(hostility ferry-router hostile hostile_puts)
 foreach(domains 1 2)
   add_test(NAME hostility_${domains} COMMAND hostility --writes 2000 --parts al --domains ${domains})
-  set_tests_properties(hostility_${domains} PROPERTIES TIMEOUT 300 LABELS api)
+  add_test(NAME hostile_descriptors_${domains} COMMAND hostility --writes 260 --parts d --domains ${domains})
+  set_tests_properties(hostility_${domains} hostile_descriptors_${domains} PROPERTIES TIMEOUT 300 LABELS api)
 endforeach()
 
 foreach(suite mapped spares)

@@ -6,6 +6,7 @@
 #include "ipc/error.h"
 #include "ipc/process.h"
 #include "ipc/publish.h"
+#include "ipc/quarantine.h"
 #include "ipc/wait.h"
 #include "router/daemon/counter_pages.h"
 #include "router/engine/foreign_ranks.h"
@@ -18,7 +19,6 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define MOST_REFUSED 16 /* requests of a client that is no rank: each RANK may have made an arena, and taken it away */
@@ -36,9 +36,7 @@ static int spare_descriptor(const struct ferry_clients *clients)
 /* Frees the payload and descriptors of the client's message that were not taken. */
 static void forget_message(struct ferry_client *client)
 {
-	for (uint32_t i = 0; i < client->ndescriptors; i++)
-		if (client->descriptors[i] >= 0)
-			close(client->descriptors[i]);
+	ferry_quarantine_close(client->descriptors, client->ndescriptors);
 	free(client->descriptors);
 	free(client->payload);
 	client->descriptors = NULL;
@@ -50,8 +48,7 @@ static void forget_message(struct ferry_client *client)
 static void client_free(struct ferry_client *client)
 {
 	forget_message(client);
-	if (client->descriptor >= 0)
-		close(client->descriptor);
+	ferry_quarantine_close(&client->descriptor, 1);
 	free(client);
 }
 
@@ -104,14 +101,6 @@ static void client_close(struct ferry_clients *clients, size_t index)
 
 /* ---- reading ---- */
 
-/* Memory files, and the driver's. Were it a socket, or held one: the client's own end would keep its connection open
- * when it has died. */
-static bool holds_memory(int descriptor)
-{
-	struct stat status;
-	return !fstat(descriptor, &status) && (S_ISREG(status.st_mode) || S_ISCHR(status.st_mode));
-}
-
 /* Keeps what rode on the message's bytes. They come with its first one: with the payload, or twice, is not how it is
  * done. */
 static ferryResult_t keep_descriptors(struct ferry_client *client, const struct ferry_attach_received *received)
@@ -128,16 +117,12 @@ static ferryResult_t keep_descriptors(struct ferry_client *client, const struct 
 		        "more descriptors came with a message than the %u that arrived: at most %u may, and this "
 		        "router must have room for them",
 		        count, FERRY_ATTACH_MOST_DESCRIPTORS);
-	for (uint32_t i = 0; !result && i < count; i++)
-		if (!holds_memory(received->descriptors[i]))
-			result = ferry_fail(ferryInvalidArgument,
-			                    "descriptor %u of a message is of neither memory nor a device", i);
 	if (!result && !(client->descriptors = malloc(count * sizeof(int))))
 		result = ferry_fail(ferrySystemError, "no memory for %u descriptors", count);
-	for (uint32_t i = 0; result && i < count; i++)
-		close(received->descriptors[i]);
-	if (result)
+	if (result) {
+		ferry_quarantine_close(received->descriptors, count);
 		return result;
+	}
 	memcpy(client->descriptors, received->descriptors, count * sizeof(int));
 	client->ndescriptors = count;
 	return ferrySuccess;
@@ -166,12 +151,14 @@ static bool client_read(struct ferry_clients *clients, struct ferry_client *clie
 	size_t head = sizeof client->message, have = client->received;
 	size_t want = have < head ? head - have : head + client->message.payload - have;
 	char *into = have < head ? (char *)&client->message + have : client->payload + (have - head);
-	ferry_attach_receive(client->descriptor, into, want, &received);
-	if (received.bytes < 0 && (errno == EAGAIN || errno == EINTR))
+	ferryResult_t result =
+	        ferry_quarantine_receive(client->descriptor, client->standing.owner, into, want, &received);
+	if (!result && received.bytes < 0 && (errno == EAGAIN || errno == EINTR))
 		return true;
-	if (received.bytes <= 0)
+	if (!result && received.bytes <= 0)
 		return false;
-	ferryResult_t result = keep_descriptors(client, &received);
+	if (!result)
+		result = keep_descriptors(client, &received);
 	if (!have)
 		client->begun_ns = ferry_now_ns();
 	client->received += (size_t)received.bytes;
@@ -204,7 +191,7 @@ static void refuse_for_want(struct ferry_clients *clients, int error)
 		           ferry_descriptors_hint(error));
 		ferry_log(FERRY_LOG_WARN, "%s", ferry_last_message());
 		ferry_attach_reply(descriptor, ferrySystemError, ferry_last_message(), -1);
-		close(descriptor);
+		ferry_quarantine_close(&descriptor, 1);
 	}
 	clients->spare = spare_descriptor(clients); /* -1: another thread was quicker; see wait_for_events */
 }
@@ -249,7 +236,7 @@ static void client_accept(struct ferry_clients *clients)
 			result = ferry_fail(ferrySystemError, "no memory for client %zu", clients->count + 1);
 		ferry_log(FERRY_LOG_WARN, "refused a client: %s", ferry_last_message());
 		ferry_attach_reply(descriptor, result, ferry_last_message(), -1);
-		close(descriptor);
+		ferry_quarantine_close(&descriptor, 1);
 		return;
 	}
 	client->descriptor = descriptor;
@@ -432,7 +419,7 @@ void ferry_clients_close(struct ferry_clients *clients)
 		client_free(clients->all[i]);
 	free(clients->all);
 	free(clients->set);
-	close(clients->listener);
+	ferry_quarantine_close(&clients->listener, 1); /* and the connections that it has not accepted */
 	if (clients->spare >= 0)
 		close(clients->spare);
 	close(clients->event);

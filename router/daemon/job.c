@@ -2,6 +2,7 @@
 #include "router/daemon/job.h"
 
 #include "ipc/error.h"
+#include "ipc/quarantine.h"
 #include "ipc/rankset.h"
 #include "router/daemon/guard.h"
 #include "router/failover/recovery.h"
@@ -10,7 +11,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static struct ferry_job *job_blank(const uint8_t *key, uint32_t domain)
 {
@@ -78,11 +78,9 @@ void ferry_job_free(struct ferry_job *job)
 		ferry_guard_remove(&job->shared.arenas[domain]);
 		ferry_arena_unmap(&job->shared.arenas[domain]);
 	}
-	for (uint32_t rank = 0; rank < FERRY_MAX_RANKS; rank++) {
-		if (job->flags_descriptor[rank] >= 0)
-			close(job->flags_descriptor[rank]);
+	ferry_quarantine_close(job->flags_descriptor, FERRY_MAX_RANKS);
+	for (uint32_t rank = 0; rank < FERRY_MAX_RANKS; rank++)
 		ferry_recovery_free(job->recovery[rank]);
-	}
 	free(job->adoption);
 	pthread_mutex_destroy(&job->admit);
 	pthread_mutex_destroy(&job->failing);

@@ -3,6 +3,7 @@
 
 #include "ipc/error.h"
 #include "ipc/process.h"
+#include "ipc/quarantine.h"
 #include "router/daemon/guard.h"
 #include "router/engine/audit.h"
 #include "router/engine/foreign_ranks.h"
@@ -65,7 +66,7 @@ static void answer_ready(struct ferry_job *job)
 	else
 		report_ready(job);
 	ferry_attach_reply(job->job_thread->client, result, result ? ferry_last_message() : "", -1);
-	close(job->job_thread->client);
+	ferry_quarantine_close(&job->job_thread->client, 1);
 }
 
 /* Ranks map the arena meanwhile, and hand it to other routers. None touches its windows before the job is ready. */
@@ -207,7 +208,7 @@ ferryResult_t ferry_job_thread_request(struct ferry_job *job, int descriptor)
 		return ferry_fail(ferrySystemError, "the router has no descriptor to answer READY with: %s%s",
 		                  strerror(errno), ferry_descriptors_hint(errno));
 	if (!atomic_compare_exchange_strong(&job_thread->asked, &unasked, 1)) { /* it has failed the job, and ended */
-		close(job_thread->client);
+		ferry_quarantine_close(&job_thread->client, 1);
 		return ferry_job_failure(job);
 	}
 	ferry_doorbell_ring(&job->shared.arenas[job->domain].header->router);

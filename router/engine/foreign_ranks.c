@@ -2,10 +2,10 @@
 #include "router/engine/foreign_ranks.h"
 
 #include "ipc/error.h"
+#include "ipc/quarantine.h"
 
 #include <stddef.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 ferryResult_t ferry_foreign_ranks_open(struct ferry_job *job)
 {
@@ -57,7 +57,7 @@ static void end_foreign_rank(struct ferry_ending *ending)
 	foreign_rank_close(foreign_rank);
 	if (answer && ferry_attach_reply(client, ferrySuccess, "", -1))
 		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone: poll reports that */
-	close(client);
+	ferry_quarantine_close(&client, 1);
 }
 
 struct ferry_ending *ferry_foreign_rank_leave(struct ferry_job *job, uint32_t rank, int client, bool answer)

@@ -3,6 +3,7 @@
 
 #include "ipc/error.h"
 #include "ipc/publish.h"
+#include "ipc/quarantine.h"
 #include "router/engine/call_decoder.h"
 #include "router/engine/pair.h"
 
@@ -13,7 +14,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #define WORDS_BYTES (FERRY_STREAM_FLAGS * sizeof(struct ferry_stream_flag))
 
@@ -462,7 +462,7 @@ static void end_remote_rank(struct ferry_ending *ending)
 		ferry_job_mark_departed(job, rank);
 	if (answer && ferry_attach_reply(client, ferrySuccess, "", -1))
 		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone: poll reports that */
-	close(client);
+	ferry_quarantine_close(&client, 1);
 }
 
 /* Before the job is ready its thread may be opening it, and the rank has submitted no call. */

@@ -2,8 +2,10 @@
 #include "router/failover/imported_arena.h"
 
 #include "ipc/error.h"
+#include "ipc/quarantine.h"
 #include "router/daemon/guard.h"
 
+#include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -42,10 +44,15 @@ static ferryResult_t check(const struct ferry_arena *arena, uint32_t domain, con
 	return ferrySuccess;
 }
 
+/* How long it takes to free memory that nobody else has any more is the rank's choice. */
 static void unmap(struct ferry_arena *arena)
 {
+	int descriptor = arena->header ? arena->descriptor : -1;
 	ferry_guard_remove(arena);
+	if (arena->header)
+		arena->descriptor = -1;
 	ferry_arena_unmap(arena);
+	ferry_quarantine_close(&descriptor, 1);
 }
 
 static ferryResult_t map(int descriptor, uint32_t domain, struct ferry_job_arenas *shared)
@@ -53,10 +60,15 @@ static ferryResult_t map(int descriptor, uint32_t domain, struct ferry_job_arena
 	struct ferry_arena *arena = &shared->arenas[domain];
 	ferryResult_t result = check_memory(descriptor, domain);
 	if (result) {
-		close(descriptor);
+		ferry_quarantine_close(&descriptor, 1);
 		return result;
 	}
-	if ((result = ferry_arena_map(descriptor, arena)))
+	int copy = fcntl(descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+	result = ferry_arena_map(descriptor, arena);
+	ferry_quarantine_close(&copy, result ? 1 : 0);
+	if (!result && copy >= 0)
+		close(copy); /* not the last reference */
+	if (result)
 		return result;
 	ferry_guard_add(arena);
 	if ((result = check(arena, domain, shared)))

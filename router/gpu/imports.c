@@ -2,10 +2,10 @@
 #include "router/gpu/imports.h"
 
 #include "ipc/error.h"
+#include "ipc/quarantine.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define IDLE_NS       1000000000ull  /* an import that was not used for so long is unmapped, */
 #define COMES_BACK_NS 20000000000ull /* or for so long, where its rank comes back to it */
@@ -260,8 +260,8 @@ static void free_put_targets(struct ferry_put_target_map *put_targets, uint32_t 
 
 static void free_later(struct ferry_import *import)
 {
-	for (uint32_t i = 0; import->later && i < import->later->exported.npieces; i++)
-		close(import->later->descriptors[i]);
+	if (import->later)
+		ferry_quarantine_close(import->later->descriptors, import->later->exported.npieces);
 	free(import->later);
 	import->later = NULL;
 }

@@ -3,6 +3,7 @@
 
 #include "ipc/error.h"
 #include "ipc/process.h"
+#include "ipc/quarantine.h"
 #include "ipc/wait.h"
 
 #include <errno.h>
@@ -108,9 +109,7 @@ static ferryResult_t do_request(struct ferry_mapper *mapper, struct ferry_mapped
 		return ferrySuccess;
 	}
 	ferryResult_t result = insist(mapper, rank, map_exported);
-	for (uint32_t i = 0; i < request->exported.npieces; i++)
-		if (request->descriptors[i] >= 0)
-			close(request->descriptors[i]);
+	ferry_quarantine_close(request->descriptors, request->exported.npieces);
 	return result;
 }
 
@@ -139,7 +138,7 @@ static void answer(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank, 
 		welcome(rank, client, result);
 	else
 		ferry_attach_reply(client, result, result ? ferry_last_message() : "", -1);
-	close(client);
+	ferry_quarantine_close(&client, 1);
 }
 
 static void serve(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
@@ -432,8 +431,8 @@ ferryResult_t ferry_mapper_join(struct ferry_mapper *mapper, struct ferry_job *j
 	ferryResult_t result = start(mapper);
 	if (!result && client >= 0)
 		result = copy_client(client, &copy);
-	if (!result && (result = add(mapper, job, message, copy)) && copy >= 0)
-		close(copy);
+	if (!result && (result = add(mapper, job, message, copy)))
+		ferry_quarantine_close(&copy, 1);
 	return result;
 }
 
@@ -455,7 +454,7 @@ static ferryResult_t ask(struct ferry_mapper *mapper, struct ferry_imports *impo
 	}
 	pthread_mutex_unlock(&mapper->lock);
 	if (busy)
-		close(request->client);
+		ferry_quarantine_close(&request->client, 1);
 	return busy ? ferry_fail(ferryInvalidUsage, "rank %u asks for more before it is answered", imports->rank)
 	            : ferrySuccess;
 }

@@ -15,7 +15,7 @@
 struct options {
 	uint64_t writes, seed, first; /* first: of the jobs; others before it are left out */
 	int domains, patience_s;
-	const char *parts;            /* letters: a, m, s, p */
+	const char *parts;            /* letters: a, d, l, m */
 	bool verbose;
 };
 
@@ -33,6 +33,9 @@ struct shared {
 	struct fate fates[HOSTILE_RANKS];
 	_Atomic int stop;               /* others end */
 	_Atomic uint64_t rounds, wrong; /* theirs: of calls that all ranks have judged; elements */
+	_Atomic uint64_t longest_ns;    /* of their calls, since it was last set to 0 */
+	_Atomic uint64_t handed;        /* hostile descriptors that were sent, in messages of up to 253 of one each */
+	_Atomic unsigned kinds;         /* that there were: bit k of tests/hostility/strange.h's kind k */
 	_Atomic int failed;             /* a call of theirs has */
 	char failure[SAID];
 };
@@ -54,6 +57,13 @@ bool scribble(uint64_t writes);
 
 /** So many messages to routers that are not what they should be. */
 bool write_letters(uint64_t letters);
+
+/** Descriptors of every kind, by other users where this one may become one, so many messages. */
+bool hand_over(uint64_t count);
+
+/** Users without other processes: the routers have the second as a tenant. */
+#define HOSTILE_STRANGER 61347
+#define HOSTILE_TENANT   61348
 
 /** Prints a line about how far it is, each second at most. */
 void progress(const char *what, uint64_t done, uint64_t of);

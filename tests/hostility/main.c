@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,8 +32,9 @@ static const struct argp_option known[] = {
         {"seed", 's', "N", 0, "The same jobs write the same again (default: 1)", 0},
         {"first", 'f', "N", 0, "Begin with that job of the seed, to see one again (default: 0)", 0},
         {"domains", 'd', "N", 0, "1 or 2 routers (default: 1)", 0},
-        {"parts", 'p', "LETTERS", 0, "a: words of arenas, by ranks on host devices; l: messages to routers; m: what "
-                                     "ranks on GPUs submit, and words of theirs (default: aml)", 0},
+        {"parts", 'p', "LETTERS", 0, "a: words of arenas, by ranks on host devices; d: descriptors of every kind, by "
+                                     "other users where root runs this; l: messages to routers; m: what ranks on "
+                                     "GPUs submit, and words of theirs (default: aml)", 0},
         {"patience", 't', "SECONDS", 0, "A job that takes longer has run on in silence (default: 60)", 0},
         {"verbose", 'v', NULL, 0, "Say what each hostile job came to", 0},
         {0}};
@@ -56,8 +58,8 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		options.patience_s = (int)option_number(value, 1, 3600, "--patience", state);
 		return 0;
 	case 'p':
-		if (!value[0] || strspn(value, "aml") != strlen(value))
-			argp_failure(state, OPTION_EXIT, 0, "parts are letters of a, m and l, not \"%s\"", value);
+		if (!value[0] || strspn(value, "adml") != strlen(value))
+			argp_failure(state, OPTION_EXIT, 0, "parts are letters of a, d, m and l, not \"%s\"", value);
 		options.parts = value;
 		return 0;
 	case 'v':
@@ -82,17 +84,18 @@ static const struct argp command = {
 static pid_t start_router(int domain)
 {
 	int pipes[2];
-	char number[16], descriptor[16], byte;
+	char number[16], descriptor[16], tenants[sizeof directory + 16], byte;
 	if (pipe(pipes))
 		exit(2);
+	snprintf(tenants, sizeof tenants, "%s/tenants", directory);
 	snprintf(number, sizeof number, "%d", domain);
 	snprintf(descriptor, sizeof descriptor, "%d", pipes[1]);
 	pid_t child = fork();
 	if (!child) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		close(pipes[0]);
-		execl(FERRY_ROUTER_EXE, "ferry-router", "--domain", number, "--socket-dir", directory, "--ready-fd",
-		      descriptor, (char *)NULL);
+		execl(FERRY_ROUTER_EXE, "ferry-router", "--domain", number, "--socket-dir", directory, "--config",
+		      tenants, "--ready-fd", descriptor, (char *)NULL);
 		_exit(2);
 	}
 	close(pipes[1]);
@@ -169,12 +172,25 @@ static bool end_all(void)
 	return well && !atomic_load(&shared->wrong);
 }
 
+/* The routers' sockets are for everybody. */
+static void write_tenants(void)
+{
+	char name[sizeof directory + 16];
+	snprintf(name, sizeof name, "%s/tenants", directory);
+	FILE *file = fopen(name, "w");
+	if (!file || chmod(directory, 0755))
+		exit(2);
+	fprintf(file, "[tenant hostile]\nusers = %d\n", HOSTILE_TENANT);
+	fclose(file);
+}
+
 static void prepare(void)
 {
 	char text[8];
 	snprintf(text, sizeof text, "%d", options.domains);
 	if (!mkdtemp(directory))
 		exit(2);
+	write_tenants();
 	setenv("FERRY_SOCKET_DIR", directory, 1);
 	setenv("FERRY_ROUTER", "required", 1);
 	setenv("FERRY_DOMAINS", text, 1);
@@ -223,6 +239,8 @@ static bool run_parts(void)
 		uint64_t writes = (options.writes + count - 1) / count;
 		if (*part == 'a')
 			well = scribble(writes);
+		else if (*part == 'd')
+			well = hand_over(writes);
 		else if (*part == 'l')
 			well = write_letters(writes);
 		else

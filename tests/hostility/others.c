@@ -4,6 +4,7 @@
 #include "tests/hostility/random.h"
 
 #include "ferry.h"
+#include "ipc/wait.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -77,6 +78,13 @@ static void fail(const struct other *other, ferryResult_t result)
 		         ferryGetLastError(NULL));
 }
 
+static void note_length(uint64_t took)
+{
+	uint64_t longest = atomic_load(&shared->longest_ns);
+	while (took > longest && !atomic_compare_exchange_weak(&shared->longest_ns, &longest, took))
+		;
+}
+
 static ferryResult_t play(struct other *other, uint64_t round)
 {
 	uint64_t state = random_begin(options.seed ^ 0x0707, round), kind = random_below(&state, KINDS);
@@ -85,11 +93,13 @@ static ferryResult_t play(struct other *other, uint64_t round)
 	for (size_t i = 0; i < inputs; i++)
 		other->send[i] = element(round, (uint32_t)other->rank, i);
 	memset(other->receive, 0x5a, RANKS * count * sizeof(uint32_t));
+	uint64_t began = ferry_now_ns();
 	ferryResult_t result = call(other, kind, count);
 	if (!result)
 		result = ferryStreamSynchronize(other->stream);
 	if (result)
 		return result;
+	note_length(ferry_now_ns() - began);
 	atomic_fetch_add(&shared->wrong, judge(other, kind, count, round));
 	return ferrySuccess;
 }

@@ -274,7 +274,7 @@ static void an_arena_that_is_not_what_it_is_said_to_be_is_refused(void **state)
 	unlink(name);
 	assert_int_equal(pipe(pipes), 0);
 	refused(&left, 0, right, loose, "is not sealed");
-	refused(&left, 0, right, file, "is not sealed");
+	refused(&left, 0, right, file, "neither memory nor a device");
 	refused(&left, 0, right, empty, "is not sealed"); /* that it has no page has not been seen */
 	assert_int_equal(fcntl(empty, F_ADD_SEALS, F_SEAL_SHRINK), 0);
 	refused(&left, 0, right, empty, "shorter than its header");
