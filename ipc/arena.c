@@ -357,12 +357,15 @@ void ferry_failure_set(struct ferry_failure *failure, ferryResult_t code, const 
 	atomic_store_explicit(&failure->state, 1, memory_order_release);
 }
 
-/* Reads each byte once, as another process may be writing there. Returns the length. */
+/*
+ * Reads each byte once, as another process may be writing there, and lets no byte through that a terminal or a reader
+ * of logs may act on. Returns the length.
+ */
 static uint32_t read_text(const volatile char *there, char *text, uint32_t bytes)
 {
 	uint32_t i = 0;
 	for (char letter; i < bytes - 1 && (letter = there[i]); i++)
-		text[i] = (unsigned char)letter < ' ' || letter == 0x7f ? '?' : letter;
+		text[i] = letter < ' ' || letter > '~' ? '?' : letter; /* also where char is signed */
 	text[i] = '\0';
 	return i;
 }

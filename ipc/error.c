@@ -3,7 +3,9 @@
 
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MESSAGE_BYTES 1024
@@ -87,14 +89,59 @@ int ferry_log_parse(const char *text, enum ferry_log_level *level)
 	return 0;
 }
 
-void ferry_log(enum ferry_log_level level, const char *format, ...)
+static void log_line(enum ferry_log_level level, const char *format, va_list arguments)
 {
 	char text[MESSAGE_BYTES];
+	vsnprintf(text, sizeof text, format, arguments);
+	fprintf(stderr, "ferry[%d] %s: %s\n", (int)getpid(), level_names[level], text);
+}
+
+static bool is_logged(enum ferry_log_level level)
+{
+	return (int)level <= atomic_load_explicit(&log_level, memory_order_relaxed);
+}
+
+void ferry_log(enum ferry_log_level level, const char *format, ...)
+{
 	va_list arguments;
-	if ((int)level > atomic_load_explicit(&log_level, memory_order_relaxed))
+	if (!is_logged(level))
 		return;
 	va_start(arguments, format);
-	vsnprintf(text, sizeof text, format, arguments);
+	log_line(level, format, arguments);
 	va_end(arguments);
-	fprintf(stderr, "ferry[%d] %s: %s\n", (int)getpid(), level_names[level], text);
+}
+
+/* ---- lines that others cause ---- */
+
+/* Of the users whose numbers lead here. Two threads that renew it at once may let a few lines more through. */
+struct burst {
+	_Atomic uint64_t since; /* seconds of CLOCK_MONOTONIC */
+	_Atomic uint32_t lines; /* since then, with those left out */
+};
+
+#define BURSTS 64
+
+static struct burst bursts[BURSTS];
+
+void ferry_log_limited(uint32_t user, enum ferry_log_level level, const char *format, ...)
+{
+	struct burst *burst = &bursts[user % BURSTS];
+	struct timespec now;
+	va_list arguments;
+	uint32_t before = 0;
+	if (!is_logged(level))
+		return;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	uint64_t second = (uint64_t)now.tv_sec + FERRY_LOG_BURST_S; /* so that it is not 0 at the start */
+	if (second - atomic_load_explicit(&burst->since, memory_order_relaxed) >= FERRY_LOG_BURST_S) {
+		atomic_store_explicit(&burst->since, second, memory_order_relaxed);
+		before = atomic_exchange_explicit(&burst->lines, 0, memory_order_relaxed);
+	}
+	if (before > FERRY_LOG_BURST)
+		ferry_log(level, "%u more lines about clients of uid %u were left out", before - FERRY_LOG_BURST, user);
+	if (atomic_fetch_add_explicit(&burst->lines, 1, memory_order_relaxed) >= FERRY_LOG_BURST)
+		return;
+	va_start(arguments, format);
+	log_line(level, format, arguments);
+	va_end(arguments);
 }

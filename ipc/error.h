@@ -9,6 +9,7 @@
 
 #include "ipc/ferry_types.h"
 
+#include <stdint.h>
 #include <stdio.h>
 
 /**
@@ -39,5 +40,16 @@ int ferry_log_parse(const char *text, enum ferry_log_level *level);
 
 /** One line on stderr: "ferry[pid] LEVEL: message". Async-signal-unsafe. */
 void ferry_log(enum ferry_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#define FERRY_LOG_BURST   30u /* lines about one user in so many seconds */
+#define FERRY_LOG_BURST_S 10u
+
+/**
+ * As ferry_log, for a line that a user's process can cause as often as it likes: more than FERRY_LOG_BURST in
+ * FERRY_LOG_BURST_S seconds are left out, and their number is logged before the next line. `user`: a uid; users whose
+ * numbers are equal in their last six bits may share a limit.
+ */
+void ferry_log_limited(uint32_t user, enum ferry_log_level level, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
 
 #endif

@@ -165,7 +165,7 @@ static bool client_read(struct ferry_clients *clients, struct ferry_client *clie
 	if (!result && have < head && client->received == head)
 		result = begin_message(client);
 	if (result) {
-		ferry_log(FERRY_LOG_WARN, "refused a client: %s", ferry_last_message());
+		ferry_log_limited(client->standing.owner, FERRY_LOG_WARN, "refused a client: %s", ferry_last_message());
 		ferry_attach_reply(client->descriptor, result, ferry_last_message(), -1);
 		return false;
 	}
@@ -175,7 +175,8 @@ static bool client_read(struct ferry_clients *clients, struct ferry_client *clie
 	forget_message(client);
 	if (client->job || client->refused < MOST_REFUSED)
 		return true;
-	ferry_log(FERRY_LOG_WARN, "a client has been refused %u times, and is sent away", client->refused);
+	ferry_log_limited(client->standing.owner, FERRY_LOG_WARN,
+	                  "a client has been refused %u times, and is sent away", client->refused);
 	return false;
 }
 
@@ -189,7 +190,7 @@ static void refuse_for_want(struct ferry_clients *clients, int error)
 		ferry_fail(ferrySystemError, "the router of domain %u has %zu client%s and cannot take another: %s%s",
 		           clients->jobs->domain, clients->count, clients->count == 1 ? "" : "s", strerror(error),
 		           ferry_descriptors_hint(error));
-		ferry_log(FERRY_LOG_WARN, "%s", ferry_last_message());
+		ferry_log_limited(0, FERRY_LOG_WARN, "%s", ferry_last_message());
 		ferry_attach_reply(descriptor, ferrySystemError, ferry_last_message(), -1);
 		ferry_quarantine_close(&descriptor, 1);
 	}
@@ -215,7 +216,7 @@ static void client_accept(struct ferry_clients *clients)
 			refuse_for_want(clients, errno);
 		return;
 	}
-	struct ferry_standing standing;
+	struct ferry_standing standing = {0};
 	ferryResult_t result = ferry_tenants_judge(clients->jobs->tenants, descriptor, &standing);
 	if (!result)
 		result = check_connections(clients, standing.tenant);
@@ -234,7 +235,7 @@ static void client_accept(struct ferry_clients *clients)
 	if (!client) {
 		if (!result)
 			result = ferry_fail(ferrySystemError, "no memory for client %zu", clients->count + 1);
-		ferry_log(FERRY_LOG_WARN, "refused a client: %s", ferry_last_message());
+		ferry_log_limited(standing.owner, FERRY_LOG_WARN, "refused a client: %s", ferry_last_message());
 		ferry_attach_reply(descriptor, result, ferry_last_message(), -1);
 		ferry_quarantine_close(&descriptor, 1);
 		return;
@@ -275,7 +276,7 @@ static void close_slow(struct ferry_clients *clients)
 		           "%zu bytes of a message have come in %.0f s, and not the rest "
 		           "(FERRY_ATTACH_TIMEOUT)",
 		           client->received, (double)clients->patience_ns / 1e9);
-		ferry_log(FERRY_LOG_WARN, "refused a client: %s", ferry_last_message());
+		ferry_log_limited(client->standing.owner, FERRY_LOG_WARN, "refused a client: %s", ferry_last_message());
 		ferry_attach_reply(client->descriptor, ferryRefused, ferry_last_message(), -1);
 		client_close(clients, i);
 	}

@@ -142,8 +142,8 @@ void ferry_job_report_gone(struct ferry_job *job, uint32_t rank)
 void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *message)
 {
 	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
-	ferry_log(FERRY_LOG_ERROR, "job of %u rank%s failed: %s", job->shared.nranks,
-	          job->shared.nranks == 1 ? "" : "s", message);
+	ferry_log_limited(job->owner, FERRY_LOG_ERROR, "job of %u rank%s failed: %s", job->shared.nranks,
+	                  job->shared.nranks == 1 ? "" : "s", message);
 	pthread_mutex_lock(&job->failing);
 	ferry_failure_set(&job->failure, code, message);
 	ferry_failure_set(&header->failure, code, message);

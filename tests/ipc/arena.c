@@ -403,6 +403,23 @@ static void a_counter_of_another_call_reads_as_nothing(void **state)
 	assert_int_equal(ferry_counter_slices(0, 1), 0);
 }
 
+/* Whatever a rank says of its end: control bytes and those from 0x80 on do not reach a log or a terminal. */
+static void a_ranks_words_are_printable(void **state)
+{
+	static struct ferry_failure failure;
+	char message[FERRY_MESSAGE_BYTES];
+	uint32_t code;
+	(void)state;
+	for (int byte = 1; byte < 256; byte++)
+		failure.message[byte - 1] = (char)byte;
+	failure.code = ferryRemoteError;
+	failure.state = 1;
+	assert_true(ferry_failure_read(&failure, &code, message));
+	assert_int_equal(strlen(message), 255);
+	for (int byte = 1; byte < 256; byte++)
+		assert_int_equal(message[byte - 1], byte < ' ' || byte > '~' ? '?' : byte);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -423,6 +440,7 @@ int main(void)
 		cmocka_unit_test(without_memfd_there_is_posix_shared_memory),
 		cmocka_unit_test(settings_of_shared_memory_are_read),
 		cmocka_unit_test(a_counter_of_another_call_reads_as_nothing),
+		cmocka_unit_test(a_ranks_words_are_printable),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -147,6 +147,36 @@ static void who_is_refused_again_and_again_is_sent_away(void **state)
 	assert_non_null(strstr(text, "jobs=0"));
 }
 
+/* 200 refusals of one user leave the lines of a burst, and one that says how many are missing at most. */
+static void refusals_are_logged_with_a_limit(void **state)
+{
+	char name[] = "/tmp/ferry-log-XXXXXX", line[512];
+	int file = mkstemp(name), kept = dup(STDERR_FILENO), connection, lines = 0;
+	(void)state;
+	unlink(name);
+	fflush(stderr);
+	dup2(file, STDERR_FILENO);
+	ferry_log_set_level(FERRY_LOG_WARN);
+	for (int i = 0; i < 200; i++) {
+		struct ferry_attach_reply reply;
+		char garbage[sizeof(struct ferry_attach_message)] = {1};
+		assert_int_equal(ferry_endpoint_connect(path, &connection), ferrySuccess);
+		assert_int_equal(send(connection, garbage, sizeof garbage, MSG_NOSIGNAL), sizeof garbage);
+		assert_int_equal(recv(connection, &reply, sizeof reply, MSG_WAITALL), sizeof reply);
+		close(connection);
+	}
+	ferry_log_set_level(FERRY_LOG_ERROR);
+	fflush(stderr);
+	dup2(kept, STDERR_FILENO);
+	close(kept);
+	FILE *log = fdopen(file, "r");
+	rewind(log);
+	while (fgets(line, sizeof line, log))
+		lines++;
+	fclose(log);
+	assert_in_range(lines, 1, 3 * FERRY_LOG_BURST); /* two bursts, should this have taken so long */
+}
+
 static void a_second_router_on_the_socket_is_refused(void **state)
 {
 	(void)state;
@@ -500,6 +530,7 @@ int main(void)
 	        TEST(who_sends_half_a_message_is_not_waited_for),
 	        TEST(who_asks_for_the_layout_gets_a_copy_of_its_own),
 	        TEST(who_is_refused_again_and_again_is_sent_away),
+	        TEST(refusals_are_logged_with_a_limit),
 	        TEST(a_second_router_on_the_socket_is_refused),
 	        TEST(a_job_over_the_limit_is_told_how_much_is_left),
 	        TEST(a_router_that_does_not_answer_is_waited_for_so_long_and_no_longer),
