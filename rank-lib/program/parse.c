@@ -194,15 +194,39 @@ static ferryResult_t read_forwarded(struct parser *parser, struct ferry_statemen
 	return result;
 }
 
+/* A statement reads one version of a place, so that two of them would contradict each other. */
+static ferryResult_t check_named_once(const struct parser *parser, const struct ferry_statement *statement,
+                                      struct ferry_dependency dependency)
+{
+	for (uint32_t i = 0; i < statement->ndependencies; i++) {
+		struct ferry_dependency other = statement->dependencies[i];
+		if (other.place.domain == dependency.place.domain && other.place.chunk == dependency.place.chunk)
+			return ferry_fail(ferryProgramError,
+			                  "%s:%u: waits for versions %u and %u of host@%u[%u]: a statement names a "
+			                  "place once",
+			                  parser->name, parser->line, other.version, dependency.version,
+			                  dependency.place.domain, dependency.place.chunk);
+	}
+	return ferrySuccess;
+}
+
 static ferryResult_t read_dependency(struct parser *parser, struct ferry_statement *statement)
 {
 	struct ferry_dependency dependency;
 	ferryResult_t result = read_host(parser, &dependency.place);
 	if (!result)
 		result = expect(parser, ">=", "'>='");
+	skip_space(parser);
+	const char *number = parser->next;
 	if (!result)
 		result = read_number(parser, 1u << 20, "a version", &dependency.version);
-	if (result || !dependency.version) /* version 0 holds from the start */
+	if (!result && !dependency.version) {
+		parser->next = number;
+		result = unexpected(parser, "a version, from 1: 0 is the unwritten chunk, which nothing waits for");
+	}
+	if (!result)
+		result = check_named_once(parser, statement, dependency);
+	if (result)
 		return result;
 	void *grown = realloc(statement->dependencies, (statement->ndependencies + 1) * sizeof dependency);
 	if (!grown)
