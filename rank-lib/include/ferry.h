@@ -9,6 +9,8 @@
  * ferryGetLastError() tells the values.
  *
  * All functions may be called from any thread. Calls on one communicator must be made in the same order on every rank.
+ * A function must return: one that a signal handler leaves by longjmp, or that its thread ends in (pthread_cancel),
+ * keeps the locks that it holds, and the next call waits for them.
  */
 #ifndef FERRY_H
 #define FERRY_H
@@ -247,7 +249,8 @@ FERRY_API ferryResult_t ferryRecv(void *recvbuff, size_t count, ferryDataType_t 
 /**
  * Runs a user's program (docs/program-language.md), checked and compiled on first use. `program` is its text,
  * NUL-terminated. Buffers and count are those of the collective that the program names; op is ignored by those that do
- * not reduce.
+ * not reduce. A communicator keeps at most 64 programs, with those of FERRY_PROGRAM_PATH: another one is
+ * ferryInvalidUsage.
  */
 FERRY_API ferryResult_t ferryRunProgram(const char *program, const void *sendbuff, void *recvbuff, size_t count,
                                         ferryDataType_t type, ferryRedOp_t op, ferryComm_t comm, ferryStream_t stream);
