@@ -39,6 +39,8 @@ static void answer(const struct member *member, const struct crew_answer *said)
 static ferryResult_t join(struct member *member, const struct crew_order *order)
 {
 	ferryConfig_t config = FERRY_CONFIG_INITIALIZER;
+	if (order->slow)
+		setenv("FERRY_HOST_LINK", "h2d=0.0002", 1);
 	config.ordinal = order->rank;
 	return ferryCommInitRankConfig(&member->comm, order->nranks, order->id, order->rank, &config);
 }
@@ -69,6 +71,25 @@ static ferryResult_t call(struct member *member, const struct crew_order *order,
 		for (size_t j = 0; j < order->count && !result; j++)
 			said->wrong += member->receive[j] != said->sum;
 	}
+	return result;
+}
+
+static ferryResult_t message(struct member *member, const struct crew_order *order, struct crew_answer *said)
+{
+	bool sends = order->kind == CREW_SEND;
+	for (size_t i = 0; i < order->count; i++) {
+		member->send[i] = 1u << member->number;
+		member->receive[i] = 0;
+	}
+	ferryResult_t result = sends ? ferrySend(member->send, order->count, ferryUint32, order->rank, member->comm,
+	                                         NULL)
+	                             : ferryRecv(member->receive, order->count, ferryUint32, order->rank, member->comm,
+	                                         NULL);
+	if (!result)
+		result = ferryStreamSynchronize(NULL);
+	said->sum = order->count ? member->receive[0] : 0;
+	for (size_t i = 0; i < order->count && !result; i++)
+		said->wrong += member->receive[i] != said->sum;
 	return result;
 }
 
@@ -118,6 +139,9 @@ static ferryResult_t obey(struct member *member, const struct crew_order *order,
 		return join(member, order);
 	case CREW_CALL:
 		return call(member, order, said);
+	case CREW_SEND:
+	case CREW_RECV:
+		return message(member, order, said);
 	case CREW_SHRINK:
 		return shrink(member, order);
 	case CREW_SPLIT:
@@ -156,6 +180,8 @@ static void serve(struct member *member, size_t most)
 			snprintf(said.message, sizeof said.message, "%s",
 			         ferryGetLastError(order.kind == CREW_SHRINK ? NULL : member->comm));
 		answer(member, &said);
+		if (order.last && !said.result)
+			_exit(0);
 	}
 	if (member->comm)
 		ferryCommAbort(member->comm);

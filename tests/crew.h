@@ -22,9 +22,11 @@
 #define CREW_MOST 8
 
 enum crew_order_kind {
-	CREW_JOIN,   /* a communicator: id, rank, nranks */
+	CREW_JOIN,   /* a communicator: id, rank, nranks; slow: what it receives takes a second for each 200 KB */
 	CREW_CALL,   /* so many AllReduces of `count`, and waits for them; `told`: answers once more, before the first
 	                is over, when its first element is there */
+	CREW_SEND,   /* `count` elements to rank `rank`, and waits until it is sent */
+	CREW_RECV,   /* the same from there */
 	CREW_SHRINK, /* a communicator of those that are left, without `excluded`, which takes the place of the old one,
 	                which is destroyed; flags */
 	CREW_SPLIT,  /* the same of all, of one color */
@@ -36,7 +38,8 @@ enum crew_order_kind {
 struct crew_order {
 	enum crew_order_kind kind;
 	int rank, nranks, calls, flags;
-	bool logged;
+	bool logged, slow;
+	bool last; /* once it has answered that it is well done, the member ends, without a word to its communicator */
 	size_t count;
 	uint64_t excluded; /* bit r: rank r */
 	ferryUniqueId id;

@@ -9,6 +9,7 @@
 #include "ipc/quarantine.h"
 #include "ipc/wait.h"
 #include "router/daemon/counter_pages.h"
+#include "router/daemon/dead_ranks.h"
 #include "router/engine/foreign_ranks.h"
 #include "router/engine/remote_ranks.h"
 #include "router/failover/adoption.h"
@@ -59,7 +60,10 @@ static void client_free(struct ferry_client *client)
 static bool has_left(const struct ferry_job *job, uint32_t rank)
 {
 	bool mapped = job->adoption || atomic_load_explicit(&job->ready, memory_order_acquire);
-	return mapped && ferry_departed(&job->shared) >> rank & 1;
+	if (!mapped || !(ferry_departed(&job->shared) >> rank & 1))
+		return false;
+	const struct ferry_arena *own = &job->shared.arenas[job->shared.rank_domain[rank]];
+	return !(atomic_load_explicit(&own->header->gone, memory_order_acquire) >> rank & 1); /* else it has died */
 }
 
 static void client_close(struct ferry_clients *clients, size_t index)
@@ -77,7 +81,7 @@ static void client_close(struct ferry_clients *clients, size_t index)
 			snprintf(text, sizeof text,
 			         "rank %u of %u died, gave up, or closed its connection without leaving", client->rank,
 			         job->shared.nranks);
-			ferry_job_lose(job, text);
+			ferry_dead_ranks_add(job, client->rank, text);
 		}
 		if (!lost)
 			ferry_adoption_leave(job, client->rank);
@@ -370,6 +374,7 @@ int ferry_clients_turn(struct ferry_clients *clients, int timeout_ms, bool *lost
 {
 	int patience = sooner(patience_left_ms(clients, ferry_now_ns()), ferry_adoptions_watch(clients->jobs));
 	patience = sooner(patience, ferry_counter_pages_renew(clients->jobs));
+	patience = sooner(patience, ferry_dead_ranks_watch(clients->jobs));
 	*lost = !poll_set(clients);
 	if (*lost)
 		return -1;

@@ -200,6 +200,13 @@ static bool announced_by_rank(const struct ferry_job *job, char *text, size_t by
 	return false;
 }
 
+bool ferry_job_failure_is_announced(const struct ferry_job *job)
+{
+	char text[2 * FERRY_MESSAGE_BYTES];
+	ferryResult_t code;
+	return announced_by_rank(job, text, sizeof text, &code);
+}
+
 void ferry_job_lose(struct ferry_job *job, const char *message)
 {
 	char text[2 * FERRY_MESSAGE_BYTES], missing[FERRY_RANKSET_TEXT];

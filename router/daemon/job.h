@@ -72,6 +72,9 @@ struct ferry_job {
 	struct ferry_adoption *adoption;        /* it comes from another router, and not all ranks have; or NULL */
 	struct ferry_takeover_reported takeover; /* connection thread, for ferry-stat */
 	uint64_t attached, detached;            /* bit masks of ranks; connection thread */
+	uint64_t dead_ranks;                    /* whose last calls are not over (dead_ranks.h); connection thread */
+	char death[96];                         /* of the last of them, for the job's failure; the same */
+	uint64_t death_progress, death_since;   /* ferry_job_progress as last seen then, and since when; the same */
 	/* the ranks whose data this router moves; job thread, once the job is ready */
 	struct ferry_remote_rank *remote_ranks[FERRY_MAX_RANKS];
 	struct ferry_foreign_rank
@@ -199,6 +202,9 @@ void ferry_job_report_gone(struct ferry_job *job, uint32_t rank);
  * ended.
  */
 void ferry_job_lose(struct ferry_job *job, const char *message);
+
+/** Whether a rank has given a reason for failing, as ferry_job_lose takes it. The same threads. */
+bool ferry_job_failure_is_announced(const struct ferry_job *job);
 
 /**
  * The job is dead: returns the code, with the reason, or ferryRemoteError, for a rank that cannot read it from the

@@ -189,7 +189,11 @@ static void say_departed(const struct ferry_lane_rank *lane_rank, const struct b
 	const struct ferry_call *call = blocker->call;
 	const struct ferry_member *member = lane_rank->member;
 	bool d2h = lane_rank->direction == FERRY_DIR_D2H;
-	int said = snprintf(text, bytes, "rank %u has left the communicator: ", ferry_rankset_lowest(departed));
+	uint32_t rank = ferry_rankset_lowest(departed);
+	const struct ferry_arena *arena = &member->shared->arenas[member->shared->rank_domain[rank]];
+	bool died = atomic_load_explicit(&arena->header->gone, memory_order_relaxed) >> rank & 1;
+	int said = died ? snprintf(text, bytes, "rank %u of %u died: ", rank, member->shared->nranks)
+	                : snprintf(text, bytes, "rank %u has left the communicator: ", rank);
 	text += said;
 	bytes -= (size_t)said;
 	if (blocker->kind == NUMBERING)

@@ -193,6 +193,8 @@ static void run_calls_from(struct job *job, uint64_t count, uint64_t first, uint
 			submit(job, rank, seq, job->plan->hash, count);
 		play_call(job, seq, count);
 		wait_finished(job, seq);
+		for (uint32_t rank = 0; rank < job->nranks; rank++)
+			atomic_store(&ferry_rank_line(&job->shared, rank)->finished[seq % FERRY_PARITIES], seq);
 	}
 }
 
