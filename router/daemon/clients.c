@@ -46,10 +46,14 @@ static void forget_message(struct ferry_client *client)
 	client->received = 0;
 }
 
+/* The connections of this router's own user, and of root, are trusted. */
 static void client_free(struct ferry_client *client)
 {
 	forget_message(client);
-	ferry_quarantine_close(&client->descriptor, 1);
+	if (client->standing.owner)
+		ferry_quarantine_close(&client->descriptor, 1);
+	else if (client->descriptor >= 0)
+		close(client->descriptor);
 	free(client);
 }
 

@@ -11,6 +11,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static struct ferry_job *job_blank(const uint8_t *key, uint32_t domain)
 {
@@ -198,6 +199,14 @@ static bool announced_by_rank(const struct ferry_job *job, char *text, size_t by
 		return true;
 	}
 	return false;
+}
+
+void ferry_job_close_client(const struct ferry_job *job, int client)
+{
+	if (job->owner)
+		ferry_quarantine_close(&client, 1);
+	else
+		close(client);
 }
 
 bool ferry_job_failure_is_announced(const struct ferry_job *job)

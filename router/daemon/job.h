@@ -203,6 +203,9 @@ void ferry_job_report_gone(struct ferry_job *job, uint32_t rank);
  */
 void ferry_job_lose(struct ferry_job *job, const char *message);
 
+/** Closes a copy of a connection of one of its ranks: directly where their user is trusted (ipc/quarantine.h). */
+void ferry_job_close_client(const struct ferry_job *job, int client);
+
 /** Whether a rank has given a reason for failing, as ferry_job_lose takes it. The same threads. */
 bool ferry_job_failure_is_announced(const struct ferry_job *job);
 

@@ -3,7 +3,6 @@
 
 #include "ipc/error.h"
 #include "ipc/process.h"
-#include "ipc/quarantine.h"
 #include "router/daemon/guard.h"
 #include "router/engine/audit.h"
 #include "router/engine/foreign_ranks.h"
@@ -66,7 +65,7 @@ static void answer_ready(struct ferry_job *job)
 	else
 		report_ready(job);
 	ferry_attach_reply(job->job_thread->client, result, result ? ferry_last_message() : "", -1);
-	ferry_quarantine_close(&job->job_thread->client, 1);
+	ferry_job_close_client(job, job->job_thread->client);
 }
 
 /* Ranks map the arena meanwhile, and hand it to other routers. None touches its windows before the job is ready. */
@@ -208,7 +207,7 @@ ferryResult_t ferry_job_thread_request(struct ferry_job *job, int descriptor)
 		return ferry_fail(ferrySystemError, "the router has no descriptor to answer READY with: %s%s",
 		                  strerror(errno), ferry_descriptors_hint(errno));
 	if (!atomic_compare_exchange_strong(&job_thread->asked, &unasked, 1)) { /* it has failed the job, and ended */
-		ferry_quarantine_close(&job_thread->client, 1);
+		ferry_job_close_client(job, job_thread->client);
 		return ferry_job_failure(job);
 	}
 	ferry_doorbell_ring(&job->shared.arenas[job->domain].header->router);

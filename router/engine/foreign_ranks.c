@@ -2,7 +2,6 @@
 #include "router/engine/foreign_ranks.h"
 
 #include "ipc/error.h"
-#include "ipc/quarantine.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -54,10 +53,11 @@ static void end_foreign_rank(struct ferry_ending *ending)
 	                                                                                 ending));
 	int client = foreign_rank->client;
 	bool answer = foreign_rank->answer;
+	const struct ferry_job *job = foreign_rank->job;
 	foreign_rank_close(foreign_rank);
 	if (answer && ferry_attach_reply(client, ferrySuccess, "", -1))
 		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone: poll reports that */
-	ferry_quarantine_close(&client, 1);
+	ferry_job_close_client(job, client);
 }
 
 struct ferry_ending *ferry_foreign_rank_leave(struct ferry_job *job, uint32_t rank, int client, bool answer)

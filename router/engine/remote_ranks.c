@@ -3,7 +3,6 @@
 
 #include "ipc/error.h"
 #include "ipc/publish.h"
-#include "ipc/quarantine.h"
 #include "router/engine/call_decoder.h"
 #include "router/engine/pair.h"
 
@@ -462,7 +461,7 @@ static void end_remote_rank(struct ferry_ending *ending)
 		ferry_job_mark_departed(job, rank);
 	if (answer && ferry_attach_reply(client, ferrySuccess, "", -1))
 		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone: poll reports that */
-	ferry_quarantine_close(&client, 1);
+	ferry_job_close_client(job, client);
 }
 
 /* Before the job is ready its thread may be opening it, and the rank has submitted no call. */

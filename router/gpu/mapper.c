@@ -44,6 +44,7 @@ struct ferry_mapped_rank {
 	struct request request;    /* under the mapper's lock, but that the mapper alone touches one that it works on */
 	pthread_mutex_t welcoming; /* held while the job welcomes it, and by the thread that takes the job away */
 	struct ferry_job *job;     /* NULL once that has ended; under `welcoming` */
+	bool trusted;              /* its user is; constant */
 	bool maps_targets;         /* its exports are to be mapped for other GPUs; under the lock */
 	bool left;                 /* under the lock */
 	struct ferry_mapped_rank *next;
@@ -138,7 +139,10 @@ static void answer(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank, 
 		welcome(rank, client, result);
 	else
 		ferry_attach_reply(client, result, result ? ferry_last_message() : "", -1);
-	ferry_quarantine_close(&client, 1);
+	if (rank->trusted)
+		close(client);
+	else
+		ferry_quarantine_close(&client, 1);
 }
 
 static void serve(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
@@ -405,6 +409,7 @@ static ferryResult_t add(struct ferry_mapper *mapper, struct ferry_job *job, con
 	rank->request.kind = client < 0 ? NOTHING : JOIN;
 	rank->request.client = client;
 	rank->job = job;
+	rank->trusted = !job->owner;
 	pthread_mutex_init(&rank->welcoming, NULL);
 	job->imports[message->rank] = &rank->imports;
 	pthread_mutex_lock(&mapper->lock);

@@ -58,7 +58,7 @@ bool scribble(uint64_t writes);
 /** So many messages to routers that are not what they should be. */
 bool write_letters(uint64_t letters);
 
-/** Descriptors of every kind, by other users where this one may become one, so many messages. */
+/** Descriptors of every kind, so many messages, by users whom root poses as; nothing where this is not root. */
 bool hand_over(uint64_t count);
 
 /** Users without other processes: the routers have the second as a tenant. */

@@ -33,7 +33,7 @@ static const struct argp_option known[] = {
         {"first", 'f', "N", 0, "Begin with that job of the seed, to see one again (default: 0)", 0},
         {"domains", 'd', "N", 0, "1 or 2 routers (default: 1)", 0},
         {"parts", 'p', "LETTERS", 0, "a: words of arenas, by ranks on host devices; d: descriptors of every kind, by "
-                                     "other users where root runs this; l: messages to routers; m: what ranks on "
+                                     "other users, if root runs this; l: messages to routers; m: what ranks on "
                                      "GPUs submit, and words of theirs (default: aml)", 0},
         {"patience", 't', "SECONDS", 0, "A job that takes longer has run on in silence (default: 60)", 0},
         {"verbose", 'v', NULL, 0, "Say what each hostile job came to", 0},
