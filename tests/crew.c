@@ -181,7 +181,7 @@ static void serve(struct member *member, size_t most)
 			         ferryGetLastError(order.kind == CREW_SHRINK ? NULL : member->comm));
 		answer(member, &said);
 		if (order.last && !said.result)
-			_exit(0);
+			exit(0);
 	}
 	if (member->comm)
 		ferryCommAbort(member->comm);

@@ -39,7 +39,7 @@ struct crew_order {
 	enum crew_order_kind kind;
 	int rank, nranks, calls, flags;
 	bool logged, slow;
-	bool last; /* once it has answered that it is well done, the member ends, without a word to its communicator */
+	bool last; /* once it has answered that it is well done, the member exits, without a word to its communicator */
 	size_t count;
 	uint64_t excluded; /* bit r: rank r */
 	ferryUniqueId id;

@@ -7,6 +7,7 @@
 #include "ipc/process.h"
 #include "ipc/rankset.h"
 #include "ipc/wait.h"
+#include "rank-lib/attach/exits.h"
 #include "rank-lib/attach/forks.h"
 #include "rank-lib/attach/handover.h"
 #include "rank-lib/attach/hosting.h"
@@ -454,6 +455,8 @@ ferryResult_t ferry_rank_attach(struct ferry_rank *rank, const struct ferry_rout
 		ferry_rank_detach(rank, routers, true);
 		return ferry_fail(result, "%s", message);
 	}
+	if (routers->mode == FERRY_ROUTER_EMBEDDED && ferry_hosting_any())
+		ferry_exits_add(rank);
 	return ferrySuccess;
 }
 

@@ -77,3 +77,13 @@ void ferry_forks_remove(struct ferry_rank *rank)
 		}
 	pthread_mutex_unlock(&attached_lock);
 }
+
+bool ferry_forks_any(bool (*holds)(struct ferry_rank *rank))
+{
+	bool any = false;
+	pthread_mutex_lock(&attached_lock);
+	for (struct ferry_rank *rank = attached; rank; rank = rank->next_attached)
+		any |= holds(rank);
+	pthread_mutex_unlock(&attached_lock);
+	return any;
+}

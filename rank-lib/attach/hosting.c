@@ -112,6 +112,14 @@ ferryResult_t ferry_hosting_start(const struct ferry_layout *layout, uint32_t do
 	return ferrySuccess;
 }
 
+bool ferry_hosting_any(void)
+{
+	pthread_mutex_lock(&hosted_lock);
+	bool any = hosted;
+	pthread_mutex_unlock(&hosted_lock);
+	return any;
+}
+
 void ferry_hosting_before_fork(void)
 {
 	pthread_mutex_lock(&hosted_lock);

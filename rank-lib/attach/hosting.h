@@ -24,6 +24,9 @@ void ferry_hosting_leave(const char *directory, const char *prefix, bool abort);
 ferryResult_t ferry_hosting_start(const struct ferry_layout *layout, uint32_t domain, const char *directory,
                                   const char *prefix, const char *path);
 
+/** Whether this process hosts a router. */
+bool ferry_hosting_any(void);
+
 /** Around a fork: no other thread holds the lock. A child keeps the descriptors of a router hosted here. */
 void ferry_hosting_before_fork(void);
 void ferry_hosting_after_fork(void);
