@@ -4,11 +4,11 @@
  * Before each sample the ranks meet in a small AllReduce of Ferry's in host memory, which sleeps while it waits, so
  * that no side is timed beside another's busy waiting. A sample's time is that of its slowest rank.
  *
- * A sample is as many calls, one after another, as take about 4 ms. Before it go calls that are not timed, as ranks
- * that a meeting has woken start unevenly: a call that must wait for a late rank would be timed as a slow one. On the
- * host they take about 4 ms too; on GPUs about 20 ms, because the GPU and the caches have just worked for another
- * process, and two at least, as libraries have two sets of buffers that calls take turns with. On GPUs calls are put
- * into the stream and waited for once; on the host each is waited for before the next, as MPI's calls block.
+ * A sample is as many calls, one after another, as take about 4 ms on GPUs and 10 ms on the host. Before it go calls
+ * that are not timed: ranks that a meeting has woken start unevenly, maybe on one CPU until the scheduler moves one
+ * of them. On the host they take about 10 ms too; on GPUs about 20 ms, because the GPU and the caches have just worked
+ * for another process, and two at least, as libraries have two sets of buffers that calls take turns with. On GPUs
+ * calls are put into the stream and waited for once; on the host each is waited for before the next, as MPI's block.
  *
  * With --pause a sample is one call after so many milliseconds in which the callers compute: what an application sees
  * whose calls do not follow one another at once.
@@ -27,9 +27,10 @@
 #define MOST_ITERATIONS 1000
 #define MOST_CALLS      1000
 #define SIDE_US         250000.0 /* how long the samples of one side take in a row's half, about */
-#define SAMPLE_US       4000.0   /* of the fastest side */
+#define GPU_SAMPLE_US   4000.0   /* of the fastest side */
+#define HOST_SAMPLE_US  10000.0
 #define MOST_SAMPLE_US  50000.0  /* of a slow one, where it takes more than one call */
-#define LEAD_US         20000.0  /* on GPUs */
+#define GPU_LEAD_US     20000.0
 #define LEAD_CALLS      2
 #define TRIAL_ROUNDS    3        /* after so many rounds, settings a third slower than the best are left out */
 
@@ -146,7 +147,8 @@ static double slowest_of(const struct perf_run *run, const double *us)
 
 static uint32_t calls_of_sample(const struct perf_run *run, const double *us)
 {
-	double calls = SAMPLE_US / fastest_of(us, 1 + run->peers.count), most = MOST_SAMPLE_US / slowest_of(run, us);
+	double sample_us = run->rank.buffers.cuda ? GPU_SAMPLE_US : HOST_SAMPLE_US;
+	double calls = sample_us / fastest_of(us, 1 + run->peers.count), most = MOST_SAMPLE_US / slowest_of(run, us);
 	return between(calls < most ? calls : most, 1, MOST_CALLS);
 }
 
@@ -165,7 +167,7 @@ static bool choose_sampling(struct perf_run *run, const struct ferry_trial_call 
 			return false;
 		chosen->calls = calls_of_sample(run, us);
 	}
-	chosen->lead = gpu ? between(LEAD_US / fastest_of(us, 1 + run->peers.count), LEAD_CALLS, MOST_CALLS)
+	chosen->lead = gpu ? between(GPU_LEAD_US / fastest_of(us, 1 + run->peers.count), LEAD_CALLS, MOST_CALLS)
 	                   : chosen->calls;
 	chosen->rounds = run->options->iterations;
 	if (!chosen->rounds)

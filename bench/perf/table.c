@@ -77,8 +77,9 @@ static void print_legend(const struct perf_run *run)
 		printf("# a sample is one call, after %u ms in which the callers compute\n",
 		       run->options->pause_us / 1000);
 	else
-		printf("# a sample is as many calls one after another as take about 4 ms, after others that are not "
-		       "timed\n");
+		printf("# a sample is as many calls one after another as take about %d ms, after others that are not "
+		       "timed\n",
+		       run->rank.buffers.cuda ? 4 : 10);
 	if (peers->mpi)
 		printf("# mpi: the same work on the same buffers, in turns with Ferry; ratio = its time / Ferry's\n");
 	if (peers->nccl)
