@@ -27,6 +27,16 @@ endif()
 soak_test(packages_are_what_debian_expects ${CMAKE_CURRENT_SOURCE_DIR}/packages.bash ${PROJECT_SOURCE_DIR}
   ${CMAKE_CURRENT_BINARY_DIR}/packages)
 set_tests_properties(packages_are_what_debian_expects PROPERTIES SKIP_RETURN_CODE 77)
+foreach(variant "" _pushed _wait_kernel _across)
+  get_test_property(mapped_failures${variant} ENVIRONMENT environment)
+  soak_test(mapped_failures${variant}_often mapped_failures)
+  if(NOT environment)
+    set(environment)
+  endif()
+  set_tests_properties(mapped_failures${variant}_often PROPERTIES
+    ENVIRONMENT "${environment};FERRY_TEST_DEATHS=50")
+endforeach()
+
 soak_test(soak_for_minutes soak --minutes 10 --domains 2)
 foreach(domains 1 2)
   soak_test(hostility_${domains}_often hostility --writes 100000 --parts al --domains ${domains})
