@@ -5,7 +5,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 # Suites wait more than they compute.
 TEST_JOBS ?= $(shell echo $$((3 * $(JOBS))))
 # Under the sanitizers suites compute rather than wait.
-SANITIZER_JOBS ?= $(shell echo $$(($(JOBS) + 1)))
+SANITIZER_JOBS ?= $(shell echo $$((2 * $(JOBS))))
 # Where an ordinary user may write, too.
 PREFIX ?= $(if $(filter 0,$(shell id -u)),/usr/local,$(HOME)/.local)
 DESTDIR ?=

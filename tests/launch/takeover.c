@@ -158,7 +158,7 @@ static void sums_of_16_mib_have_the_same_bits_however_often_their_router_is_kill
 {
 	(void)state;
 	static const struct killing killing = {.begun = true, .least_us = 20000, .most_us = 120000};
-	survive("-n 4 --domains 1", "60 16777216 0 0", &killing, 10);
+	survive("-n 4 --domains 1", "25 16777216 0 0", &killing, 5);
 }
 
 static void calls_of_all_kinds_and_messages_survive_their_router(void **state)

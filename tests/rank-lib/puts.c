@@ -95,7 +95,8 @@ static void both_fabrics_carry_their_parts_of_a_call(void **state)
 	for (int which = 0; which < 4; which++) {
 		struct gang gang;
 		open_with(&gang, 4, which % 2 ? pairs : spread, "host,peer", shares[which]);
-		for (size_t bytes = 1; bytes < 400000; bytes = bytes * 60 + 7)
+		/* 1 and 4,027 bytes, or 67 and 241,627 */
+		for (size_t bytes = which < 2 ? 1 : 67; bytes < 400000; bytes = (bytes * 60 + 7) * 60 + 7)
 			all_kinds(&gang, bytes, 3, false);
 		gang_close(&gang);
 	}
