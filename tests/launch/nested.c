@@ -39,8 +39,9 @@ static void expect_jobs_of_three(const char *nest, int jobs)
 {
 	char command[1024], text[8192], expected[256];
 	snprintf(command, sizeof command,
-	         "T=$FERRY_SOCKET_DIR/torchrun; export T; %s 2>&1 | grep -v '^ferryrun: each of' | sort | uniq -c",
-	         nest);
+	         "T=$FERRY_SOCKET_DIR/torchrun; N=%d; export T N; %s 2>&1 | grep -v '^ferryrun: each of' | "
+	         "sort | uniq -c",
+	         2000 + (int)getpid() % 4000, nest); /* N and a digit: ports, which name jobs of the whole machine */
 	run(command, text, sizeof text);
 	snprintf(expected, sizeof expected,
 	         "%7d rank 0 of 3: 3\n%7d rank 1 of 3: 3\n%7d rank 2 of 3: 3\n", jobs, jobs, jobs);
@@ -76,7 +77,7 @@ static void workers_of_torchrun_are_one_job_though_a_launcher_started_torchrun(v
 	char nest[512];
 	for (size_t i = 0; i < sizeof outer / sizeof *outer; i++)
 		for (int pause = 0; pause < 2; pause++) {
-			snprintf(nest, sizeof nest, "env FERRY_ROUTER=embedded %s $T 3 29501 0.%d $R", outer[i],
+			snprintf(nest, sizeof nest, "env FERRY_ROUTER=embedded %s $T 3 ${N}1 0.%d $R", outer[i],
 			         2 * pause);
 			expect_jobs_of_three(nest, 1);
 		}
@@ -85,9 +86,9 @@ static void workers_of_torchrun_are_one_job_though_a_launcher_started_torchrun(v
 static void ferryrun_and_torchrun_may_start_each_other(void **state)
 {
 	(void)state;
-	expect_jobs_of_three("$T 2 29501 0 $B/ferryrun -n 3 --fork -- $R", 2);
-	expect_jobs_of_three("$B/ferryrun -n 2 --fork -- sh -c '$T 3 2950$FERRY_RANK 0 $R'", 2);
-	expect_jobs_of_three("$B/ferryrun -n 2 --fork -- sh -c '$T 3 2950$FERRY_RANK 0.1 $B/ferryrun --join -- $R'", 2);
+	expect_jobs_of_three("$T 2 ${N}1 0 $B/ferryrun -n 3 --fork -- $R", 2);
+	expect_jobs_of_three("$B/ferryrun -n 2 --fork -- sh -c '$T 3 ${N}$FERRY_RANK 0 $R'", 2);
+	expect_jobs_of_three("$B/ferryrun -n 2 --fork -- sh -c '$T 3 ${N}$FERRY_RANK 0.1 $B/ferryrun --join -- $R'", 2);
 	expect_jobs_of_three("$B/ferryrun --fork -n 2 -- $B/ferryrun --fork -n 3 -- $R", 2);
 }
 
@@ -100,11 +101,11 @@ static void mpiexec_may_start_and_be_started(void **state)
 	expect_jobs_of_three("mpiexec -n 2 $B/ferryrun -n 3 -- $R", 2);
 	expect_jobs_of_three("$B/ferryrun -n 2 --fork -- mpiexec -n 3 $R", 2);
 	expect_jobs_of_three("$B/ferryrun -n 2 --fork -- mpiexec -n 3 $B/ferryrun --join -- $R", 2);
-	expect_jobs_of_three("$T 2 29501 0 $B/ferryrun -n 3 -- $R", 2);
-	expect_jobs_of_three("FERRY_ROUTER=embedded $T 2 29501 0 mpiexec -n 3 $R", 2);
-	expect_jobs_of_three("FERRY_ROUTER=embedded mpiexec -n 2 sh -c '$T 3 2950$PMI_RANK 0.1 $R'", 2);
+	expect_jobs_of_three("$T 2 ${N}1 0 $B/ferryrun -n 3 -- $R", 2);
+	expect_jobs_of_three("FERRY_ROUTER=embedded $T 2 ${N}1 0 mpiexec -n 3 $R", 2);
+	expect_jobs_of_three("FERRY_ROUTER=embedded mpiexec -n 2 sh -c '$T 3 ${N}$PMI_RANK 0.1 $R'", 2);
 	expect_jobs_of_three("FERRY_ROUTER=embedded mpiexec -n 3 mpiexec -n 3 $R", 3);
-	expect_jobs_of_three("FERRY_ROUTER=embedded mpiexec -n 1 $T 1 29501 0 mpiexec -n 3 $R", 1);
+	expect_jobs_of_three("FERRY_ROUTER=embedded mpiexec -n 1 $T 1 ${N}1 0 mpiexec -n 3 $R", 1);
 }
 
 #undef TEST

@@ -81,10 +81,10 @@ static pid_t find_child(pid_t launcher, const char *wanted)
 	return count ? pids[random_below((uint32_t)count)] : 0;
 }
 
-static void await_beginning(pid_t launcher)
+static void await_beginning(pid_t launcher, int ranks)
 {
 	char text[64];
-	while (run("grep -c begins $FERRY_SOCKET_DIR/out", text, sizeof text) || atoi(text) == 0)
+	while (run("grep -c begins $FERRY_SOCKET_DIR/out", text, sizeof text) || atoi(text) < ranks)
 		if (waitpid(launcher, NULL, WNOHANG))
 			fail_msg("the run has ended");
 }
@@ -145,7 +145,7 @@ static void survive(const char *options, const char *arguments, const struct kil
 		fail_msg("undisturbed: %s", undisturbed.text);
 	launcher = start_run(options, arguments);
 	if (killing->begun)
-		await_beginning(launcher);
+		await_beginning(launcher, 1);
 	int kills = kill_routers(launcher, killing, &status);
 	read_outcome(&killed);
 	print_message("%d kills, longest call %.1f ms, %.1f without\n", kills, killed.longest_ms,
@@ -227,7 +227,7 @@ static void how_often_routers_were_replaced_and_how_long_it_took_is_told(void **
 	char text[1 << 16];
 	int status;
 	pid_t launcher = start_run("-n 2 --domains 1", ENDLESS);
-	await_beginning(launcher);
+	await_beginning(launcher, 1);
 	for (int kills = 0; kills < 2; kills++) {
 		pid_t router = find_router(launcher);
 		kill(router, SIGKILL);
@@ -251,7 +251,7 @@ static void a_rank_that_dies_while_its_router_is_replaced_ends_the_others_who_he
 	static struct outcome outcome;
 	int status;
 	pid_t launcher = start_run("-n 3 --domains 1", ENDLESS);
-	await_beginning(launcher);
+	await_beginning(launcher, 3); /* a rank says in the arena which process it is only as it begins */
 	pid_t rank = find_child(launcher, "takeover_rank"), router = find_router(launcher);
 	kill(rank, SIGSTOP);
 	kill(router, SIGKILL);
@@ -274,7 +274,7 @@ static void a_router_that_crashes_again_and_again_is_not_started_for_ever(void *
 	setenv("FERRY_ATTACH_TIMEOUT", "2", 1);
 	pid_t launcher = start_run("-n 2 --domains 1", ENDLESS);
 	unsetenv("FERRY_ATTACH_TIMEOUT");
-	await_beginning(launcher);
+	await_beginning(launcher, 1);
 	for (int crashes = 0; crashes < 65; crashes++) {
 		pid_t router = find_router(launcher);
 		kill(router, SIGSEGV);
