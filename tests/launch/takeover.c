@@ -328,7 +328,7 @@ static void ranks_that_start_routers_start_the_next_one(void **state)
 	static struct outcome outcome;
 	int status, kills = 0;
 	pid_t ranks = start_ranks("FERRY_ROUTER=auto", "600 1048576 -1 2");
-	await_beginning(ranks);
+	await_beginning(ranks, 1);
 	while (!waitpid(ranks, &status, WNOHANG)) {
 		pid_t router = find_shared_router();
 		sleep_us(random_below(100000));
