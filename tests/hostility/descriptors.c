@@ -26,6 +26,8 @@
 #include <unistd.h>
 
 #define MOST     253 /* descriptors in a message */
+#define TOGETHER 16
+#define USERS    2
 #define QUIET_US 2000000
 #define PAUSE_US 5000
 
@@ -68,42 +70,66 @@ static struct ferry_attach_message ask_for(uint64_t *state, uint32_t count)
 	return message;
 }
 
-static void hand_over_one(uint64_t *state, int kind)
+/* A connection with what is sent on it. */
+struct attempt {
+	int connection, descriptor, kind;
+};
+
+static void connect_one(struct attempt *attempt, uint64_t *state, int kind)
+{
+	char path[200];
+	*attempt = (struct attempt){-1, -1, kind};
+	socket_path(path, sizeof path, random_below(state, (uint64_t)options.domains));
+	if (!ferry_endpoint_connect(path, &attempt->connection))
+		attempt->descriptor = strange_make(kind, attempt->connection);
+}
+
+static void hand_over_one(const struct attempt *attempt, uint64_t *state)
 {
 	static const uint32_t counts[] = {1, 1, 2, 240, MOST};
-	char path[200];
-	int connection;
-	socket_path(path, sizeof path, random_below(state, (uint64_t)options.domains));
-	if (ferry_endpoint_connect(path, &connection))
-		return;
-	int descriptor = strange_make(kind, connection);
 	uint32_t count = counts[random_below(state, sizeof counts / sizeof *counts)];
 	struct ferry_attach_message message = ask_for(state, count);
 	size_t length = random_below(state, 3) ? sizeof message : 1 + random_below(state, 100);
-	if (descriptor >= 0) {
-		send_many(connection, &message, length, descriptor, count);
-		atomic_fetch_or(&shared->kinds, 1u << kind);
-		atomic_fetch_add(&shared->handed, 1);
-		ferry_quarantine_close(&descriptor, 1); /* it may be the last, if the router did not take it */
-	}
-	struct pollfd answer = {connection, POLLIN, 0};
-	if (random_below(state, 2))
-		poll(&answer, 1, 20);
-	close(connection);
+	if (attempt->descriptor < 0)
+		return;
+	send_many(attempt->connection, &message, length, attempt->descriptor, count);
+	atomic_fetch_or(&shared->kinds, 1u << attempt->kind);
+	atomic_fetch_add(&shared->handed, 1);
+	ferry_quarantine_close(&attempt->descriptor, 1); /* it may be the last, if the router did not take it */
 }
 
+/* Several at a time, so that some are sent before the router comes to their connections. */
+static void hand_over_some(uint64_t first, uint64_t count, uint64_t seed)
+{
+	struct attempt attempts[TOGETHER];
+	uint64_t state = random_begin(seed, first);
+	for (uint64_t i = 0; i < count; i++)
+		connect_one(&attempts[i], &state, (int)((first + i) % STRANGE_KINDS));
+	for (uint64_t i = 0; i < count; i++)
+		hand_over_one(&attempts[i], &state);
+	for (uint64_t i = 0; i < count; i++) {
+		struct pollfd answer = {attempts[i].connection, POLLIN, 0};
+		if (random_below(&state, 2))
+			poll(&answer, 1, 20);
+		ferry_quarantine_close(&attempts[i].connection, 1);
+	}
+}
+
+/* Stays until it is released: what it has sent does harm as long as it is there. */
 static pid_t start_hostile(uid_t user, uint64_t count)
 {
 	pid_t child = fork();
 	if (child)
 		return child;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	strange_leave_to_parent();
 	if (setgroups(0, NULL) || setresgid(user, user, user) || setresuid(user, user, user))
 		_exit(2);
-	for (uint64_t i = 0; i < count; i++) {
-		uint64_t state = random_begin(options.seed ^ user, options.first + i);
-		hand_over_one(&state, (int)(i % STRANGE_KINDS));
-	}
+	for (uint64_t i = 0; i < count; i += TOGETHER)
+		hand_over_some(i, count - i < TOGETHER ? count - i : TOGETHER, options.seed ^ user);
+	atomic_fetch_add(&shared->done, 1);
+	while (!atomic_load(&shared->released))
+		usleep(PAUSE_US);
 	_exit(0);
 }
 
@@ -156,6 +182,7 @@ static bool watch(pid_t hostile, uint64_t count, uint64_t *longest)
 	int status;
 	while (waitpid(hostile, &status, WNOHANG) == 0) {
 		uint64_t now = ferry_now_ns();
+		bool done = atomic_load(&shared->done) == USERS;
 		if (!ask(longest) || !all_is_well())
 			return false;
 		if (atomic_load(&shared->rounds) != rounds) {
@@ -166,6 +193,8 @@ static bool watch(pid_t hostile, uint64_t count, uint64_t *longest)
 			return false;
 		}
 		progress("descriptors", atomic_load(&shared->handed), count);
+		if (done)
+			atomic_store(&shared->released, 1);
 		usleep(PAUSE_US);
 	}
 	return !status && ask(longest);

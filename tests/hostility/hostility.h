@@ -35,6 +35,7 @@ struct shared {
 	_Atomic uint64_t rounds, wrong; /* theirs: of calls that all ranks have judged; elements */
 	_Atomic uint64_t longest_ns;    /* of their calls, since it was last set to 0 */
 	_Atomic uint64_t handed;        /* hostile descriptors that were sent, in messages of up to 253 of one each */
+	_Atomic int done, released;     /* hostile users that have sent all; 1: they may end */
 	_Atomic unsigned kinds;         /* that there were: bit k of tests/hostility/strange.h's kind k */
 	_Atomic int failed;             /* a call of theirs has */
 	char failure[SAID];

@@ -28,6 +28,7 @@
 #include <unistd.h>
 
 static const char *mounted;
+static int server = -1;
 
 /* ---- sockets ---- */
 
@@ -244,7 +245,7 @@ int strange_make(int kind, int own)
 
 /* ---- a file system ---- */
 
-static bool answer(int server, uint64_t unique, int error, const void *body, size_t bytes)
+static bool answer(uint64_t unique, int error, const void *body, size_t bytes)
 {
 	char reply[512];
 	struct fuse_out_header head = {(uint32_t)(sizeof head + bytes), error, unique};
@@ -272,7 +273,7 @@ static bool is_of_family(uint32_t thread)
 static void *serve(void *argument)
 {
 	static char request[1 << 17];
-	int server = (int)(intptr_t)argument;
+	(void)argument;
 	while (1) {
 		const struct fuse_in_header *head = (const struct fuse_in_header *)request;
 		if (read(server, request, sizeof request) < (ssize_t)sizeof *head) {
@@ -283,12 +284,12 @@ static void *serve(void *argument)
 		struct fuse_init_out init = {.major = FUSE_KERNEL_VERSION, .minor = 31, .max_write = 4096};
 		struct fuse_open_out opened = {.fh = 1};
 		if (head->opcode == FUSE_INIT)
-			answer(server, head->unique, 0, &init, sizeof init);
+			answer(head->unique, 0, &init, sizeof init);
 		else if (head->opcode == FUSE_OPEN)
-			answer(server, head->unique, 0, &opened, sizeof opened);
+			answer(head->unique, 0, &opened, sizeof opened);
 		else if ((head->opcode != FUSE_FLUSH && head->opcode != FUSE_GETATTR && head->opcode != FUSE_STATFS) ||
 		         is_of_family(head->pid))
-			answer(server, head->unique, -ENOSYS, NULL, 0);
+			answer(head->unique, -ENOSYS, NULL, 0);
 	}
 }
 
@@ -296,7 +297,7 @@ bool strange_mount(const char *file)
 {
 	char how[128];
 	pthread_t thread;
-	int server = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+	server = open("/dev/fuse", O_RDWR | O_CLOEXEC);
 	if (server < 0)
 		return false;
 	snprintf(how, sizeof how, "fd=%d,rootmode=100666,user_id=0,group_id=0,allow_other", server);
@@ -305,7 +306,12 @@ bool strange_mount(const char *file)
 		close(server);
 		return false;
 	}
-	return !pthread_create(&thread, NULL, serve, (void *)(intptr_t)server);
+	return !pthread_create(&thread, NULL, serve, NULL);
+}
+
+void strange_leave_to_parent(void)
+{
+	close(server);
 }
 
 void strange_use_mounted(const char *file)

@@ -29,6 +29,12 @@ int strange_lingering(void);
  */
 bool strange_mount(const char *file);
 
+/**
+ * In a child that opens the file: the file system ends with the process that mounted it alone, also where both are
+ * killed.
+ */
+void strange_leave_to_parent(void);
+
 /** From here on kind "file of a FUSE server that does not answer" opens that file. */
 void strange_use_mounted(const char *file);
 

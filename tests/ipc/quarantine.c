@@ -223,12 +223,18 @@ static void send_a_file_that_does_not_answer(const char *file)
 	char byte;
 	if (!strange_mount(file))
 		_exit(77);
+	pid_t sender = fork();
+	if (sender) {
+		waitpid(sender, NULL, 0);
+		pause();
+	}
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	strange_leave_to_parent();
 	int sent = open(file, O_RDONLY | O_CLOEXEC);
 	for (uint32_t i = 0; i <= FERRY_QUARANTINE_MOST; i++)
 		if (sent < 0 || !may_send("x", &sent, 1) || read(ends[0], &byte, 1) != 1)
 			_exit(1);
-	close(sent); /* at the end of this process nobody would answer */
-	pause();
+	_exit(0);
 }
 
 /* What the peer sends is received by user 0; false: it may send none. */
