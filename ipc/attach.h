@@ -21,7 +21,7 @@
 #include <sys/types.h>
 
 #define FERRY_ATTACH_MAGIC 0x46455254u /* "FERT" */
-#define FERRY_ATTACH_ABI 13u /* goes up when a field, or what one means, changes */
+#define FERRY_ATTACH_ABI 14u /* goes up when a field, or what one means, changes */
 #define FERRY_KEY_BYTES 16
 #define FERRY_ATTACH_MOST_DESCRIPTORS 240u /* in a message; Linux takes 253 at a time */
 

@@ -64,7 +64,7 @@ static ferryResult_t check_header(const struct ferry_plan *plan, uint64_t bytes,
 		return bad("slice of %u bytes, window of %u slots", plan->slice, plan->window);
 	if (plan->advance >= plan->window && plan->advance)
 		return bad("calls advance %u slots in windows of %u", plan->advance, plan->window);
-	if ((plan->flags & ~(FERRY_PLAN_VARIABLE | FERRY_PLAN_DMA | FERRY_PLAN_ALONE | FERRY_PLAN_PUTS)) ||
+	if ((plan->flags & ~(FERRY_PLAN_VARIABLE | FERRY_PLAN_DMA | FERRY_PLAN_PUTS)) ||
 	    !(plan->flags & FERRY_PLAN_VARIABLE) != (plan->collective != FERRY_ALLTOALLV))
 		return bad("flags %#x for %s", plan->flags, ferry_collective_name(plan->collective));
 	if (!array_inside(plan->instrs_at, plan->ninstrs, sizeof(struct ferry_instr), bytes) ||

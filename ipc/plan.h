@@ -96,7 +96,7 @@ static inline bool ferry_opcode_has_window(uint8_t opcode)
 /* instructions in one domain: an arena has room for their counters, and the checker refuses programs of more */
 #define FERRY_MOST_COUNTERS (1u << 17)
 
-#define FERRY_PLAN_ABI 5u /* goes up when a field, or what one means, changes */
+#define FERRY_PLAN_ABI 6u /* goes up when a field, or what one means, changes */
 #define FERRY_PLAN_MAX_BYTES (64u << 20)
 #define FERRY_PARTIAL 0xffffu /* ferry_source.rank of a source that is itself a result of a REDUCE */
 
@@ -105,8 +105,6 @@ static inline bool ferry_opcode_has_window(uint8_t opcode)
 #define FERRY_PLAN_VARIABLE 1u
 /* copy engines read and write the windows: results must not stay in a core's private cache */
 #define FERRY_PLAN_DMA 2u
-#define FERRY_PLAN_ALONE 4u /* no other call is under way beside it: it has parity 0's staging, whatever its parity */
-
 #define FERRY_PLAN_PUTS 8u     /* has PUTs: no rank puts before all ranks are known to make this call */
 
 /* ferry_instr.flags */
@@ -182,22 +180,16 @@ struct ferry_source {
 	uint32_t reserved;
 };
 
-/** Returns the parity whose staging a call of this plan in parity `parity` uses. */
-static inline uint32_t ferry_plan_staging_parity(const struct ferry_plan *plan, uint32_t parity)
+/** How many calls of this parity have been in its staging before call number `seq`. */
+static inline uint64_t ferry_plan_lap(uint64_t seq)
 {
-	return plan->flags & FERRY_PLAN_ALONE ? 0 : parity;
-}
-
-/** How many calls of this plan have been in its staging before call number `seq`, if all calls are of this plan. */
-static inline uint64_t ferry_plan_lap(const struct ferry_plan *plan, uint64_t seq)
-{
-	return plan->flags & FERRY_PLAN_ALONE ? seq : seq / FERRY_PARITIES;
+	return seq / FERRY_PARITIES;
 }
 
 /** Returns the offset in a window of slice `slice` of call number `seq`, in bytes. */
 static inline uint64_t ferry_plan_slot(const struct ferry_plan *plan, uint64_t seq, uint32_t slice)
 {
-	return (ferry_plan_lap(plan, seq) * plan->advance + slice) % plan->window * plan->slice;
+	return (ferry_plan_lap(seq) * plan->advance + slice) % plan->window * plan->slice;
 }
 
 static inline const struct ferry_instr *ferry_plan_instrs(const struct ferry_plan *plan)

@@ -23,11 +23,10 @@ enum ferry_submission_kind {
 };
 
 /* ferry_submission.flags */
-#define FERRY_SUBMIT_CAPTURED 1u    /* in a graph: it has a stream flag of its own */
+#define FERRY_SUBMIT_CAPTURED 1u /* in a graph: it has a stream flag of its own */
 /* premulsum: the factor is in the stream flag's `scalar` when the stream reaches the call */
 #define FERRY_SUBMIT_SCALAR 2u
-#define FERRY_SUBMIT_MORE 4u        /* messages: the next record goes on with the same call */
-#define FERRY_SUBMIT_FIXED_ALONE 8u /* ferry_order.fixed_alone */
+#define FERRY_SUBMIT_MORE 4u     /* messages: the next record goes on with the same call */
 
 /* What follows the head of an alltoallv: for each peer, in bytes. */
 struct ferry_call_decoder_part {
@@ -49,7 +48,7 @@ struct ferry_submission {
 	uint16_t kind, flags;
 	uint64_t number; /* of the rank's submissions, from 1 */
 	uint32_t flag, turn;
-	uint64_t seq, name, after; /* as in struct ferry_call */
+	uint64_t seq, name;        /* as in struct ferry_call */
 	uint64_t fixed;            /* ferry_order.fixed when it was made */
 	uint64_t plan_hash, count, scalar;
 	uint32_t shape, root;

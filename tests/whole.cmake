@@ -9,7 +9,7 @@ set_tests_properties(programs_build_and_run_against_an_installed_tree PROPERTIES
 
 find_program(SPIN spin)
 if(SPIN AND NOT FERRY_SANITIZE)
-  foreach(model eventcount parity_reuse publish call_names alone put_gate put_targets put_targets_of_domains takeover
+  foreach(model eventcount parity_reuse publish call_names put_gate put_targets put_targets_of_domains takeover
       takeover_sums takeover_pairs takeover_named takeover_puts takeover_foreign_ranks adopting adopting_departed
       attaching)
     add_test(NAME model_${model}_holds_and_needs_every_step COMMAND ${PROJECT_SOURCE_DIR}/scripts/check-models ${model})

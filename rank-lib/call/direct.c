@@ -324,7 +324,6 @@ static struct direct_call *collective_new(struct ferry_direct *direct, const str
 	struct ferry_call *call = &made->call;
 	call->steps = steps;
 	call->name = collective->number.name;
-	call->after = collective->number.after;
 	call->count = collective->entry->key.count;
 	call->root = collective->entry->key.root;
 	call->shape = collective->shape;

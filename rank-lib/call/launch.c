@@ -86,8 +86,7 @@ static ferryResult_t launch_locked(const struct ferry_request *request)
 		ferry_plan_cache_give_back(&comm->plans.cache, call.entry);
 		return ferry_fail_context(result, "%s", ferry_collective_name(key->collective));
 	}
-	call.number = ferry_numbering_next(&comm->numbers, call.stream.captures,
-	                                   call.entry->plan->flags & FERRY_PLAN_ALONE);
+	call.number = ferry_numbering_next(&comm->numbers, call.stream.captures);
 	return mapped ? ferry_mapped_collective(&comm->mapped, &call) : ferry_direct_collective(&comm->direct, &call);
 }
 

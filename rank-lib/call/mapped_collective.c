@@ -75,7 +75,6 @@ static void fill_head(const struct ferry_collective_call *collective, struct fer
 	                                  .flags = collective->stream.captures ? FERRY_SUBMIT_CAPTURED : 0,
 	                                  .seq = collective->number.seq,
 	                                  .name = collective->number.name,
-	                                  .after = collective->number.after,
 	                                  .plan_hash = entry->plan->hash,
 	                                  .count = entry->key.count,
 	                                  .scalar = collective->factor.scalar,

@@ -6,21 +6,16 @@ void ferry_numbering_init(struct ferry_numbering *numbering)
 	*numbering = (struct ferry_numbering){.fixed = UINT64_MAX};
 }
 
-struct ferry_number ferry_numbering_next(struct ferry_numbering *numbering, bool captured, bool alone)
+struct ferry_number ferry_numbering_next(struct ferry_numbering *numbering, bool captured)
 {
 	struct ferry_number number = {0};
-	if (captured && numbering->fixed == UINT64_MAX) {
-		numbering->fixed_alone = numbering->made_alone;
+	if (captured && numbering->fixed == UINT64_MAX)
 		numbering->fixed = numbering->made;
-	}
 	uint64_t made = ++numbering->made;
-	if (made <= numbering->fixed) {
+	if (made <= numbering->fixed)
 		number.seq = made;
-		number.after = alone || numbering->made_alone ? made - 1 : 0;
-	} else {
+	else
 		number.name = made;
-	}
-	numbering->made_alone = alone;
 	return number;
 }
 

@@ -12,10 +12,8 @@
 #include <stdint.h>
 
 struct ferry_numbering {
-	uint64_t made;    /* calls */
-	bool made_alone;  /* the last of them must be alone */
-	uint64_t fixed;   /* numbers up to this one are in the order of making; UINT64_MAX: all */
-	bool fixed_alone; /* the last of those must be alone */
+	uint64_t made;  /* calls */
+	uint64_t fixed; /* numbers up to this one are in the order of making; UINT64_MAX: all */
 	uint64_t messages[2][FERRY_MAX_RANKS]; /* given out so far, by direction and peer */
 	/* some messages were captured: those made from then on are numbered as streams come to them */
 	bool messages_named;
@@ -23,13 +21,13 @@ struct ferry_numbering {
 
 /* Where a call comes among the others, as in struct ferry_call. */
 struct ferry_number {
-	uint64_t seq, name, after;
+	uint64_t seq, name;
 };
 
 void ferry_numbering_init(struct ferry_numbering *numbering);
 
-/** The number of the call that is made now. alone: its plan must be alone in its staging. */
-struct ferry_number ferry_numbering_next(struct ferry_numbering *numbering, bool captured, bool alone);
+/** The number of the call that is made now. */
+struct ferry_number ferry_numbering_next(struct ferry_numbering *numbering, bool captured);
 
 /**
  * Returns the number of the message that is made now, or, once messages are numbered as streams come to them, how many

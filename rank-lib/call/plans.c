@@ -165,7 +165,7 @@ static void show_tuning(const struct ferry_compile_options *options, const struc
 	for (uint32_t domain = 0; domain < plan->ndomains; domain++)
 		fprintf(stderr, " %llu of %llu", (unsigned long long)plan->staging[domain],
 		        (unsigned long long)options->staging[domain]);
-	fprintf(stderr, " bytes%s", plan->flags & FERRY_PLAN_ALONE ? ", alone in it" : "");
+	fprintf(stderr, " bytes");
 	if (!(plan->flags & FERRY_PLAN_DMA))
 		return;
 	fprintf(stderr, ", for %llu bytes of a core's own cache, %u domain%s to the last one",

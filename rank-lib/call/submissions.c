@@ -19,8 +19,6 @@ ferryResult_t ferry_submissions_write(struct ferry_submissions *submissions, str
 	struct ferry_doorbell *bell = &ferry_rank_line(&rank->shared, (uint32_t)rank->self)->app;
 	head->number = submissions->journal->number + 1;
 	head->fixed = numbers->fixed;
-	if (numbers->fixed_alone)
-		head->flags |= FERRY_SUBMIT_FIXED_ALONE;
 	bool written;
 	ferryResult_t result;
 	while (!(result = ferry_journal_write(submissions->journal, head, behind, more, &written)) && !written) {

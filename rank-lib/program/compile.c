@@ -104,8 +104,6 @@ static ferryResult_t lay_out(struct ferry_compiler *compiler, struct ferry_part 
 	head->window = compiler->tuning.window;
 	head->workers = compiler->tuning.workers;
 	head->advance = compiler->tuning.advance;
-	if (compiler->tuning.alone)
-		head->flags |= FERRY_PLAN_ALONE;
 	for (uint32_t p = 0; p < nparts; p++)
 		place_windows(&parts[p], head->staging);
 	head->ndomains = (uint8_t)facts.program->ndomains;

@@ -52,7 +52,6 @@
 #define DIRECT_MOVE_LONG (1u << 20)
 #define DIRECT_AHEAD(staging) ((staging) / 3) /* may be written and not read yet; two slots in any case */
 /* windows of more than that, if a call goes round them, are for one call at a time */
-#define DIRECT_ALONE(staging) ((staging) / 4)
 #define DIRECT_CACHES 3 /* staging per worker, in private caches */
 #define DIRECT_WORKER_BYTES (128u << 10) /* of result per worker, at least */
 
@@ -337,19 +336,6 @@ static uint32_t choose_advance(const struct ferry_tuning_facts *facts, const str
 	return (uint32_t)((facts->longest + tuning->slice - 1) / tuning->slice % tuning->window);
 }
 
-/*
- * For calls that pass windows which take much of the staging: alone, all its calls pass through half as much of the
- * last-level cache. AllReduce of 256 MiB on four GPUs, GB/s in the same minute, without it and with it: 40.7 and 43.1
- * (33.0 and 43.5 with six slots ahead in place of four), beside streams through memory 44.0, 44.5 and 44.4
- * (docs/lab/how-far-ahead.md). Not measured since routers have the lanes.
- */
-static bool choose_alone(const struct ferry_tuning_facts *facts, const struct ferry_tuning *tuning)
-{
-	uint64_t nslices = (facts->longest + tuning->slice - 1) / tuning->slice;
-	return facts->options->direct && facts->program->collective != FERRY_ALLTOALLV && nslices > tuning->window &&
-	       taken(facts, tuning) > DIRECT_ALONE(offered(facts));
-}
-
 ferryResult_t ferry_tune(const struct ferry_tuning_facts *facts, struct ferry_tuning *tuning)
 {
 	ferryResult_t result = choose_slices(facts, tuning);
@@ -358,6 +344,5 @@ ferryResult_t ferry_tune(const struct ferry_tuning_facts *facts, struct ferry_tu
 	tuning->workers = choose_workers(facts, tuning);
 	tuning->guard = choose_guard(facts, tuning);
 	tuning->advance = choose_advance(facts, tuning);
-	tuning->alone = choose_alone(facts, tuning);
 	return ferrySuccess;
 }

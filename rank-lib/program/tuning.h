@@ -28,7 +28,6 @@ struct ferry_tuning {
 	uint32_t workers; /* of a router, that may share a call; 0: any number */
 	uint32_t guard;   /* slots of a window that a copy engine stays behind the cores that read it */
 	uint32_t advance; /* slots that each call starts further on than the last */
-	bool alone;       /* a call has the staging to itself, and the next one has the same staging */
 };
 
 /**

@@ -113,8 +113,6 @@ struct ferry_call {
 	uint64_t name;              /* 0: its number was known when it was made */
 	/* its number; 0: not begun (again). D2H lane, release; the lane that ends a captured run stores 0 */
 	_Atomic uint64_t seq;
-	/* number of the call that must be over everywhere before this one begins; 0: none; set with its own number */
-	uint64_t after;
 	uint32_t parity;
 	uint64_t count;             /* elements */
 	uint32_t shape, root;       /* as in the descriptor */

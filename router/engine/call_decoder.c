@@ -108,10 +108,9 @@ static ferryResult_t check_collective(const struct ferry_remote_rank *remote_ran
                                       const struct ferry_plan *plan)
 {
 	bool captured = head->flags & FERRY_SUBMIT_CAPTURED;
-	if (!head->seq == !head->name || (captured && !head->name) || head->after >= (head->seq ? head->seq : 1))
-		return ferry_fail(ferryInvalidUsage, "call %llu, name %llu, after %llu%s",
-		                  (unsigned long long)head->seq, (unsigned long long)head->name,
-		                  (unsigned long long)head->after, captured ? ", captured" : "");
+	if (!head->seq == !head->name || (captured && !head->name))
+		return ferry_fail(ferryInvalidUsage, "call %llu, name %llu%s", (unsigned long long)head->seq,
+		                  (unsigned long long)head->name, captured ? ", captured" : "");
 	if ((head->shape & 0xff) != plan->collective || (head->shape >> 8 & 0xff) != plan->type ||
 	    head->root != plan->root || head->count != plan->count)
 		return ferry_fail(ferryInvalidUsage, "rank %u submits %s of %llu with the plan of %s of %llu",
@@ -145,12 +144,9 @@ static uint64_t number_under_way(const struct ferry_remote_rank *remote_rank, co
 static void place(struct ferry_remote_rank *remote_rank, const struct ferry_submission *head, struct ferry_call *call)
 {
 	struct ferry_order *order = &remote_rank->member.order;
-	if (head->fixed != atomic_load_explicit(&order->fixed, memory_order_relaxed)) {
-		order->fixed_alone = head->flags & FERRY_SUBMIT_FIXED_ALONE;
+	if (head->fixed != atomic_load_explicit(&order->fixed, memory_order_relaxed))
 		atomic_store_explicit(&order->fixed, head->fixed, memory_order_release);
-	}
 	call->name = head->name;
-	call->after = head->after;
 	uint64_t seq = remote_rank->resumes ? number_under_way(remote_rank, head) : head->seq;
 	if (!seq)
 		return;

@@ -33,7 +33,7 @@ static bool begin(struct ferry_member *member, struct ferry_call *call)
 		call->recovery = false;
 		return true;
 	}
-	if (numbered ? !ferry_order_may_begin(member, ferry_call_number(call), call->after)
+	if (numbered ? !ferry_order_may_begin(member, ferry_call_number(call))
 	             : !ferry_order_begin(member, call))
 		return false;
 	member->order.last_seq[call->parity] = ferry_call_number(call);

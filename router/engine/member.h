@@ -110,8 +110,6 @@ struct ferry_lane_rank {
 struct ferry_order {
 	/* numbers up to this one are in the order of making; UINT64_MAX: all. The thread that makes calls, release */
 	_Atomic uint64_t fixed;
-	bool fixed_alone;        /* the last of them must be alone; before `fixed` is stored */
-	bool named_alone;        /* the last call begun under a number of rank 0's must be alone */
 	uint64_t last_seq[FERRY_PARITIES];                      /* number of the last call begun in each parity */
 	uint64_t router_seq[FERRY_PARITIES][FERRY_MAX_DOMAINS]; /* last call with work for that router */
 	/*

@@ -42,24 +42,17 @@ static bool is_over(const struct ferry_member *member, uint64_t seq)
 	       ferry_order_blocking_router(member, seq) == FERRY_MAX_DOMAINS;
 }
 
-/* Whether the parity of call `seq` is free, and so is the staging where it, or the call before it, must be alone. */
-bool ferry_order_may_begin(const struct ferry_member *member, uint64_t seq, uint64_t after)
+bool ferry_order_may_begin(const struct ferry_member *member, uint64_t seq)
 {
-	return (seq <= FERRY_PARITIES || is_over(member, seq - FERRY_PARITIES)) && (!after || is_over(member, after));
+	return seq <= FERRY_PARITIES || is_over(member, seq - FERRY_PARITIES);
 }
 
-/*
- * Rank 0: the next number. The others: the number under which rank 0 has named this call; 0: not yet. And the call's
- * `after`: the last one begun, if one of the two must be alone. Rank 0 waits for that; the others find it over, if it
- * is the call before this.
- */
-static uint64_t number_of(const struct ferry_member *member, struct ferry_call *call)
+/* Rank 0: the next number. The others: the number under which rank 0 has named this call; 0: not yet. */
+static uint64_t number_of(const struct ferry_member *member, const struct ferry_call *call)
 {
-	uint64_t fixed = atomic_load_explicit(&member->order.fixed, memory_order_acquire), last = fixed;
+	uint64_t last = atomic_load_explicit(&member->order.fixed, memory_order_acquire);
 	for (uint32_t parity = 0; parity < FERRY_PARITIES; parity++)
 		last = member->order.last_seq[parity] > last ? member->order.last_seq[parity] : last;
-	bool alone = last == fixed ? member->order.fixed_alone : member->order.named_alone;
-	call->after = alone || call->steps->plan->flags & FERRY_PLAN_ALONE ? last : 0;
 	if (member->rank == 0)
 		return last + 1;
 	for (uint32_t parity = 0; parity < FERRY_PARITIES; parity++) {
@@ -77,9 +70,8 @@ static uint64_t number_of(const struct ferry_member *member, struct ferry_call *
 bool ferry_order_begin(struct ferry_member *member, struct ferry_call *call)
 {
 	uint64_t seq = number_of(member, call);
-	if (!seq || !ferry_order_may_begin(member, seq, call->after))
+	if (!seq || !ferry_order_may_begin(member, seq))
 		return false;
-	member->order.named_alone = call->steps->plan->flags & FERRY_PLAN_ALONE;
 	ferry_call_arm(call, seq % FERRY_PARITIES);
 	member->order.last_seq[call->parity] = seq;
 	atomic_store_explicit(&call->steps->last_seq, seq, memory_order_relaxed);
@@ -129,11 +121,9 @@ uint64_t ferry_order_missing(const struct ferry_member *member, const struct fer
 
 uint64_t ferry_order_blocked_by(const struct ferry_member *member, const struct ferry_call *call, uint64_t *ranks)
 {
-	uint64_t seq = ferry_call_number(call), before = call->after;
+	uint64_t seq = ferry_call_number(call), before = seq - FERRY_PARITIES;
 	*ranks = 0;
-	if (seq > FERRY_PARITIES && !is_over(member, seq - FERRY_PARITIES))
-		before = seq - FERRY_PARITIES;
-	else if (!before || is_over(member, before))
+	if (seq <= FERRY_PARITIES || is_over(member, before))
 		return 0;
 	for (uint32_t rank = 0; rank < member->shared->nranks; rank++)
 		if (atomic_load_explicit(&ferry_rank_line(member->shared, rank)->finished[before % FERRY_PARITIES],

@@ -25,11 +25,8 @@ void ferry_order_begin_messages(struct ferry_member *member, struct ferry_call *
 void ferry_order_number_message(struct ferry_member *member, enum ferry_direction direction,
                                 struct ferry_transfer *transfer, uint64_t first[FERRY_MAX_RANKS]);
 
-/**
- * Whether the last call in this parity, and call `after` (0: none), are over on all ranks and in the routers that had
- * work in them.
- */
-bool ferry_order_may_begin(const struct ferry_member *member, uint64_t seq, uint64_t after);
+/** Whether the last call in this parity is over on all ranks and in the routers that had work in it. */
+bool ferry_order_may_begin(const struct ferry_member *member, uint64_t seq);
 
 /**
  * Returns an earlier call that is not over, so that this one may not begin; 0: none. *ranks: bit r: rank r has not

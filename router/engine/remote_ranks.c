@@ -161,24 +161,9 @@ static ferryResult_t map_flags(int descriptor, struct ferry_stream_flag **flags,
 
 /* ---- of a job that another router has served ---- */
 
-/*
- * Whether that call must be alone in its staging. True where its plan is not known any more: to wait for it costs time,
- * nothing else.
- */
-static bool was_alone(struct ferry_job *job, uint64_t plan_hash)
-{
-	struct ferry_job_plan *plan = ferry_job_plans_find(&job->plans, plan_hash);
-	bool alone = !plan || plan->plan->flags & FERRY_PLAN_ALONE;
-	if (plan)
-		ferry_job_release_plan(plan);
-	return alone;
-}
-
 /* Restores what is still needed of earlier calls: which routers had work in the last one of each parity. */
-static void restore_order(struct ferry_job *job, struct ferry_member *member)
+static void restore_order(struct ferry_member *member)
 {
-	const struct ferry_descriptor *latest = &ferry_member_line(member)->ring[0];
-	uint64_t most = 0;
 	for (uint32_t parity = 0; parity < FERRY_PARITIES; parity++) {
 		const struct ferry_descriptor *last = &ferry_member_line(member)->ring[parity];
 		uint64_t seq = atomic_load_explicit(&last->seq, memory_order_acquire);
@@ -188,11 +173,7 @@ static void restore_order(struct ferry_job *job, struct ferry_member *member)
 			if (domains >> domain & 1)
 				member->order.router_seq[parity][domain] = seq;
 		member->order.last_seq[parity] = seq;
-		latest = seq > most ? last : latest;
-		most = seq > most ? seq : most;
 	}
-	member->order.named_alone =
-	        most && was_alone(job, atomic_load_explicit(&latest->plan_hash, memory_order_relaxed));
 }
 
 /* A message whose turn it was, and its call. */
@@ -298,7 +279,7 @@ static void restore(struct ferry_remote_rank *remote_rank)
 	atomic_store_explicit(&remote_rank->ring->ended, ended, memory_order_release);
 	atomic_store_explicit(&remote_rank->counting, ended, memory_order_relaxed);
 	atomic_store_explicit(&remote_rank->counted, ended, memory_order_relaxed);
-	restore_order(remote_rank->job, &remote_rank->member);
+	restore_order(&remote_rank->member);
 	for (enum ferry_direction direction = FERRY_DIR_D2H; direction <= FERRY_DIR_H2D; direction++)
 		for (uint32_t peer = 0; peer < remote_rank->member.shared->nranks; peer++)
 			restore_turn(remote_rank, direction, peer);

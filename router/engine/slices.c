@@ -34,7 +34,7 @@ static uint64_t bytes_in_slice(const struct ferry_plan *plan, const struct ferry
 static void keep_window(const struct ferry_call *call, const struct ferry_transfer *transfer, uint32_t slice)
 {
 	const struct ferry_plan *plan = call->steps->plan;
-	uint64_t seq = ferry_call_number(call), lap = slice / plan->window + ferry_plan_lap(plan, seq);
+	uint64_t seq = ferry_call_number(call), lap = slice / plan->window + ferry_plan_lap(seq);
 	ferry_keep_part(transfer->step->window + ferry_plan_slot(plan, seq, slice),
 	                bytes_in_slice(plan, transfer, slice), lap);
 }

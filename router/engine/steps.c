@@ -18,11 +18,10 @@ static void find(const struct ferry_job_arenas *shared, const struct ferry_plan 
 	const struct ferry_instr *instrs = ferry_plan_instrs(plan);
 	const struct ferry_edge *edges = ferry_plan_edges(plan) + instr->first_edge;
 	const struct ferry_arena *arenas = shared->arenas;
-	uint32_t staging = ferry_plan_staging_parity(plan, parity);
 	step->instr = instr;
 	step->counter = &arenas[instr->domain].counters[parity][instr->counter];
 	step->window = ferry_opcode_has_window(instr->opcode)
-	                       ? arenas[instr->window_domain].staging[staging] + instr->window_offset
+	                       ? arenas[instr->window_domain].staging[parity] + instr->window_offset
 	                       : NULL;
 	step->gates = *gates;
 	step->ngates = instr->nedges;

@@ -61,8 +61,7 @@ static void resolve(const struct ferry_job_arenas *shared, const struct ferry_pl
 
 	work->instr = instr;
 	work->counter = &arenas[instr->domain].counters[parity][instr->counter];
-	uint32_t staging = ferry_plan_staging_parity(plan, parity);
-	work->window = arenas[instr->window_domain].staging[staging] + instr->window_offset;
+	work->window = arenas[instr->window_domain].staging[parity] + instr->window_offset;
 	work->oldest_first = work->nqueues > 1 && plan->slice / ferry_parts_of(work) >= PART_LONG;
 	work->queues = (struct ferry_queue *)*memory;
 	work->slots = (struct ferry_slot *)(work->queues + work->nqueues);
@@ -76,7 +75,7 @@ static void resolve(const struct ferry_job_arenas *shared, const struct ferry_pl
 		work->gates[i].nslices = producer->nslices;
 	}
 	for (uint32_t i = 0; i < instr->nsources; i++)
-		work->sources[i] = arenas[sources[i].domain].staging[staging] + sources[i].window_offset;
+		work->sources[i] = arenas[sources[i].domain].staging[parity] + sources[i].window_offset;
 }
 
 ferryResult_t ferry_works_find(struct ferry_works *works, const struct ferry_plan *plan,

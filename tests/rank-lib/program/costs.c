@@ -245,36 +245,6 @@ static void copy_engines_stay_near_the_cores(void **state)
 		}
 }
 
-/* Long calls pass through one parity's staging; short ones, and windows that take little of it, are left to overlap. */
-static void calls_that_go_round_large_windows_are_alone_in_the_staging(void **state)
-{
-	static const struct {
-		enum ferry_collective collective;
-		uint64_t bytes;
-		bool alone;
-	} wanted[] = {
-	        {FERRY_ALLREDUCE, 4 << 20, false}, {FERRY_ALLREDUCE, 64 << 20, true},
-	        {FERRY_ALLREDUCE, 1 << 30, true},  {FERRY_REDUCESCATTER, 256 << 20, true},
-	        {FERRY_ALLTOALL, 256 << 20, true}, {FERRY_ALLGATHER, 256 << 20, false},
-	};
-	(void)state;
-	struct ferry_compile_options options = four_gpus();
-	for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
-		struct ferry_plan *plan = plan_for(wanted[i].collective, wanted[i].bytes, &options);
-		if (!(plan->flags & FERRY_PLAN_ALONE) != !wanted[i].alone)
-			fail_msg("%s of %llu bytes: flags %#x", ferry_collective_name(wanted[i].collective),
-			         (unsigned long long)wanted[i].bytes, plan->flags);
-		uint64_t slot = ferry_plan_slot(plan, 4, plan->advance),
-		         next = ferry_plan_slot(plan, wanted[i].alone ? 5 : 6, 0);
-		assert_int_equal(slot, next); /* the next call in that staging goes on where this one stops */
-		free(plan);
-	}
-	options.direct = false;
-	struct ferry_plan *plan = plan_for(FERRY_ALLREDUCE, 1 << 30, &options);
-	assert_false(plan->flags & FERRY_PLAN_ALONE);
-	free(plan);
-}
-
 /* Not all of the staging comes round, but more than the workers' caches hold beside two calls. */
 static void small_messages_get_few_workers_and_shallow_windows(void **state)
 {
@@ -371,7 +341,6 @@ int main(void)
 	        cmocka_unit_test(long_slices_leave_a_moving_window_its_slots),
 	        cmocka_unit_test(copy_engines_stay_behind_the_cores_by_what_their_caches_hold),
 	        cmocka_unit_test(copy_engines_stay_near_the_cores),
-	        cmocka_unit_test(calls_that_go_round_large_windows_are_alone_in_the_staging),
 	        cmocka_unit_test(small_messages_get_few_workers_and_shallow_windows),
 	        cmocka_unit_test(domains_that_share_a_cache_share_what_moves_take_of_it),
 	        cmocka_unit_test(windows_are_never_deeper_than_a_plan_may_have_them),
