@@ -37,6 +37,8 @@ foreach(variant "" _pushed _wait_kernel _across)
     ENVIRONMENT "${environment};FERRY_TEST_DEATHS=50")
 endforeach()
 
+soak_test(quarantine_of_fuse quarantine)
+set_tests_properties(quarantine_of_fuse PROPERTIES ENVIRONMENT FERRY_TEST_FUSE=1)
 soak_test(soak_for_minutes soak --minutes 10 --domains 2)
 foreach(domains 1 2)
   soak_test(hostility_${domains}_often hostility --writes 100000 --parts al --domains ${domains})

@@ -259,6 +259,12 @@ static void a_file_system_that_does_not_answer_holds_up_its_user_alone(void **st
 {
 	struct ferry_attach_received received;
 	char file[] = "/tmp/ferry-quarantine-XXXXXX", text[16];
+	/*
+	 * A test that fails or is stopped here leaves threads that nobody can kill, as long as the file system stands:
+	 * `make soak` runs it. hostility has such descriptors, too, each in a process of its own.
+	 */
+	if (!getenv("FERRY_TEST_FUSE"))
+		skip();
 	int made = mkstemp(file), sent = memfd_create("arena", MFD_CLOEXEC);
 	assert_true(made >= 0);
 	fflush(NULL);
