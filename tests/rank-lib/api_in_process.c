@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "bench/trial/element.h"
 #include "tests/trial_run.h"
 
 #include <stdio.h>
@@ -168,6 +169,41 @@ static void large_buffers_are_right(void **state)
 	assert_true(fine);
 }
 
+/* A sum of two of them is infinite, or too large for an 8-bit float. Quarters add up without rounding. */
+static void averages_of_large_values_do_not_overflow(void **state)
+{
+	(void)state;
+	static const ferryDataType_t types[] = {ferryFloat16,   ferryFloat32,    ferryFloat64,
+	                                        ferryBfloat16, ferryFloat8e4m3, ferryFloat8e5m2};
+	static const double large[] = {40000, 0x1.8p127, 0x1.8p1023, 0x1.8p127, 256, 49152};
+	enum { COUNT = 4096 };
+	static char send[4][COUNT * 8], receive[4][COUNT * 8];
+	for (int domains = 1; domains <= 4; domains++) {
+		const struct setting setting = {.nranks = 4, .domains = domains, .slice = "4096"};
+		ferryComm_t comms[FERRY_MAX_RANKS];
+		open_comms(&setting, comms);
+		for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+			for (size_t i = 0; i < COUNT; i++)
+				for (int rank = 0; rank < 4; rank++)
+					ferry_element_set_float(types[t], send[rank], i, large[t]);
+			for (int scatters = 0; scatters < 2; scatters++) {
+				for (int rank = 0; rank < 4; rank++)
+					assert_int_equal(
+						scatters ? ferryReduceScatter(send[rank], receive[rank], COUNT / 4,
+					                                      types[t], ferryAvg, comms[rank], NULL)
+							 : ferryAllReduce(send[rank], receive[rank], COUNT, types[t],
+					                                  ferryAvg, comms[rank], NULL),
+						ferrySuccess);
+				assert_int_equal(ferryStreamSynchronize(NULL), ferrySuccess);
+				for (int rank = 0; rank < 4; rank++)
+					assert_memory_equal(receive[rank], send[rank],
+					                    (scatters ? COUNT / 4 : COUNT) * ferry_type_size(types[t]));
+			}
+		}
+		close_comms(&setting, comms);
+	}
+}
+
 static void a_result_has_the_same_bits_in_every_run_and_order_of_arrival(void **state)
 {
 	(void)state;
@@ -205,6 +241,7 @@ int main(void)
 	        cmocka_unit_test(every_call_is_right_with_one_slot_windows),
 	        cmocka_unit_test(every_call_is_right_on_any_number_of_ranks_and_domains),
 	        cmocka_unit_test(large_buffers_are_right),
+	        cmocka_unit_test(averages_of_large_values_do_not_overflow),
 	        cmocka_unit_test(a_result_has_the_same_bits_in_every_run_and_order_of_arrival),
 	};
 	setenv("FERRY_ROUTER", "embedded", 1);
