@@ -200,15 +200,6 @@ static bool plain_round(struct ferry_lane *lane, struct ferry_lane_rank *lane_ra
 
 /* ---- lane ranks ---- */
 
-/* True if a call is about to come: a lane that was asleep then polls for it. */
-static bool is_announced(struct ferry_lane_rank *lane_rank)
-{
-	uint32_t announced = atomic_load_explicit(&lane_rank->announced, memory_order_acquire);
-	bool any = announced != lane_rank->seen_announced;
-	lane_rank->seen_announced = announced;
-	return any;
-}
-
 /* True if there was a call: the lane spins for its start at first, however long it had nothing to do before. */
 static bool take_inbox(struct ferry_lane_rank *lane_rank)
 {
@@ -244,9 +235,7 @@ static void stop_putting(struct ferry_lane_rank *lane_rank)
 static bool lane_rank_round(struct ferry_lane *lane, struct ferry_lane_rank *lane_rank)
 {
 	const struct ferry_member_ops *ops = lane_rank->member->ops;
-	bool progress = is_announced(lane_rank);
-	if (lane_rank->direction == FERRY_DIR_D2H && ops->take)
-		progress |= ops->take(lane_rank->member);
+	bool progress = lane_rank->direction == FERRY_DIR_D2H && ops->take && ops->take(lane_rank->member);
 	progress |= take_inbox(lane_rank);
 	if (!lane_rank->calls && (lane_rank->direction == FERRY_DIR_H2D || lane_rank->member->stopped))
 		return progress;

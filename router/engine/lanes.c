@@ -123,18 +123,3 @@ void ferry_lanes_submit(struct ferry_member *member, struct ferry_call *call)
 			ferry_doorbell_ring(lane_rank->bell);
 	}
 }
-
-void ferry_lanes_announce(struct ferry_member *member, const struct ferry_call *call, uint64_t seq)
-{
-	bool descends = ferry_call_descends(call);
-	for (enum ferry_direction direction = FERRY_DIR_D2H; direction <= (descends ? FERRY_DIR_H2D : FERRY_DIR_D2H);
-	     direction++) {
-		struct ferry_lane_rank *lane_rank = &member->lane_ranks[direction];
-		atomic_fetch_add_explicit(&lane_rank->announced, 1, memory_order_release);
-		ferry_doorbell_ring(lane_rank->bell);
-	}
-	if (!call->steps || !call->steps->domains)
-		return;
-	atomic_store_explicit(&ferry_member_line(member)->announced, seq, memory_order_release);
-	ferry_wake(member->shared, 0, 0, call->steps->domains);
-}

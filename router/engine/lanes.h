@@ -44,10 +44,4 @@ void ferry_lanes_leave(struct ferry_member *member);
 /** Hands a call to the lanes. One thread at a time per member. */
 void ferry_lanes_submit(struct ferry_member *member, struct ferry_call *call);
 
-/**
- * Wakes the lanes and routers that a call will need, before it is put into a stream; `seq`: how many calls have been
- * made. As submit.
- */
-void ferry_lanes_announce(struct ferry_member *member, const struct ferry_call *call, uint64_t seq);
-
 #endif

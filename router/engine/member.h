@@ -81,12 +81,9 @@ struct ferry_lane_rank {
 	pthread_mutex_t inbox_lock;
 	struct ferry_call *inbox, **inbox_end; /* under inbox_lock */
 	_Atomic uint32_t inbox_filled;         /* written under inbox_lock; the lane also reads it without */
-	/* calls that are about to come; the rank's callers, one thread at a time */
-	_Atomic uint32_t announced;
 	/* the lane's thread alone */
 	struct ferry_call *calls, **calls_end;
 	uint32_t out_of_line;                  /* messages in that list, and calls whose numbers rank 0 gives */
-	uint32_t seen_announced;
 	bool called;                           /* it has had a call */
 	uint32_t under_way;                    /* copies of its calls */
 	bool moves;                            /* as in the rank's line */
