@@ -121,9 +121,12 @@ static pid_t start_hostile(uid_t user, uint64_t count)
 	pid_t child = fork();
 	if (child)
 		return child;
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	pid_t parent = getppid();
 	strange_leave_to_parent();
 	if (setgroups(0, NULL) || setresgid(user, user, user) || setresuid(user, user, user))
+		_exit(2);
+	prctl(PR_SET_PDEATHSIG, SIGKILL); /* a change of users takes it back */
+	if (getppid() != parent)
 		_exit(2);
 	for (uint64_t i = 0; i < count; i += TOGETHER)
 		hand_over_some(i, count - i < TOGETHER ? count - i : TOGETHER, options.seed ^ user);

@@ -250,7 +250,8 @@ static bool answer(uint64_t unique, int error, const void *body, size_t bytes)
 	char reply[512];
 	struct fuse_out_header head = {(uint32_t)(sizeof head + bytes), error, unique};
 	memcpy(reply, &head, sizeof head);
-	memcpy(reply + sizeof head, body, bytes);
+	if (bytes)
+		memcpy(reply + sizeof head, body, bytes);
 	return write(server, reply, sizeof head + bytes) == (ssize_t)(sizeof head + bytes);
 }
 
