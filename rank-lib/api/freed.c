@@ -9,22 +9,14 @@
 
 #define MOST 64 /* communicators that have exported the same memory; of more, some forget it by and by */
 
-#ifdef __SANITIZE_THREAD__ /* its runtime does not see a lock by pthread_mutex_clocklock */
-#define CLOCK CLOCK_REALTIME
-#define lock_until(mutex, until) pthread_mutex_timedlock(mutex, until)
-#else
-#define CLOCK CLOCK_MONOTONIC /* not changed when the time of day is set */
-#define lock_until(mutex, until) pthread_mutex_clocklock(mutex, CLOCK, until)
-#endif
-
 static bool lock_within_a_second(struct ferryComm *comm)
 {
 	struct timespec until;
 	if (!pthread_mutex_trylock(&comm->lock))
 		return true;
-	clock_gettime(CLOCK, &until);
+	clock_gettime(CLOCK_MONOTONIC, &until); /* not changed when the time of day is set */
 	until.tv_sec++;
-	return !lock_until(&comm->lock, &until);
+	return !pthread_mutex_clocklock(&comm->lock, CLOCK_MONOTONIC, &until);
 }
 
 /* Not if the communicator has failed: its router gets no more requests. */
