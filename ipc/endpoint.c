@@ -247,7 +247,7 @@ ferryResult_t ferry_endpoint_connect_within(const char *path, int *connection, s
 	else
 		result = check_router(made, path);
 	if (result)
-		ferry_quarantine_close(&made, 1); /* whoever listens may have sent descriptors */
+		ferry_quarantine_close(&made, 1); /* the listener may have sent descriptors */
 	else
 		*connection = made;
 	errno = error;

@@ -231,7 +231,7 @@ static unsigned distance(const char *word, const char *other)
 	return rows[length % 3][width];
 }
 
-/* The variable of Ferry's own whose name is nearest; the table's if it is there. */
+/* Returns the name in the table of variables that is nearest to this one: itself, if the table has it. */
 static const char *nearest_to(const char *name)
 {
 	const char *nearest = NULL;

@@ -39,7 +39,7 @@ struct gpu_shared {
 	uint64_t offset;
 };
 
-/** Names a buffer that gpu_take gave to other processes. By a thread in whose context it is. */
+/** Returns by which name other processes open a buffer of gpu_take. The calling thread is in the context of its GPU. */
 ferryResult_t gpu_share(int ordinal, const void *buffer, struct gpu_shared *shared);
 /** Finds the GPU of a shared buffer, as this process counts. */
 ferryResult_t gpu_find(const struct gpu_shared *shared, int *ordinal);
