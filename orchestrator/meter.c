@@ -3,13 +3,12 @@
 
 #include "ipc/environment.h"
 #include "ipc/error.h"
+#include "ipc/nccl_settings.h"
 #include "ipc/submission.h"
-#include "orchestrator/key.h"
 #include "rank-lib/call/launch.h"
 
 #include <math.h>
 #include <string.h>
-#include <unistd.h>
 
 #define OLD 4096 /* looks after which a sample is given up */
 
@@ -50,41 +49,6 @@ void ferry_meter_free(struct ferry_meter *meter)
 		ferry_clock_free(&meter->windows[i]);
 }
 
-/*
- * These variables name a run, or its output, and change no speed: as part of the signature they would make each run
- * begin anew. NCCL_HOSTID, too: with containers it is a name of the node, a new one for each. Only if ranks of one node
- * have several does it make NCCL take its network: then what was learned without it is a bad beginning, and measured
- * calls correct it.
- */
-static bool names_a_run(const char *variable)
-{
-	static const char *const names[] = {"NCCL_COMM_ID=",
-	                                    "NCCL_HOSTID=",
-	                                    "NCCL_RAS_ADDR=",
-	                                    "NCCL_DEBUG_FILE=",
-	                                    "NCCL_TOPO_DUMP_FILE=",
-	                                    "NCCL_TOPO_DUMP_FILE_RANK=",
-	                                    "NCCL_GRAPH_DUMP_FILE=",
-	                                    "NCCL_GRAPH_DUMP_FILE_RANK="};
-	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-		if (!strncmp(variable, names[i], strlen(names[i])))
-			return true;
-	return false;
-}
-
-/* A signature of what makes paces differ from job to job: NCCL's settings and the fabrics. In any order. */
-static uint64_t settings(uint32_t nranks)
-{
-	uint64_t all = nranks;
-	for (char **at = environ; *at; at++) {
-		if ((strncmp(*at, "NCCL_", 5) && strncmp(*at, "FERRY_FABRICS=", 14)) || names_a_run(*at))
-			continue;
-		struct ferry_nccl_key key = ferry_nccl_key(NULL, *at, strlen(*at));
-		all += key.words[0];
-	}
-	return all ? all : 1;
-}
-
 /* Adopts what an earlier job with the same settings has learned of whole calls. */
 static void adopt(struct ferry_meter *meter, const struct ferry_share_table *table, uint64_t signature)
 {
@@ -99,7 +63,7 @@ static void adopt(struct ferry_meter *meter, const struct ferry_share_table *tab
 void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table, uint32_t nranks, uint32_t self,
                       bool peers, const struct ferry_pace paces[FERRY_NUM_FABRICS])
 {
-	uint64_t signature = settings(nranks);
+	uint64_t signature = ferry_nccl_settings() + nranks;
 	memcpy(meter->rules.paces, paces, sizeof meter->rules.paces);
 	ferry_ledger_open(&meter->ledger, table, nranks, self, signature, &meter->rules);
 	ferry_choice_init(&meter->choice, peers, nranks, paces);

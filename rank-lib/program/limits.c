@@ -107,6 +107,15 @@ static const struct field of_pass[] = {
 	FIELD(ferry_limits_pass, "working_set", WHOLE, false, working_set),
 	FIELD(ferry_limits_pass, "gbps", REAL, false, gbps),
 	{0}};
+static const struct field of_collective[] = {
+	FIELD(ferry_limits_collective, "settings", TEXT, false, settings),
+	FIELD(ferry_limits_collective, "ranks", WHOLE, false, ranks),
+	FIELD(ferry_limits_collective, "collective", TEXT, false, collective),
+	FIELD(ferry_limits_collective, "bytes", WHOLE, false, bytes),
+	FIELD(ferry_limits_collective, "nccl_us", REAL, true, nccl_us),
+	FIELD(ferry_limits_collective, "nccl_16_channels_us", REAL, true, nccl_16_channels_us),
+	FIELD(ferry_limits_collective, "ferry_us", REAL, true, ferry_us),
+	{0}};
 
 #define MEMBER(name) ((struct ferry_limits *)0)->name
 #define ROWS(name, fields) \
@@ -118,7 +127,7 @@ static const struct rows {
 	const struct field *fields;
 	size_t offset, count, each, most; /* count: where it is, an int */
 } arrays[] = {ROWS(domains, of_domain), ROWS(gpus, of_gpu), ROWS(windows, of_window), ROWS(sizes, of_size),
-              ROWS(links, of_link), ROWS(passes, of_pass)};
+              ROWS(links, of_link), ROWS(passes, of_pass), ROWS(collectives, of_collective)};
 
 #define NARRAYS (sizeof arrays / sizeof *arrays)
 
@@ -212,6 +221,28 @@ static bool read_limits(const cJSON *root, struct ferry_limits *limits)
 		}
 	}
 	return true;
+}
+
+/* ---- rows of collectives ---- */
+
+void ferry_limits_print_settings(uint64_t settings, char text[20])
+{
+	snprintf(text, 20, "%016llx", (unsigned long long)settings);
+}
+
+void ferry_limits_replace(struct ferry_limits *limits, const struct ferry_limits_collective *rows, int count)
+{
+	struct ferry_limits_collective *all = limits->collectives;
+	int kept = 0, before = limits->ncollectives;
+	if (count < 1 || count > FERRY_LIMITS_COLLECTIVES)
+		return;
+	for (int i = 0; i < before; i++)
+		if (all[i].ranks != rows->ranks || strcmp(all[i].settings, rows->settings))
+			all[kept++] = all[i];
+	int gone = kept + count > FERRY_LIMITS_COLLECTIVES ? kept + count - FERRY_LIMITS_COLLECTIVES : 0;
+	memmove(all, all + gone, (size_t)(kept - gone) * sizeof *all);
+	memcpy(all + kept - gone, rows, (size_t)count * sizeof *all);
+	limits->ncollectives = kept - gone + count;
 }
 
 /* ---- the file ---- */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The figures that `ferry-perf limits` measures of this machine, the file that keeps them, and the costs that the
- * planner takes from them. Written by ferry-perf alone, into FERRY_LIMITS, else $XDG_CACHE_HOME/ferry/limits.json, else
- * ~/.cache/ferry/limits.json; read by communicators and by ferry-perf. The tables in limits.c are the file's only
- * schema, for reading and writing.
+ * The figures that `ferry-perf limits` and `ferry-perf tune` measure of this machine, the file that keeps them, and the
+ * costs that the planner takes from them. Written by ferry-perf alone, into FERRY_LIMITS, else
+ * $XDG_CACHE_HOME/ferry/limits.json, else ~/.cache/ferry/limits.json; read by communicators and by ferry-perf. The
+ * tables in limits.c are the file's only schema, for reading and writing.
  *
  * GB/s = 1e9 bytes/s; fields that end in _us are in microseconds; 0: not measured.
  */
@@ -19,6 +19,7 @@
 #define FERRY_LIMITS_SIZES   32
 #define FERRY_LIMITS_PASSES  48
 #define FERRY_LIMITS_LINKS   (FERRY_LIMITS_GPUS * (FERRY_LIMITS_GPUS - 1))
+#define FERRY_LIMITS_COLLECTIVES 384 /* of several settings and numbers of ranks, 35 each */
 
 struct cJSON;
 
@@ -83,6 +84,15 @@ struct ferry_limits_pass {
 	double gbps;          /* of result */
 };
 
+/** What one call of many in a row takes, as `ferry-perf tune` measures it: by NCCL, and by Ferry for NCCL programs. */
+struct ferry_limits_collective {
+	char settings[20]; /* ferry_nccl_settings, 16 hex digits */
+	int ranks;
+	char collective[16];
+	uint64_t bytes; /* of a rank's larger buffer */
+	double nccl_us, nccl_16_channels_us, ferry_us;
+};
+
 struct ferry_limits {
 	char command[32], date[32], units[80], cpu[128];
 	char no_gpu[256]; /* why none was measured; "" if they were */
@@ -93,13 +103,14 @@ struct ferry_limits {
 	int cuda_driver; /* CUDA version that the driver has, such as 13000 */
 	struct ferry_limits_copy copy;
 	struct ferry_limits_flags flags;
-	int ndomains, ngpus, nwindows, nsizes, nlinks, npasses;
+	int ndomains, ngpus, nwindows, nsizes, nlinks, npasses, ncollectives;
 	struct ferry_limits_domain domains[FERRY_MAX_DOMAINS];
 	struct ferry_limits_gpu gpus[FERRY_LIMITS_GPUS];
 	struct ferry_limits_window windows[FERRY_LIMITS_WINDOWS];
 	struct ferry_limits_size sizes[FERRY_LIMITS_SIZES];
 	struct ferry_limits_link links[FERRY_LIMITS_LINKS];
 	struct ferry_limits_pass passes[FERRY_LIMITS_PASSES];
+	struct ferry_limits_collective collectives[FERRY_LIMITS_COLLECTIVES]; /* the latest last */
 };
 
 /** The cost of moving a slice by a copy engine, and the rates at which the fabrics move a message. */
@@ -120,10 +131,19 @@ ferryResult_t ferry_limits_path(char *path, size_t bytes);
 
 /**
  * Reads the file; all zero, *found = false and ferrySuccess if there is none. A value that is missing, or of another
- * type, is 0. Error: ferryInvalidArgument with the file's name if `ferry-perf limits` did not write it, or if
+ * type, is 0. Error: ferryInvalidArgument with the file's name if ferry-perf did not write it, or if
  * FERRY_LIMITS names a file that cannot be read.
  */
 ferryResult_t ferry_limits_load(struct ferry_limits *limits, bool *found);
+
+/** Writes settings as the rows have them. */
+void ferry_limits_print_settings(uint64_t settings, char text[20]);
+
+/**
+ * Puts these rows, which are of the same settings and number of ranks, into the place of those that it has of them. The
+ * oldest rows go where there is no room.
+ */
+void ferry_limits_replace(struct ferry_limits *limits, const struct ferry_limits_collective *rows, int count);
 
 /** Returns the file's content, which the caller frees by cJSON_Delete; NULL without memory. */
 struct cJSON *ferry_limits_json(const struct ferry_limits *limits);

@@ -151,6 +151,7 @@ static void what_is_written_is_what_is_read(void **state)
 	        .nsizes = 1,
 	        .nlinks = 2,
 	        .npasses = 2,
+	        .ncollectives = 1,
 	        .domains = {{4, -1, 1 << 20, 1ull << 33}},
 	        .gpus = {{"one", "0000:1B:00.0", -1, {50, 51}, {40, 41}, 380},
 	                 {"two", "", 1, {52, 53}, {42, 43}, 0}},
@@ -159,7 +160,8 @@ static void what_is_written_is_what_is_read(void **state)
 	        .sizes = {{65536, 2, 1.5, 1.75}},
 	        .links = {{0, 1, 390, 370, 1.25}, {1, 0, 391, 0, 0}},
 	        .no_links = "none",
-	        .passes = {{"memcpy", "", 1, true, 1 << 20, 7}, {"sum", "stream", 4, false, 2, 8}}};
+	        .passes = {{"memcpy", "", 1, true, 1 << 20, 7}, {"sum", "stream", 4, false, 2, 8}},
+	        .collectives = {{"00ab34cd56ef7890", 2, "allreduce", 1 << 20, 40.5, 0, 60.25}}};
 	struct ferry_limits read;
 	bool found;
 	(void)state;

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The settings of the environment that make NCCL's and Ferry's calls take another time, as one number: what was
+ * measured or learned under one number is of no use under another. Read by whoever keeps such figures, and whoever
+ * looks for them. It reads NCCL's variables and FERRY_FABRICS, in any order; the number of ranks is not part of it.
+ */
+#ifndef FERRY_IPC_NCCL_SETTINGS_H
+#define FERRY_IPC_NCCL_SETTINGS_H
+
+#include <stdint.h>
+
+/** The environment's settings as they are now; never 0. */
+uint64_t ferry_nccl_settings(void);
+
+#endif
