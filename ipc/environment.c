@@ -122,9 +122,9 @@ const struct ferry_variable ferry_variables[] = {
 	 "The reduction kernels: portable, avx2, avx512 or neon. Unset: the best this CPU has. Those that it lacks are "
 	 "refused."},
 	{"FERRY_LIMITS", "",
-	 "Where `ferry-perf limits` writes what this machine can do. ferry-perf reads it, and so do communicators on "
-	 "GPUs, which plan by it: all ranks of a job must read the same. Unset: ferry/limits.json in $XDG_CACHE_HOME, "
-	 "else in ~/.cache."},
+	 "Where `ferry-perf limits` writes what this machine can do, and `ferry-perf tune` what NCCL and Ferry do on "
+	 "it. ferry-perf reads it, and so do communicators on GPUs, which plan by it: all ranks of a job must read the "
+	 "same. Unset: ferry/limits.json in $XDG_CACHE_HOME, else in ~/.cache."},
 	{"FERRY_PROGRAM_PATH", "",
 	 "Files and directories, separated by colons, of programs that replace built-in ones. Where none of a "
 	 "collective fits the communicator, rank 0 warns once of each."},

@@ -5,11 +5,11 @@
 # option needs nothing here; only lists that no help text has whole are written down. Installed under each command's
 # name, for bash-completion to load; sourced by hand it serves all of them.
 
-# Which of several commands in one was typed, if any: "synth", "limits".
+# Which of several commands in one was typed, if any: "synth", "limits", "tune".
 _ferry_subcommand() {
 	local typed
 	case ${1##*/} in
-	ferry-perf) [[ ${COMP_WORDS[1]} == limits ]] && ((COMP_CWORD > 1)) && echo limits ;;
+	ferry-perf) [[ ${COMP_WORDS[1]} =~ ^(limits|tune)$ ]] && ((COMP_CWORD > 1)) && echo "${COMP_WORDS[1]}" ;;
 	ferryprog)
 		for typed in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
 			[[ $typed =~ ^(check|show|draw|synth)$ ]] && echo "$typed" && return
@@ -55,7 +55,7 @@ _ferry_collectives() {
 		return
 	fi
 	"$1" --help 2>/dev/null | tr '\n' ' ' | sed 's/.*COLLECTIVE: \([^.]*\)\..*/\1/; s/,/ /g'
-	echo " limits"
+	echo " limits tune"
 }
 
 # What goes first, before any option's value: a collective, or what ferryprog is to do.

@@ -52,6 +52,12 @@ target_compile_definitions(perf_nccl_child PRIVATE FERRY_PERF_NCCL="$<TARGET_FIL
   FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>" FERRY_FAKE_NCCL="$<TARGET_FILE:fake_nccl>")
 add_dependencies(perf_nccl_child ferry-perf-nccl fake_nccl)
 
+# ferry-perf tune, over both doubles, and what programs then know.
+ferry_test(tune_command FOLDER bench LIBRARIES ferry_names LABELS api TIMEOUT 120)
+target_compile_definitions(tune_command PRIVATE FERRY_PERF="$<TARGET_FILE:ferry-perf>"
+  FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>" FERRY_FAKE_NCCL="$<TARGET_FILE:fake_nccl>")
+add_dependencies(tune_command ferry-perf ferry-perf-nccl ferryrun ferry-router fake_nccl)
+
 # The whole of it, from the parent's buffers to NCCL's calls; the double copies from pinned memory alone: -c 0.
 add_test(NAME perf_compares_with_nccl_on_its_own_buffers
   COMMAND ferryrun -n 1 --fork -- $<TARGET_FILE:ferry-perf> alltoall -b 1K -e 1K --vs nccl --device cuda

@@ -54,8 +54,7 @@ static error_t parse(int key, char *value, struct argp_state *state)
 	}
 }
 
-/* Makes the folders of the default file. */
-static ferryResult_t make_folders(const char *path)
+ferryResult_t limits_make_folders(const char *path)
 {
 	char folder[512];
 	snprintf(folder, sizeof folder, "%s", path);
@@ -84,6 +83,17 @@ static ferryResult_t measure(struct ferry_limits *limits, int devices)
 	limits->seconds = (sample_now_us() - before) / 1e6;
 	limits_progress("%s", "");
 	return result;
+}
+
+/* What ferry-perf tune has written into the default file stays there; a file of something else is replaced. */
+static void keep_collectives(struct ferry_limits *limits)
+{
+	static struct ferry_limits before;
+	bool found;
+	if (ferry_limits_load(&before, &found) || !found)
+		return;
+	limits->ncollectives = before.ncollectives;
+	memcpy(limits->collectives, before.collectives, sizeof limits->collectives);
 }
 
 static int failed(void)
@@ -116,7 +126,7 @@ int limits_command(int argc, char **argv)
 	limits.quick = arguments.quick;
 	ferryResult_t result = ferry_reduce_check();
 	if (!result && !arguments.json && !(result = ferry_limits_path(path, sizeof path)))
-		result = make_folders(path);
+		result = limits_make_folders(path);
 	const char *json = arguments.json ? arguments.json : path;
 	if (!result && !record_can_write(json))
 		result = ferry_fail(ferrySystemError, "writing %s: %s", json, strerror(errno));
@@ -125,6 +135,8 @@ int limits_command(int argc, char **argv)
 	if (!record_print_beside(name, json))
 		return 1;
 	result = measure(&limits, arguments.devices);
+	if (!arguments.json)
+		keep_collectives(&limits);
 	limits_print(&limits);
 	if (result)
 		return failed();

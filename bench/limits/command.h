@@ -6,6 +6,11 @@
 #ifndef FERRY_BENCH_LIMITS_COMMAND_H
 #define FERRY_BENCH_LIMITS_COMMAND_H
 
+#include "ipc/ferry_types.h"
+
+/** Makes the folders in which the file of limits lies. */
+ferryResult_t limits_make_folders(const char *path);
+
 /** Returns the exit code. */
 int limits_command(int argc, char **argv);
 

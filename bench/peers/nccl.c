@@ -4,7 +4,6 @@
 #include "bench/command/sample.h"
 #include "bench/command/sibling.h"
 #include "bench/peers/nccl_order.h"
-#include "bench/peers/nccl_sweep.h"
 #include "bench/rank/gpu.h"
 #include "ipc/error.h"
 
@@ -233,10 +232,11 @@ static bool join_all(struct peers *peers, struct bench_rank *rank)
 	return share_ids(rank, ids) && order_all(peers, rank, &order, ids);
 }
 
-bool nccl_open(struct peers *peers, struct bench_rank *rank, enum ferry_collective collective, bool sweep)
+bool nccl_open(struct peers *peers, struct bench_rank *rank, enum ferry_collective collective, enum nccl_sweep sweep)
 {
-	/* NVLink multicast: off unless the caller wants it; the record shows it too. */
-	setenv("NCCL_NVLS_ENABLE", "0", 0);
+	/* NVLink multicast: off unless the caller wants it, or what programs have; the record shows it too. */
+	if (sweep != NCCL_SWEEP_CHANNELS)
+		setenv("NCCL_NVLS_ENABLE", "0", 0);
 	nccl_sweep_make(peers, collective, sweep);
 	for (unsigned i = 0; i < peers->count; i++)
 		if (!start_child(rank, &peers->settings[i]))

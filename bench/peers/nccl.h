@@ -6,10 +6,11 @@
 #ifndef FERRY_BENCH_NCCL_H
 #define FERRY_BENCH_NCCL_H
 
-#include "bench/peers/peer.h"
+#include "bench/peers/nccl_sweep.h"
 #include "bench/rank/rank.h"
 
-bool nccl_open(struct peers *peers, struct bench_rank *rank, enum ferry_collective collective, bool sweep);
+bool nccl_open(struct peers *peers, struct bench_rank *rank, enum ferry_collective collective,
+               enum nccl_sweep sweep);
 void nccl_close(struct peers *peers);
 enum peer_result nccl_run(struct bench_rank *rank, struct peer_setting *setting, const struct ferry_trial_call *call,
                           bool first, const struct peer_sampling *how, double *us);

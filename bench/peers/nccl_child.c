@@ -30,6 +30,7 @@ struct peer {
 	struct nccl_library nccl;
 	ncclComm_t comm;
 	CUstream stream;
+	CUevent first, last; /* around the timed calls of a row */
 	char *send, *receive; /* the parent's buffers */
 	int rank, nranks;
 	ncclRedOp_t scaled; /* premulsum, once made */
@@ -92,6 +93,8 @@ static bool open_all(struct peer *peer, const struct nccl_order *order, struct n
 	peer->rank = order->rank;
 	peer->nranks = order->nranks;
 	return cuda_good(gpu_driver->StreamCreate(&peer->stream, CU_STREAM_NON_BLOCKING), "making a stream", answer) &&
+	       cuda_good(gpu_driver->EventCreate(&peer->first, CU_EVENT_DEFAULT), "making an event", answer) &&
+	       cuda_good(gpu_driver->EventCreate(&peer->last, CU_EVENT_DEFAULT), "making an event", answer) &&
 	       nccl_good(peer, peer->nccl.GetVersion(&answer->version), "ncclGetVersion", answer);
 }
 
@@ -200,18 +203,48 @@ static ncclResult_t call(const struct peer *peer, const struct nccl_order *order
 	return exchange(peer, order, send, receive);
 }
 
-static bool repeat(const struct peer *peer, const struct nccl_order *order, uint32_t calls, struct nccl_answer *answer)
+static void name_call(const struct nccl_order *order, char tried[64])
+{
+	snprintf(tried, 64, "%s of %llu elements", ferry_collective_name((enum ferry_collective)order->collective),
+	         (unsigned long long)order->count);
+}
+
+static bool enqueue(const struct peer *peer, const struct nccl_order *order, uint32_t calls, struct nccl_answer *answer)
 {
 	char tried[64];
-	ncclResult_t error = ncclSuccess;
-	snprintf(tried, sizeof tried, "%s of %llu elements",
-	         ferry_collective_name((enum ferry_collective)order->collective), (unsigned long long)order->count);
+	name_call(order, tried);
 	for (uint32_t i = 0; i < calls; i++)
 		if (!nccl_good(peer, call(peer, order), tried, answer))
 			return false;
+	return true;
+}
+
+static bool settle(const struct peer *peer, const struct nccl_order *order, struct nccl_answer *answer)
+{
+	char tried[64];
+	ncclResult_t error = ncclSuccess;
+	name_call(order, tried);
 	return cuda_good(gpu_driver->StreamSynchronize(peer->stream), tried, answer) &&
 	       nccl_good(peer, peer->nccl.CommGetAsyncError(peer->comm, &error), tried, answer) &&
 	       nccl_good(peer, error, tried, answer);
+}
+
+static bool repeat(const struct peer *peer, const struct nccl_order *order, uint32_t calls, struct nccl_answer *answer)
+{
+	return enqueue(peer, order, calls, answer) && settle(peer, order, answer);
+}
+
+static bool time_row(const struct peer *peer, const struct nccl_order *order, struct nccl_answer *answer)
+{
+	float ms = 0;
+	bool fine = enqueue(peer, order, order->how.lead, answer) &&
+	            cuda_good(gpu_driver->EventRecord(peer->first, peer->stream), "recording an event", answer) &&
+	            enqueue(peer, order, order->how.calls, answer) &&
+	            cuda_good(gpu_driver->EventRecord(peer->last, peer->stream), "recording an event", answer) &&
+	            settle(peer, order, answer) &&
+	            cuda_good(gpu_driver->EventElapsedTime(&ms, peer->first, peer->last), "timing calls", answer);
+	answer->us = ms * 1e3 / order->how.calls;
+	return fine;
 }
 
 static bool run(struct peer *peer, struct nccl_order *order, struct nccl_answer *answer)
@@ -228,6 +261,8 @@ static bool run(struct peer *peer, struct nccl_order *order, struct nccl_answer 
 		peer->has_scaled = true;
 	}
 	make_counts(peer, order);
+	if (order->how.row)
+		return time_row(peer, order, answer);
 	if (order->how.lead && !repeat(peer, order, order->how.lead, answer))
 		return false;
 	sample_pause(order->how.pause_us);

@@ -103,10 +103,18 @@ static void add_through_host(struct peers *peers)
 	}
 }
 
-void nccl_sweep_make(struct peers *peers, enum ferry_collective collective, bool sweep)
+static void add_channels(struct peers *peers)
+{
+	if (!getenv(nccl_variables[MIN_NCHANNELS]) && !getenv("NCCL_MAX_NCHANNELS"))
+		add_setting(peers, (const char *[NCCL_VARIABLES]){[MIN_NCHANNELS] = "16"});
+}
+
+void nccl_sweep_make(struct peers *peers, enum ferry_collective collective, enum nccl_sweep sweep)
 {
 	add_setting(peers, (const char *[NCCL_VARIABLES]){NULL});
-	if (!sweep)
+	if (sweep == NCCL_SWEEP_CHANNELS)
+		add_channels(peers);
+	if (sweep != NCCL_SWEEP_HYLINK)
 		return;
 	add_hylinks(peers, collective);
 	add_through_host(peers);

@@ -12,7 +12,14 @@
 /** NCCL_PROTO, NCCL_ALGO, NCCL_P2P_DISABLE, NCCL_SHM_USE_CUDA_MEMCPY, NCCL_MIN_NCHANNELS: a setting's values' names. */
 extern const char *const nccl_variables[NCCL_VARIABLES];
 
-/** Fills in the settings, none of which has a child yet. sweep: false for NCCL's defaults alone. */
-void nccl_sweep_make(struct peers *peers, enum ferry_collective collective, bool sweep);
+/** Which settings besides NCCL's defaults. */
+enum nccl_sweep {
+	NCCL_SWEEP_NONE,
+	NCCL_SWEEP_HYLINK,
+	NCCL_SWEEP_CHANNELS /* 16 at least, unless the environment says how many */
+};
+
+/** Fills in the settings, none of which has a child yet. */
+void nccl_sweep_make(struct peers *peers, enum ferry_collective collective, enum nccl_sweep sweep);
 
 #endif

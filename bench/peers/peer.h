@@ -22,7 +22,8 @@ enum peer_result {
 
 /** What a row's samples are, of any side; the same on all ranks. */
 struct peer_sampling {
-	uint32_t lead;     /* calls that are not timed, waited for */
+	uint32_t lead;     /* calls that are not timed, waited for unless it is a row */
+	bool row;          /* all calls are put into the stream in a row, and events around the timed ones time them */
 	uint32_t pause_us; /* then all sides' callers compute for so long, and make no call */
 	uint32_t calls;    /* timed, one after another; on GPUs put into the stream and waited for once */
 	uint32_t rounds;   /* so many samples */

@@ -31,7 +31,7 @@ bool peers_start(struct peers *peers)
 	return !refused;
 }
 
-bool peers_open(struct peers *peers, struct bench_rank *rank, enum ferry_collective collective, bool sweep)
+bool peers_open(struct peers *peers, struct bench_rank *rank, enum ferry_collective collective, enum nccl_sweep sweep)
 {
 	return !peers->nccl || nccl_open(peers, rank, collective, sweep);
 }

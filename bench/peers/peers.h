@@ -6,7 +6,7 @@
 #ifndef FERRY_BENCH_PEERS_H
 #define FERRY_BENCH_PEERS_H
 
-#include "bench/peers/peer.h"
+#include "bench/peers/nccl_sweep.h"
 #include "bench/rank/rank.h"
 
 /**
@@ -17,8 +17,8 @@ bool peers_find(struct peers *peers, const char *name);
 /** MPI starts, before the ranks join. */
 bool peers_start(struct peers *peers);
 
-/** Starts and joins NCCL's children, once the buffers are there. sweep: all settings that make sense. */
-bool peers_open(struct peers *peers, struct bench_rank *rank, enum ferry_collective collective, bool sweep);
+/** Starts and joins NCCL's children, once the buffers are there. */
+bool peers_open(struct peers *peers, struct bench_rank *rank, enum ferry_collective collective, enum nccl_sweep sweep);
 void peers_close(struct peers *peers);
 
 /**

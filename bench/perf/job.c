@@ -137,11 +137,12 @@ static bool warn_of_crowding(struct perf_run *run)
 
 static bool measure(struct perf_run *run)
 {
+	enum nccl_sweep sweep = run->options->sweep ? NCCL_SWEEP_HYLINK : NCCL_SWEEP_NONE;
 	const char *refused = refuse(run);
 	if (refused && !run->rank.rank)
 		fprintf(stderr, "ferry-perf: %s\n", refused);
 	return !refused && warn_of_crowding(run) && make_reduction(run) && take_buffers(run) &&
-	       peers_open(&run->peers, &run->rank, run->options->collective, run->options->sweep) && measure_all(run);
+	       peers_open(&run->peers, &run->rank, run->options->collective, sweep) && measure_all(run);
 }
 
 int perf_job(const struct perf_options *options, int local_rank)

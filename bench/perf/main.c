@@ -8,6 +8,7 @@
 #include "bench/limits/command.h"
 #include "bench/peers/peers.h"
 #include "bench/perf/job.h"
+#include "bench/perf/tune.h"
 #include "bench/perf/work.h"
 #include "bench/rank/buffers.h"
 #include "bench/rank/gpu.h"
@@ -222,6 +223,8 @@ int main(int argc, char **argv)
 	argp_err_exit_status = OPTION_EXIT;
 	if (argc > 1 && !strcmp(argv[1], "limits"))
 		return limits_command(argc - 1, argv + 1);
+	if (argc > 1 && !strcmp(argv[1], "tune"))
+		return tune_command(argc - 1, argv + 1);
 	keep_quiet();
 	perf_options_read(&argc, argv, &parsed);
 	if (ferry_launch_read(&launch)) {

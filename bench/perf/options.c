@@ -74,7 +74,7 @@ static void take_collective(struct perf_options *out, const char *name, struct a
 	out->collective = ferry_collective_parse(name);
 	if (out->collective == FERRY_NUM_COLLECTIVES)
 		argp_error(state, "\"%s\" is none of " FERRY_COLLECTIVE_NAMES
-		           " (or, in the first place: limits, the machine)", name);
+		           " (or, in the first place: limits, the machine, or tune, NCCL and Ferry on it)", name);
 }
 
 /* Options that say nothing of this collective, or nothing together. */
@@ -186,13 +186,15 @@ void perf_options_read(int *argc, char **argv, struct perf_options *parsed)
 	        .parser = parse,
 	        .args_doc = "COLLECTIVE",
 	        .doc = "Times a collective over sizes, with nccl-tests' columns. COLLECTIVE: " FERRY_COLLECTIVE_NAMES
-	               ". `ferry-perf limits` measures what the machine can do at most.\v"
+	               ". `ferry-perf limits` measures what the machine can do at most, "
+	               "`ferry-perf tune` what NCCL and Ferry do.\v"
 	               "Examples:\n"
 	               "  ferry-perf allreduce\n"
 	               "  ferryrun -n 4 --domains 2 -- ferry-perf allgather -b 64K -e 16M\n"
 	               "  ferryrun -n 2 -- ferry-perf allreduce -b 4M -e 32M -f 8 --vs mpi --json out.json\n"
 	               "  ferry-perf allgather -b 1M -e 1G --vs nccl --cpu\n"
 	               "  ferry-perf limits --help\n"
+	               "  ferry-perf tune --help\n"
 	               "Exit code: 0, 1 if a call failed or a result was wrong, 64 for bad usage."};
 	*parsed = (struct perf_options){.collective = FERRY_NUM_COLLECTIVES,
 	                                .least = 1024,

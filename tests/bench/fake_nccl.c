@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An NCCL of one rank that fills the receive buffer with a number per function, for the test of ferry-perf's NCCL
- * child, over the double of the driver. It refuses trees as NCCL refuses settings, and buffers that are not on the
- * current GPU; it dies of NCCL_PROTO=LL128, which stands for any crash.
+ * An NCCL whose ranks do not meet, and that fills the receive buffer with a number per function, for the tests of
+ * ferry-perf's NCCL children, over the double of the driver. It refuses trees as NCCL refuses settings, and buffers
+ * that are not on the current GPU; it dies of NCCL_PROTO=LL128, which stands for any crash.
  */
 #include "orchestrator/nccl_types.h"
 #include "tests/fake_cuda/fake_cuda.h"
@@ -19,7 +19,8 @@ struct ncclComm {
 	int nranks;
 };
 
-static ncclResult_t fill(void *receive, size_t bytes, int value)
+/* At once, and again in the stream. */
+static ncclResult_t fill(void *receive, size_t bytes, int value, CUstream stream)
 {
 	const char *algorithm = getenv("NCCL_ALGO");
 	CUpointer_attribute wanted = CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
@@ -27,12 +28,14 @@ static ncclResult_t fill(void *receive, size_t bytes, int value)
 	CUdevice current = -1;
 	int ordinal = -2;
 	void *values[] = {&ordinal};
+	if (!receive) /* a reduction of another root */
+		return ncclSuccess;
 	if (cuCtxGetDevice(&current) || cuPointerGetAttributes(1, &wanted, values, buffer) || ordinal != current)
 		return ncclInvalidArgument;
 	if (algorithm && !strcmp(algorithm, "Tree"))
 		return ncclInvalidUsage;
 	memset(fake_cuda_reach(buffer), value, bytes);
-	return ncclSuccess;
+	return cuMemsetD8Async(buffer, (unsigned char)value, bytes, stream) ? ncclUnhandledCudaError : ncclSuccess;
 }
 
 ncclResult_t ncclGetVersion(int *version)
@@ -63,7 +66,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int
 	const char *protocol = getenv("NCCL_PROTO");
 	if (protocol && !strcmp(protocol, "LL128"))
 		abort();
-	if (id.internal[0] != 'i' || rank)
+	if (id.internal[0] != 'i' || rank < 0 || rank >= nranks)
 		return ncclInvalidArgument;
 	printf("NCCL prints to standard output\n");
 	*comm = malloc(sizeof **comm);
@@ -89,49 +92,49 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataTyp
 ncclResult_t ncclAllReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t op,
                            ncclComm_t comm, cudaStream_t stream)
 {
-	(void)send, (void)type, (void)comm, (void)stream;
-	return fill(receive, count * 4, op == ncclMax ? 1 : 2);
+	(void)send, (void)type, (void)comm;
+	return fill(receive, count * 4, op == ncclMax ? 1 : 2, (CUstream)stream);
 }
 
 ncclResult_t ncclAllGather(const void *send, void *receive, size_t count, ncclDataType_t type, ncclComm_t comm,
                            cudaStream_t stream)
 {
-	(void)send, (void)type, (void)comm, (void)stream;
-	return fill(receive, count * 4, 3);
+	(void)send, (void)type, (void)comm;
+	return fill(receive, count * 4, 3, (CUstream)stream);
 }
 
 ncclResult_t ncclReduceScatter(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t op,
                                ncclComm_t comm, cudaStream_t stream)
 {
-	(void)send, (void)type, (void)op, (void)comm, (void)stream;
-	return fill(receive, count * 4, 4);
+	(void)send, (void)type, (void)op, (void)comm;
+	return fill(receive, count * 4, 4, (CUstream)stream);
 }
 
 ncclResult_t ncclBroadcast(const void *send, void *receive, size_t count, ncclDataType_t type, int root,
                            ncclComm_t comm, cudaStream_t stream)
 {
-	(void)send, (void)type, (void)root, (void)comm, (void)stream;
-	return fill(receive, count * 4, 5);
+	(void)send, (void)type, (void)root, (void)comm;
+	return fill(receive, count * 4, 5, (CUstream)stream);
 }
 
 ncclResult_t ncclReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
                         ncclComm_t comm, cudaStream_t stream)
 {
-	(void)send, (void)type, (void)op, (void)root, (void)comm, (void)stream;
-	return fill(receive, count * 4, 6);
+	(void)send, (void)type, (void)op, (void)root, (void)comm;
+	return fill(receive, count * 4, 6, (CUstream)stream);
 }
 
 ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream)
 {
-	(void)send, (void)count, (void)type, (void)comm, (void)stream;
-	return peer ? ncclInvalidArgument : ncclSuccess;
+	(void)send, (void)count, (void)type, (void)stream;
+	return peer < comm->nranks ? ncclSuccess : ncclInvalidArgument;
 }
 
 ncclResult_t ncclRecv(void *receive, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream)
 {
-	(void)type, (void)comm, (void)stream;
-	return peer ? ncclInvalidArgument : fill(receive, count * 4, 7);
+	(void)type;
+	return peer < comm->nranks ? fill(receive, count * 4, 7, (CUstream)stream) : ncclInvalidArgument;
 }
 
 ncclResult_t ncclGroupStart(void)

@@ -13,7 +13,7 @@
 static struct peers sweep(enum ferry_collective collective)
 {
 	struct peers peers = {0};
-	nccl_sweep_make(&peers, collective, true);
+	nccl_sweep_make(&peers, collective, NCCL_SWEEP_HYLINK);
 	assert_string_equal(peers.settings[0].name, "default");
 	assert_true(peers.count <= PEERS_MOST_SETTINGS);
 	return peers;

@@ -41,7 +41,7 @@ expect "--layout --env" ferry-stat --
 expect "--idle-exit." ferry-router --id
 expect "host cuda." ferry-perf --device = ""
 expect "none hylink." ferry-perf --nccl-sweep =
-expect "allreduce allgather sendrecv reduce limits" ferry-perf ""
+expect "allreduce allgather sendrecv reduce limits tune" ferry-perf ""
 expect "allreduce allgather alltoall alltoallv." ferry-perf al
 expect "bf16." ferry-perf allreduce -d b
 expect "sum." ferry-perf allreduce -o s
@@ -56,6 +56,7 @@ expect "--collective --domains --ranks --place --root --output --help --usage --
 expect "--count --slice --window" ferryprog show --
 expect "--count --output" ferryprog --
 expect "--devices --json --quick --help --usage --version." ferry-perf limits --
+expect "--once --quick --help --usage --version." ferry-perf tune --
 expect "ferry-perf" ferryrun -n 2 -- ferry-pe
 ! command -v python3 >/dev/null || expect "--output" ferry-plot --
 # A file's name is bash's own to complete: nothing is offered in its place.
