@@ -4,8 +4,10 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define MOST_EVENTS (1 << 19)
+#define NAP_NS      20000
 
 struct CUevent_st {
 	pthread_mutex_t lock; /* for all but context, generation and timed; taken after fake_lock. All 0, as here, is an
@@ -209,13 +211,16 @@ static CUresult take_mark(CUevent event, struct fake_mark **mark, CUcontext *con
 	return (CUresult)atomic_load_explicit(&recorded.context->error, memory_order_relaxed);
 }
 
+/* One that is not reached costs a nap: a GPU has engines of its own, the double's threads need a core to copy with. */
 CUresult cuEventQuery(CUevent event)
 {
 	struct fake_mark *mark;
 	CUcontext context;
 	CUresult refused = take_mark(event, &mark, &context);
-	if (!refused && mark && !atomic_load_explicit(&mark->reached, memory_order_acquire))
+	if (!refused && mark && !atomic_load_explicit(&mark->reached, memory_order_acquire)) {
+		nanosleep(&(struct timespec){0, NAP_NS}, NULL);
 		refused = CUDA_ERROR_NOT_READY;
+	}
 	fake_mark_drop(mark);
 	/* again: a stream whose context has failed meanwhile comes to its marks, and has done nothing before them */
 	return refused ? refused : (CUresult)atomic_load_explicit(&context->error, memory_order_relaxed);
