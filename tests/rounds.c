@@ -13,10 +13,29 @@
 static const char *const kinds[KINDS] = {"AllGather", "AllToAll", "Broadcast", "Gather",
                                          "Scatter",   "a ring of messages", "messages between all"};
 
-/* Byte i of what rank `from` sends to rank `to` (a call that sends all the same: 0) in that round. */
-static unsigned char byte_of(uint32_t round, int from, int to, size_t i)
+/*
+ * What rank `from` sends to rank `to` (a call that sends all the same: 0) in that round: stretches of a ramp, of PERIOD
+ * bytes, each beginning elsewhere in it. They are written and compared by the stretch, as the sanitizers look at bytes
+ * one by one.
+ */
+#define PERIOD 256
+
+static unsigned char ramp[2 * PERIOD];
+
+__attribute__((constructor)) static void make_ramp(void)
 {
-	return (unsigned char)(round * 101 + (uint32_t)from * 37 + (uint32_t)to * 59 + i * 7 + (i >> 8) * 13 + 1);
+	for (unsigned i = 0; i < sizeof ramp; i++)
+		ramp[i] = (unsigned char)(i * 7);
+}
+
+static const unsigned char *stretch(uint32_t round, int from, int to, size_t at)
+{
+	return ramp + (round * 101 + (uint32_t)from * 37 + (uint32_t)to * 59 + at / PERIOD * 13 + 1) % PERIOD;
+}
+
+static size_t length_at(const struct what *what, size_t at)
+{
+	return what->bytes - at < PERIOD ? what->bytes - at : PERIOD;
 }
 
 static bool sends_to_each(const struct what *what)
@@ -71,9 +90,10 @@ void fill(void *argument)
 	if (received)
 		memset(seen(mine->receive), 0xee, received * what->bytes);
 	for (size_t block = 0; block < sent; block++) {
-		unsigned char *to = seen(mine->send) + block * what->bytes;
-		for (size_t i = 0; i < what->bytes; i++)
-			to[i] = byte_of(mine->filled, mine->rank, sends_to_each(what) ? (int)block : 0, i);
+		unsigned char *into = seen(mine->send) + block * what->bytes;
+		int to = sends_to_each(what) ? (int)block : 0;
+		for (size_t at = 0; at < what->bytes; at += PERIOD)
+			memcpy(into + at, stretch(mine->filled, mine->rank, to, at), length_at(what, at));
 	}
 	mine->filled++;
 	if (mine->late_ms)
@@ -89,10 +109,10 @@ void judge(void *argument)
 		doze(mine->late_ms); /* a rank that goes on too early shows */
 	for (size_t block = 0; block < received; block++) {
 		const unsigned char *there = seen(mine->receive) + block * what->bytes;
-		int from = source_of(what, mine->rank, block);
-		for (size_t i = 0; i < what->bytes; i++)
-			mine->wrong += there[i] !=
-			               byte_of(mine->judged, from, sends_to_each(what) ? mine->rank : 0, i);
+		int from = source_of(what, mine->rank, block), to = sends_to_each(what) ? mine->rank : 0;
+		for (size_t at = 0; at < what->bytes; at += PERIOD)
+			mine->wrong +=
+				memcmp(there + at, stretch(mine->judged, from, to, at), length_at(what, at)) != 0;
 	}
 	mine->judged++;
 }
@@ -230,7 +250,7 @@ void settle(struct rank *ranks, const struct gang *gang, uint32_t rounds)
 	}
 	for (int rank = 0; rank < gang->nranks; rank++)
 		if (ranks[rank].wrong || ranks[rank].judged != rounds)
-			fail_msg("%s of %zu bytes%s, rank %d of %d, root %d: %zu bytes wrong in %u of %u rounds",
+			fail_msg("%s of %zu bytes%s, rank %d of %d, root %d: %zu stretches wrong in %u of %u rounds",
 			         kinds[ranks[rank].what->kind], ranks[rank].what->bytes,
 			         ranks[rank].what->in_place ? " in place" : "", rank, gang->nranks,
 			         ranks[rank].what->root, ranks[rank].wrong, ranks[rank].judged, rounds);

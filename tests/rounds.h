@@ -29,7 +29,7 @@ struct rank {
 	CUdeviceptr memory[2];
 	char *send, *receive;
 	uint32_t filled, judged; /* rounds; the kernels' */
-	size_t wrong;
+	size_t wrong; /* stretches of what has come */
 };
 
 /** The host's view of a buffer. */
