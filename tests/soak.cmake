@@ -24,6 +24,8 @@ if(TARGET plain_mpi AND NOT FERRY_SANITIZE)
     ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} $<TARGET_FILE:plain_mpi> ${MPIEXEC_EXECUTABLE})
   set_tests_properties(mpi_is_measured_as_by_a_plain_program PROPERTIES RUN_SERIAL ON)
 endif()
+soak_test(takeover_often takeover ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+set_tests_properties(takeover_often PROPERTIES ENVIRONMENT FERRY_TEST_TIMES=20)
 soak_test(packages_are_what_debian_expects ${CMAKE_CURRENT_SOURCE_DIR}/packages.bash ${PROJECT_SOURCE_DIR}
   ${CMAKE_CURRENT_BINARY_DIR}/packages)
 set_tests_properties(packages_are_what_debian_expects PROPERTIES SKIP_RETURN_CODE 77)
