@@ -60,6 +60,10 @@ const struct ferry_variable ferry_variables[] = {
 	{"FERRY_NCCL_LIBRARY", "libnccl.so.2",
 	 "The NCCL that libferry-nccl.so and ferry-perf --vs nccl call. Unset: the one that the program has loaded or "
 	 "would have found, or pip's."},
+	{"FERRY_TUNE", "on",
+	 "on: before ferryrun --nccl starts its command, it measures what calls take by NCCL and by Ferry (ferry-perf "
+	 "tune --quick), once for each machine, number of GPUs and settings of NCCL. off: it does not, and the first "
+	 "calls of programs are decided without."},
 	{"FERRY_NCCL", "on", "on or off. off: libferry-nccl.so passes all calls on to NCCL, untouched."},
 	{"FERRY_HOST_LINK", "",
 	 "Speeds of host devices' links in GB/s, 1e-6 to 1e5, separated by commas. d2h=12.5,h2d=12.5: to and from the "

@@ -6,6 +6,7 @@
 #include "ipc/layout.h"
 #include "ipc/process.h"
 #include "launch/command.h"
+#include "launch/measure_once.h"
 #include "launch/preload.h"
 #include "launch/run_routers.h"
 #include "launch/supervise.h"
@@ -378,6 +379,8 @@ static ferryResult_t launch(struct ferry_supervisor *supervisor, struct argument
 		result = set_number("FERRY_DOMAINS", (int)arguments->domains);
 	if (!result)
 		result = ferry_layout_load(&layout);
+	if (!result && arguments->nccl) /* by routers and ranks of its own */
+		result = ferry_measure_once(supervisor);
 	if (!result)
 		result = set_job(arguments);
 	if (!result && arguments->embedded) /* else ranks ask the routers, which have this command's mask */

@@ -141,6 +141,7 @@ endif()
 
 # And the library with NCCL's names, which has its two ways in.
 if(NOT SANITIZE)
+  set(ENV{FERRY_TUNE} off)
   run(${prefix}/${BINDIR}/ferryrun --nccl -- sh -c "echo $VLLM_NCCL_SO_PATH && echo $LD_PRELOAD")
   file(REAL_PATH ${prefix}/${LIBDIR} folder)
   expect("${output}" "^${folder}/ferry/nccl/libnccl.so.2\n${folder}/libferry-nccl.so\n$" "ferryrun --nccl")

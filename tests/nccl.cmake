@@ -164,6 +164,16 @@ if(NOT FERRY_SANITIZE)
   add_dependencies(nccl_shares ferryrun ferry-router ferry-nccl ferry-shares fake_nccl_now)
 endif()
 
+# What ferryrun --nccl measures before it starts the command.
+if(NOT FERRY_SANITIZE)
+  add_executable(measure_once launch/measure_once.c)
+  target_link_libraries(measure_once PRIVATE ferry_flags PkgConfig::CMOCKA)
+  add_test(NAME measure_once COMMAND measure_once ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}
+    $<TARGET_FILE:cuda-fake> $<TARGET_FILE:fake_nccl>)
+  set_tests_properties(measure_once PROPERTIES TIMEOUT 180 LABELS api)
+  add_dependencies(measure_once ferryrun ferry-router ferry-nccl ferry-perf ferry-perf-nccl fake_nccl)
+endif()
+
 # Random programs with kills, under the preload.
 if(NOT FERRY_SANITIZE)
   add_executable(nccl_trials_fake nccl/trials.c nccl/trial_call.c nccl/trial_evidence.c nccl/trial_player.c

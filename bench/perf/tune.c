@@ -73,6 +73,26 @@ static int failed(const char *why)
 
 /* ---- what there is ---- */
 
+/*
+ * How many GPUs this process probably sees, without the driver, which takes a while to start: as many as the user
+ * names, else as the system has. 0: not known.
+ */
+static int guess_gpus(void)
+{
+	const char *named = getenv("CUDA_VISIBLE_DEVICES");
+	char path[32];
+	int count = 0;
+	if (named) {
+		for (count = *named != '\0'; *named; named++)
+			count += *named == ',';
+		return count;
+	}
+	do
+		snprintf(path, sizeof path, "/dev/nvidia%d", count);
+	while (!access(path, F_OK) && ++count < FERRY_MAX_RANKS);
+	return count;
+}
+
 /* Why nothing can be measured here; NULL if it can. */
 static const char *refuse(int *gpus)
 {
@@ -91,22 +111,26 @@ static const char *refuse(int *gpus)
 	return text;
 }
 
-/* Whether the file has rows of these settings and so many ranks; result: whether it can be read, and written. */
+/* Whether the file has rows of these settings and so many ranks. Error: it cannot be read. */
 static ferryResult_t look(int ranks, bool *known)
 {
 	static struct ferry_limits limits;
-	char path[512], settings[20];
+	char settings[20];
 	bool found;
 	*known = false;
-	ferryResult_t result = ferry_limits_path(path, sizeof path);
-	if (!result)
-		result = ferry_limits_load(&limits, &found);
-	if (result)
-		return result;
+	ferryResult_t result = ferry_limits_load(&limits, &found);
 	ferry_limits_print_settings(ferry_nccl_settings(), settings);
 	for (int i = 0; i < limits.ncollectives && !*known; i++)
 		*known = limits.collectives[i].ranks == ranks && !strcmp(limits.collectives[i].settings, settings);
-	if (!*known && !(result = limits_make_folders(path)) && !record_can_write(path))
+	return result;
+}
+
+/* Before anything is measured. */
+static ferryResult_t prepare_file(void)
+{
+	char path[512];
+	ferryResult_t result = ferry_limits_path(path, sizeof path);
+	if (!result && !(result = limits_make_folders(path)) && !record_can_write(path))
 		result = ferry_fail(ferrySystemError, "writing %s: %s", path, strerror(errno));
 	return result;
 }
@@ -150,8 +174,10 @@ static int run_ranks(const struct tune_options *how, int ranks)
 
 static int tune_all(const struct arguments *arguments)
 {
-	int gpus = 0;
+	int gpus = guess_gpus();
 	bool known;
+	if (arguments->once && gpus && !look(gpus, &known) && known)
+		return 0;
 	const char *refused = refuse(&gpus);
 	if (refused)
 		return arguments->once ? 0 : failed(refused);
@@ -159,6 +185,8 @@ static int tune_all(const struct arguments *arguments)
 		return failed(ferry_last_message());
 	if (arguments->once && known)
 		return 0;
+	if (prepare_file())
+		return failed(ferry_last_message());
 	if (arguments->once)
 		fprintf(stderr,
 		        "ferryrun: measuring NCCL and Ferry on %d GPUs, once for this machine and these settings "

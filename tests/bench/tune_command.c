@@ -66,6 +66,8 @@ static void once_measures_once_and_for_each_settings(void **state)
 	assert_string_equal(output, "");
 	assert_int_equal(tune("", "--once"), 0);
 	assert_string_equal(output, "");
+	assert_int_equal(tune("CUDA_VISIBLE_DEVICES=0,1 FERRY_CUDA_LIBRARY=/unopened", "--once"), 0);
+	assert_string_equal(output, "");
 	must(tune("NCCL_BUFFSIZE=1048576", "--once"), 0, "measuring NCCL and Ferry on 2 GPUs");
 }
 
