@@ -21,6 +21,7 @@ struct ferry_nccl_call {
 	ncclComm_t handle;
 	cudaStream_t stream;
 	const ncclCollConfig_t *config; /* of the nccl...Config functions; NULL: none */
+	unsigned candidate;             /* what NCCL's tuner says of it (nccl_tuner.h), sealed like its shares */
 	struct ferry_nccl_comm *comm;   /* held while the call is under way; NULL: not known */
 };
 

@@ -40,6 +40,8 @@ static void end(struct ferry_nccl_comm *comm)
 	}
 	ferry_shadow_comm_end(atomic_load_explicit(&comm->shadow_comm, memory_order_acquire),
 	                      atomic_load_explicit(&comm->aborted, memory_order_relaxed));
+	ferry_nccl_tuner_end(comm->tuner);
+	ferry_nccl_tuner_release(comm->tuner);
 	atomic_store_explicit(&comm->vacant, true, memory_order_release);
 }
 
@@ -109,6 +111,8 @@ void ferry_nccl_comm_add(ncclComm_t handle, const struct ferry_nccl_pending_comm
 		comm->key = pending_comm->key;
 		comm->has_key = pending_comm->has_key;
 		comm->copies = ferry_nccl_policy_copies(pending_comm->copies);
+		comm->tuner = pending_comm->tuner;
+		ferry_nccl_tuner_hold(comm->tuner);
 		atomic_store_explicit(&comm->known, UNKNOWN, memory_order_relaxed);
 		atomic_store_explicit(&comm->state, 0, memory_order_relaxed);
 		atomic_store_explicit(&comm->calls, 0, memory_order_relaxed);
@@ -122,6 +126,14 @@ void ferry_nccl_comm_add(ncclComm_t handle, const struct ferry_nccl_pending_comm
 	pthread_mutex_unlock(&lock);
 	if (!comm)
 		ferry_log(FERRY_LOG_WARN, "no memory to watch a communicator of NCCL's: its calls are passed on");
+}
+
+void ferry_nccl_comm_ready(ncclComm_t handle)
+{
+	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(handle);
+	if (comm)
+		ferry_nccl_tuner_end(comm->tuner);
+	ferry_nccl_comm_release(comm);
 }
 
 void ferry_nccl_comm_remove(ncclComm_t handle)

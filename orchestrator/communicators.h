@@ -22,6 +22,7 @@
 #define FERRY_ORCHESTRATOR_COMMUNICATORS_H
 
 #include "orchestrator/key.h"
+#include "orchestrator/nccl_tuner.h"
 #include "orchestrator/nccl_types.h"
 #include "orchestrator/shadow_comm.h"
 
@@ -61,6 +62,7 @@ struct ferry_nccl_comm {
 	struct ferry_nccl_key key;
 	bool has_key; /* ranks that joined by ncclCommGrow share none */
 	bool copies;  /* made for copy engines: NCCL's own business */
+	struct ferry_nccl_tuner *tuner; /* held; NULL: none */
 
 	/* ferry_nccl_comm_learn: written by one thread (compare and exchange of `known`), then read. */
 	_Atomic int known;
@@ -79,6 +81,7 @@ struct ferry_nccl_comm {
 struct ferry_nccl_pending_comm {
 	struct ferry_nccl_key key;
 	bool has_key, copies;
+	struct ferry_nccl_tuner *tuner; /* of its creation; whoever keeps it holds it */
 };
 
 /** Adds a communicator that NCCL has given out; an entry with the same handle that was not removed is forgotten. */
@@ -94,6 +97,9 @@ void ferry_nccl_comm_release(struct ferry_nccl_comm *comm);
 
 /** Takes one more reference, for a caller that has one. */
 void ferry_nccl_comm_hold(struct ferry_nccl_comm *comm);
+
+/** NCCL has said that it is not in progress any more. */
+void ferry_nccl_comm_ready(ncclComm_t handle);
 
 /** To be called before NCCL ends it. What Ferry has for it ends when the last thread that uses it releases it. */
 void ferry_nccl_comm_remove(ncclComm_t handle);

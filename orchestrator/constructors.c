@@ -14,6 +14,7 @@
 #include "orchestrator/watch.h"
 #include "rank-lib/api/freed.h"
 
+#include <stdlib.h>
 #include <sys/random.h>
 
 static bool fine(ncclResult_t result)
@@ -21,43 +22,59 @@ static bool fine(ncclResult_t result)
 	return !result || result == ncclInProgress;
 }
 
-static struct ferry_nccl_pending_comm born_of(const void *ids, size_t bytes, const ncclConfig_t *config)
+/* NCCL may load its tuner now. */
+static void begin(struct ferry_nccl_pending_comm *pending_comm, int device, const ncclConfig_t *config)
 {
-	return (struct ferry_nccl_pending_comm){.key = ferry_nccl_key(NULL, ids, bytes),
-	                                        .has_key = true,
-	                                        .copies = ferry_nccl_config_copies(config)};
+	(void)config;
+	pending_comm->tuner = ferry_nccl_tuner_begin(device);
 }
 
-/* In a group, or without blocking, NCCL has not made them yet. */
-static void note_made(const ncclComm_t *comms, int count, const struct ferry_nccl_pending_comm *pending_comm,
-                      ncclResult_t result)
+/* After it has been noted, so that its communicator holds the tuner. */
+static void returned(struct ferry_nccl_pending_comm *pending_comm, ncclResult_t result)
 {
-	for (int i = 0; i < count; i++) {
-		ferry_nccl_comm_add(comms[i], pending_comm);
+	ferry_nccl_tuner_returned(pending_comm->tuner, result, ferry_nccl_group_is_open());
+	ferry_nccl_tuner_release(pending_comm->tuner);
+}
+
+static struct ferry_nccl_pending_comm born_of(const void *ids, size_t bytes, const ncclConfig_t *config)
+{
+	struct ferry_nccl_pending_comm pending_comm = {.key = ferry_nccl_key(NULL, ids, bytes),
+	                                               .has_key = true,
+	                                               .copies = ferry_nccl_config_copies(config)};
+	begin(&pending_comm, FERRY_NCCL_CURRENT_DEVICE, config);
+	return pending_comm;
+}
+
+/* In a group, or without blocking, NCCL has not made it yet. */
+static void note(ncclComm_t comm, struct ferry_nccl_pending_comm *pending_comm, ncclResult_t result)
+{
+	if (fine(result)) {
+		ferry_nccl_comm_add(comm, pending_comm);
 		if (ferry_nccl_group_is_open())
-			ferry_nccl_pending_comm_grouped(comms[i]);
+			ferry_nccl_pending_comm_grouped(comm);
 	}
+	returned(pending_comm, result);
+}
+
+static ncclResult_t note_made(const ncclComm_t *comm, struct ferry_nccl_pending_comm *pending_comm, ncclResult_t result)
+{
+	note(fine(result) ? *comm : NULL, pending_comm, result);
 	if (!result && !ferry_nccl_group_is_open())
-		ferry_nccl_pending_comms_made(comms, count);
+		ferry_nccl_pending_comms_made(comm, 1);
+	return result;
 }
 
 ncclResult_t ferry_nccl_CommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank)
 {
 	struct ferry_nccl_pending_comm pending_comm = born_of(&id, sizeof id, NULL);
-	ncclResult_t result = ferry_nccl_real_CommInitRank(comm, nranks, id, rank);
-	if (fine(result))
-		note_made(comm, 1, &pending_comm, result);
-	return result;
+	return note_made(comm, &pending_comm, ferry_nccl_real_CommInitRank(comm, nranks, id, rank));
 }
 
 ncclResult_t ferry_nccl_CommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank,
                                            ncclConfig_t *config)
 {
 	struct ferry_nccl_pending_comm pending_comm = born_of(&id, sizeof id, config);
-	ncclResult_t result = ferry_nccl_real_CommInitRankConfig(comm, nranks, id, rank, config);
-	if (fine(result))
-		note_made(comm, 1, &pending_comm, result);
-	return result;
+	return note_made(comm, &pending_comm, ferry_nccl_real_CommInitRankConfig(comm, nranks, id, rank, config));
 }
 
 ncclResult_t ferry_nccl_CommInitRankScalable(ncclComm_t *comm, int nranks, int rank, int nids, ncclUniqueId *ids,
@@ -65,19 +82,27 @@ ncclResult_t ferry_nccl_CommInitRankScalable(ncclComm_t *comm, int nranks, int r
 {
 	struct ferry_nccl_pending_comm pending_comm = born_of(ids, nids > 0 && ids ? (size_t)nids * sizeof *ids : 0,
 	                                                      config);
-	ncclResult_t result = ferry_nccl_real_CommInitRankScalable(comm, nranks, rank, nids, ids, config);
-	if (fine(result))
-		note_made(comm, 1, &pending_comm, result);
-	return result;
+	return note_made(comm, &pending_comm,
+	                 ferry_nccl_real_CommInitRankScalable(comm, nranks, rank, nids, ids, config));
 }
 
 ncclResult_t ferry_nccl_CommInitAll(ncclComm_t *comms, int ndevices, const int *devices)
 {
 	struct ferry_nccl_pending_comm pending_comm = {.has_key = true};
+	struct ferry_nccl_tuner **tuners = ndevices > 0 ? calloc((size_t)ndevices, sizeof *tuners) : NULL;
+	for (int i = 0; tuners && i < ndevices; i++) {
+		begin(&pending_comm, devices ? devices[i] : i, NULL);
+		tuners[i] = pending_comm.tuner;
+	}
 	ncclResult_t result = ferry_nccl_real_CommInitAll(comms, ndevices, devices);
 	pending_comm.has_key = getrandom(&pending_comm.key, sizeof pending_comm.key, 0) == sizeof pending_comm.key;
-	if (fine(result))
-		note_made(comms, ndevices, &pending_comm, result);
+	for (int i = 0; i < ndevices; i++) {
+		pending_comm.tuner = tuners ? tuners[i] : NULL;
+		note(fine(result) ? comms[i] : NULL, &pending_comm, result);
+	}
+	free(tuners);
+	if (!result && !ferry_nccl_group_is_open())
+		ferry_nccl_pending_comms_made(comms, ndevices);
 	return result;
 }
 
@@ -87,9 +112,19 @@ static bool copies(const struct ferry_nccl_comm *parent, const ncclConfig_t *con
 	return config ? ferry_nccl_config_copies(config) : parent->copies;
 }
 
+/* On its parent's device. */
+static struct ferry_nccl_pending_comm born_of_parent(ncclComm_t handle, const ncclConfig_t *config)
+{
+	struct ferry_nccl_pending_comm pending_comm = {.copies = ferry_nccl_config_copies(config)};
+	struct ferry_nccl_comm *parent = ferry_nccl_comm_take(handle);
+	begin(&pending_comm, parent && parent->tuner ? parent->tuner->device : FERRY_NCCL_ANY_DEVICE, config);
+	ferry_nccl_comm_release(parent);
+	return pending_comm;
+}
+
 static struct ferry_nccl_pending_comm born_by_split(ncclComm_t handle, int color, const ncclConfig_t *config)
 {
-	struct ferry_nccl_pending_comm pending_comm = {0};
+	struct ferry_nccl_pending_comm pending_comm = born_of_parent(handle, config);
 	struct ferry_nccl_comm *parent = ferry_nccl_comm_take(handle);
 	if (!parent)
 		return pending_comm;
@@ -103,7 +138,7 @@ static struct ferry_nccl_pending_comm born_by_split(ncclComm_t handle, int color
 static struct ferry_nccl_pending_comm born_by_shrink(ncclComm_t handle, const int *excluded, int count,
                                                      const ncclConfig_t *config)
 {
-	struct ferry_nccl_pending_comm pending_comm = {0};
+	struct ferry_nccl_pending_comm pending_comm = born_of_parent(handle, config);
 	struct ferry_nccl_comm *parent = ferry_nccl_comm_take(handle);
 	if (!parent)
 		return pending_comm;
@@ -118,7 +153,7 @@ static struct ferry_nccl_pending_comm born_by_shrink(ncclComm_t handle, const in
  * NCCL sets *where to NULL before anything else, so what is there now, or at its time, is the new handle. If the call
  * is over and nothing is there, nothing will be, and the place is the program's again.
  */
-static void note_pending_comm(ncclComm_t parent, ncclComm_t *where, const struct ferry_nccl_pending_comm *pending_comm,
+static void note_pending_comm(ncclComm_t parent, ncclComm_t *where, struct ferry_nccl_pending_comm *pending_comm,
                               ncclResult_t result)
 {
 	ncclComm_t there = __atomic_load_n(where, __ATOMIC_ACQUIRE);
@@ -156,6 +191,7 @@ ncclResult_t ferry_nccl_CommSplit(ncclComm_t comm, int color, int key, ncclComm_
 		take_back(comm, NULL, 0);
 	else if (color != NCCL_SPLIT_NOCOLOR)
 		note_pending_comm(comm, newcomm, &pending_comm, result);
+	returned(&pending_comm, color == NCCL_SPLIT_NOCOLOR && fine(result) ? ncclSuccess : result);
 	return result;
 }
 
@@ -169,6 +205,7 @@ ncclResult_t ferry_nccl_CommShrink(ncclComm_t comm, int *excluded, int nexcluded
 		note_pending_comm(comm, newcomm, &pending_comm, result);
 	else if (excluded)
 		take_back(comm, excluded, nexcluded);
+	returned(&pending_comm, result);
 	return keep_unless_refused(comm, set, result);
 }
 
@@ -176,18 +213,21 @@ ncclResult_t ferry_nccl_CommShrink(ncclComm_t comm, int *excluded, int nexcluded
 ncclResult_t ferry_nccl_CommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *newcomm,
                                  ncclConfig_t *config)
 {
-	struct ferry_nccl_pending_comm pending_comm = {.copies = ferry_nccl_config_copies(config)};
+	struct ferry_nccl_pending_comm pending_comm = born_of_parent(comm, config);
 	ncclResult_t result = ferry_nccl_real_CommGrow(comm, nranks, id, rank, newcomm, config);
 	if (fine(result))
 		note_pending_comm(comm, newcomm, &pending_comm, result);
+	returned(&pending_comm, result);
 	return result;
 }
 
 ncclResult_t ferry_nccl_CommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 {
 	ncclResult_t result = ferry_nccl_real_CommGetAsyncError(comm, error);
-	if (!result && *error != ncclInProgress)
+	if (!result && *error != ncclInProgress) {
+		ferry_nccl_comm_ready(comm);
 		ferry_nccl_pending_comms_ready(comm);
+	}
 	if (!result && !*error && ferry_nccl_comm_lost(comm))
 		*error = ncclRemoteError;
 	return result;

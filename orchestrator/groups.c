@@ -148,6 +148,7 @@ ncclResult_t ferry_nccl_GroupEnd(void)
 	ncclResult_t result = ferry_nccl_real_GroupEnd();
 	if (!group.depth || --group.depth)
 		return result;
+	ferry_nccl_tuner_group_ended(result);
 	ferry_nccl_pending_comms_group_ended(result);
 	if (!group.calls)
 		return result;
@@ -164,7 +165,9 @@ ncclResult_t ferry_nccl_GroupSimulateEnd(ncclSimInfo_t *info)
 {
 	ncclResult_t given = group.depth == 1 ? give_back_all() : ncclSuccess;
 	ncclResult_t result = ferry_nccl_real_GroupSimulateEnd(info);
-	if (group.depth && !--group.depth)
+	if (group.depth && !--group.depth) {
+		ferry_nccl_tuner_group_ended(ncclInvalidUsage);
 		ferry_nccl_pending_comms_group_ended(ncclInvalidUsage); /* nothing was made */
+	}
 	return fine(given) ? result : given;
 }

@@ -157,12 +157,32 @@ static ncclResult_t issue_blocks(const struct ferry_nccl_call *call)
 	return result && result != ncclInProgress ? result : ended;
 }
 
+/* Whether NCCL asks its tuner for such calls. */
+static bool is_tuned(const struct ferry_nccl_call *call)
+{
+	return call->comm && (call->collective == FERRY_ALLREDUCE || call->collective == FERRY_ALLGATHER ||
+	                      call->collective == FERRY_REDUCESCATTER || call->collective == FERRY_BROADCAST ||
+	                      call->collective == FERRY_REDUCE_TO_ROOT);
+}
+
 ncclResult_t ferry_nccl_issue(const struct ferry_nccl_call *call)
 {
+	if (is_tuned(call))
+		ferry_nccl_tuner_set(call->comm->tuner, call->candidate);
 	return call->stride ? issue_blocks(call) : issue_one(call);
 }
 
 /* ---- NCCL alone ---- */
+
+/* NCCL asks once for all that is alike in a group: calls of a communicator that differ have its own choice. */
+static void settle_candidates(const struct ferry_nccl_call *calls, int n)
+{
+	for (int i = 0; i < n; i++) {
+		struct ferry_nccl_tuner *tuner = is_tuned(&calls[i]) ? calls[i].comm->tuner : NULL;
+		if (ferry_nccl_tuner_candidate(tuner) != calls[i].candidate)
+			ferry_nccl_tuner_set(tuner, 0);
+	}
+}
 
 static ncclResult_t issue_all(const struct ferry_nccl_call *calls, int n)
 {
@@ -173,6 +193,7 @@ static ncclResult_t issue_all(const struct ferry_nccl_call *calls, int n)
 		return result;
 	for (int i = 0; i < n && (!result || result == ncclInProgress); i++)
 		result = ferry_nccl_issue(&calls[i]);
+	settle_candidates(calls, n);
 	ncclResult_t ended = ferry_nccl_real_GroupEnd();
 	return result && result != ncclInProgress ? result : ended;
 }

@@ -31,6 +31,7 @@ void ferry_nccl_pending_comm_expect(ncclComm_t parent, ncclComm_t *where,
 		return;
 	*one = (struct expected){.parent = parent, .where = where, .pending_comm = *pending_comm};
 	one->group = grouped ? &this_thread : NULL;
+	ferry_nccl_tuner_hold(pending_comm->tuner);
 	pthread_mutex_lock(&lock);
 	one->next = expected;
 	expected = one;
@@ -64,6 +65,8 @@ static void adopt(struct expected *one)
 		struct expected *next = one->next;
 		/* Acquire: NCCL's thread stores it with release. */
 		ferry_nccl_comm_add(__atomic_load_n(one->where, __ATOMIC_ACQUIRE), &one->pending_comm);
+		ferry_nccl_tuner_end(one->pending_comm.tuner);
+		ferry_nccl_tuner_release(one->pending_comm.tuner);
 		free(one);
 		one = next;
 	}

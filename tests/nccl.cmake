@@ -2,7 +2,7 @@
 # libferry-nccl.so over a double of NCCL.
 foreach(age now old)
   add_library(fake_nccl_${age} SHARED fake_nccl/calls.c fake_nccl/clique.c fake_nccl/comms.c fake_nccl/defaults.c
-    fake_nccl/group.c fake_nccl/names.c fake_nccl/note.c fake_nccl/stream.c fake_nccl/transfer.c)
+    fake_nccl/group.c fake_nccl/names.c fake_nccl/note.c fake_nccl/stream.c fake_nccl/transfer.c fake_nccl/tuner.c)
   target_link_libraries(fake_nccl_${age} PRIVATE ferry_flags ferry_engine Threads::Threads)
   target_link_options(fake_nccl_${age} PRIVATE
     -Wl,--version-script=${CMAKE_CURRENT_SOURCE_DIR}/fake_nccl/fake_nccl.map)
@@ -62,6 +62,23 @@ ferry_test(nccl_lookup FOLDER nccl LIBRARIES ferry_names Threads::Threads LABELS
 ferry_test(nccl_double FOLDER nccl LIBRARIES ferry_names fake_nccl_now cuda-fake Threads::Threads LABELS lanes)
 ferry_test(nccl_clock FOLDER nccl LIBRARIES ferry_names cuda-fake Threads::Threads LABELS lanes)
 target_compile_definitions(nccl_clock PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
+
+# NCCL's tuner plugin that the library is, by each version of the interface; one of the user's, and none.
+ferry_test(nccl_tuner FOLDER nccl SOURCES $<TARGET_OBJECTS:nccl_exported>
+  LIBRARIES ferry_names fake_nccl_now cuda-fake Threads::Threads ${CMAKE_DL_LIBS} LABELS lanes)
+set_target_properties(nccl_tuner PROPERTIES ENABLE_EXPORTS ON)
+target_compile_definitions(nccl_tuner PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
+add_library(nccl_user_tuner MODULE nccl/user_tuner.c)
+# Without ferry_flags: AddressSanitizer takes its variable for a second definition of Ferry's.
+target_include_directories(nccl_user_tuner PRIVATE ${PROJECT_SOURCE_DIR})
+set_target_properties(nccl_user_tuner PROPERTIES PREFIX "" OUTPUT_NAME libnccl-tuner
+  LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/user_tuner)
+foreach(plugin 2 3 4 5 6 none $<TARGET_FILE:nccl_user_tuner>)
+  string(REGEX REPLACE ".*TARGET_FILE.*" users name ${plugin})
+  add_test(NAME nccl_tuner_${name} COMMAND nccl_tuner ${plugin})
+  set_tests_properties(nccl_tuner_${name} PROPERTIES TIMEOUT 60 LABELS lanes)
+endforeach()
+add_dependencies(nccl_tuner nccl_user_tuner)
 
 # The table and NCCL's header, where there is one.
 if(CUDA_INCLUDE_DIR AND NCCL_INCLUDE_DIR)

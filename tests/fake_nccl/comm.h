@@ -17,6 +17,11 @@ struct fake_redop {
 	uint64_t bits;
 };
 
+/* How a collective runs. */
+struct fake_choice {
+	int algorithm, protocol, channels; /* 0 channels: not asked for yet */
+};
+
 struct ncclComm {
 	struct clique *clique;
 	_Atomic int users; /* its handle, and work in streams, which outlives an abort */
@@ -28,6 +33,9 @@ struct ncclComm {
 	_Atomic int graphs; /* calls in graphs that are not gone */
 	_Atomic int late; /* FAKE_NCCL_SPLIT_LATE: how often it has been asked since a split */
 	struct ncclComm *late_child, **late_where;
+	bool tuned; /* a plugin has made `tuner` for it */
+	void *tuner;
+	struct fake_choice choice; /* of its last call; of the thread that makes calls */
 };
 
 /** One call, with what its reduction was when it was made. */
@@ -43,6 +51,7 @@ struct fake_op {
 	int root;
 	ncclComm_t comm;
 	cudaStream_t stream;
+	struct fake_choice choice;
 };
 
 void fake_comm_hold(ncclComm_t comm);
@@ -62,6 +71,16 @@ ncclResult_t fake_group_op(const struct fake_op *op);
 
 /** Does the calls of one communicator, in their order, the messages last and together. In any thread. */
 void fake_transfer(const struct fake_op *ops, int n);
+
+/** A tuner's context for a communicator that is joined, and its end. */
+void fake_tuner_open(ncclComm_t comm);
+void fake_tuner_close(ncclComm_t comm);
+
+/** Asks how the calls of a group run; on a thread of its own if a communicator does not block. */
+void fake_tuner_ask(struct fake_op *ops, int n);
+
+/** Ends the process, loudly, where another rank's answer is different. */
+void fake_tuner_compare(const struct fake_choice *mine, const struct fake_choice *other);
 
 /** Puts function(argument) into the stream; false: the process has no such streams, so the caller has to run it. */
 bool fake_stream_run(cudaStream_t stream, void (*function)(void *), void *argument);

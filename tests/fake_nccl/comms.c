@@ -96,6 +96,7 @@ static ncclResult_t run_join(struct fake_job *job)
 {
 	ncclComm_t comm = ((struct join_job *)job)->comm;
 	ncclResult_t result = clique_join(comm->clique, comm->rank, comm->nranks) ? ncclSuccess : ncclInternalError;
+	fake_tuner_open(comm);
 	atomic_store(&comm->error, result);
 	return result;
 }
@@ -198,6 +199,7 @@ static ncclResult_t run_split(struct fake_job *job)
 		child = new_comm(id, count, rank, parent->device, parent->blocking);
 		if (!clique_join(child->clique, rank, count))
 			return ncclInternalError;
+		fake_tuner_open(child);
 		child->error = ncclSuccess;
 	}
 	if (getenv("FAKE_NCCL_SPLIT_LATE")) {
@@ -286,6 +288,7 @@ void fake_comm_drop(ncclComm_t comm)
 {
 	if (atomic_fetch_sub(&comm->users, 1) > 1)
 		return;
+	fake_tuner_close(comm);
 	clique_close(comm->clique);
 	free(comm);
 }

@@ -13,10 +13,14 @@
  * - FAKE_NCCL_SPLIT_LATE: ncclCommSplit and ncclCommShrink give out handles only when ncclCommGetAsyncError is asked
  *   the second time, as of communicators that do not block;
  * - FAKE_NCCL_CONF=NAME=value: what NCCL's file says; the process's first constructor puts it into the environment;
+ * - FAKE_NCCL_TUNER: the newest version of tuner plugins that it knows (7; 0: it loads none), and FAKE_NCCL_CHANNELS:
+ *   how many channels a communicator has (16). It ends the process where ranks come to different answers for a call;
  * - FAKE_NCCL_LOG: a file that gets a line per call of a function.
  */
 #ifndef FERRY_TESTS_FAKE_NCCL_H
 #define FERRY_TESTS_FAKE_NCCL_H
+
+#include "orchestrator/nccl_types.h"
 
 #include <stddef.h>
 
@@ -29,6 +33,9 @@ struct fake_nccl_note {
 
 /** The calling thread's last call. */
 void fake_nccl_last(struct fake_nccl_note *note);
+
+/** How the communicator's last collective runs: algorithm, protocol, channels. */
+void fake_nccl_choice(ncclComm_t comm, int choice[3]);
 
 /** How often this process has called the function ("AllReduce"). */
 unsigned long fake_nccl_count(const char *name);

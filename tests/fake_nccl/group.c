@@ -101,6 +101,7 @@ static ncclResult_t launch(struct fake_op *ops, int n)
 		free(waiting);
 		return result;
 	}
+	fake_tuner_ask(ops, n);
 	for (int i = 0; i < n; i++) {
 		if (!ops[i].comm)
 			continue;

@@ -84,11 +84,13 @@ static void run_collective(const struct fake_op *op)
 {
 	struct clique *clique = op->comm->clique;
 	uint64_t mine[CLIQUE_WORDS] = {shown_bytes(op)}, all[CLIQUE_RANKS][CLIQUE_WORDS], scalars[CLIQUE_RANKS];
+	struct fake_choice other;
 	size_t most = 0;
 	if (op->redop.made && op->redop.residence == ncclScalarDevice)
 		memcpy(&mine[1], fake_stream_reach(op->redop.scalar), ferry_type_size((ferryDataType_t)op->type));
 	else
 		mine[1] = op->redop.bits;
+	memcpy(&mine[2], &op->choice, sizeof op->choice);
 	/* A copy of the input, as the output may lie in it. */
 	unsigned char *input = malloc(mine[0] + 1);
 	memcpy(input, fake_stream_reach(op->send ? op->send : ""), mine[0]);
@@ -99,6 +101,8 @@ static void run_collective(const struct fake_op *op)
 	for (int rank = 0; rank < op->comm->nranks; rank++) {
 		most = all[rank][0] > most ? all[rank][0] : most;
 		scalars[rank] = all[rank][1];
+		memcpy(&other, &all[rank][2], sizeof other);
+		fake_tuner_compare(&op->choice, &other);
 	}
 	for (size_t at = 0; at < most; at += CLIQUE_CHUNK) {
 		size_t left = mine[0] > at ? mine[0] - at : 0;

@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "orchestrator/nccl_tuner.h"
+
+#include "ipc/error.h"
+#include "router/copy/cuda_driver.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+/* clang-format off */
+const struct ferry_nccl_candidate ferry_nccl_candidates[FERRY_NCCL_CANDIDATES] = {
+	{0, -1, -1},
+	{16, -1, -1}, {8, -1, -1}, {32, -1, -1}, {24, -1, -1}, {12, -1, -1}, {4, -1, -1}, {2, -1, -1},
+	{0, FERRY_NCCL_RING, FERRY_NCCL_SIMPLE}, {0, FERRY_NCCL_RING, FERRY_NCCL_LL128},
+	{0, FERRY_NCCL_RING, FERRY_NCCL_LL}, {0, FERRY_NCCL_TREE, FERRY_NCCL_SIMPLE},
+	{0, FERRY_NCCL_TREE, FERRY_NCCL_LL128}, {0, FERRY_NCCL_TREE, FERRY_NCCL_LL},
+	{16, FERRY_NCCL_RING, FERRY_NCCL_SIMPLE}, {16, FERRY_NCCL_RING, FERRY_NCCL_LL128},
+	{8, FERRY_NCCL_RING, FERRY_NCCL_SIMPLE}, {8, FERRY_NCCL_RING, FERRY_NCCL_LL128},
+};
+/* clang-format on */
+
+_Static_assert(FERRY_NCCL_CANDIDATES <= 64, "six bits of a call's word");
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct ferry_nccl_tuner *under_way; /* under the lock */
+static _Atomic unsigned outstanding;       /* its length; read without the lock by threads that look for work */
+
+static _Thread_local char this_thread; /* at an address of its own */
+
+/* ---- which communicator a context belongs to ---- */
+
+static int current_device(void)
+{
+	const struct ferry_cuda_driver *driver;
+	CUdevice device;
+	return ferry_cuda_driver_open(&driver) || driver->CtxGetDevice(&device) ? FERRY_NCCL_ANY_DEVICE : (int)device;
+}
+
+static bool may_be(const struct ferry_nccl_tuner *tuner, int device)
+{
+	return tuner->device == device || tuner->device < 0 || device < 0;
+}
+
+void ferry_nccl_tuner_hold(struct ferry_nccl_tuner *tuner)
+{
+	if (tuner)
+		atomic_fetch_add_explicit(&tuner->holders, 1, memory_order_relaxed);
+}
+
+void ferry_nccl_tuner_release(struct ferry_nccl_tuner *tuner)
+{
+	if (tuner && atomic_fetch_sub_explicit(&tuner->holders, 1, memory_order_acq_rel) == 1)
+		free(tuner);
+}
+
+struct ferry_nccl_tuner *ferry_nccl_tuner_begin(int device)
+{
+	struct ferry_nccl_tuner *tuner = calloc(1, sizeof *tuner);
+	if (!tuner)
+		return NULL;
+	tuner->device = device == FERRY_NCCL_CURRENT_DEVICE ? current_device() : device;
+	tuner->under_way = true;
+	atomic_init(&tuner->holders, 2); /* the caller's, and the creation's */
+	pthread_mutex_lock(&lock);
+	tuner->next = under_way;
+	under_way = tuner;
+	atomic_fetch_add_explicit(&outstanding, 1, memory_order_relaxed);
+	pthread_mutex_unlock(&lock);
+	return tuner;
+}
+
+void ferry_nccl_tuner_end(struct ferry_nccl_tuner *tuner)
+{
+	if (!tuner)
+		return;
+	pthread_mutex_lock(&lock);
+	bool ends = tuner->under_way;
+	for (struct ferry_nccl_tuner **at = &under_way; ends && *at; at = &(*at)->next)
+		if (*at == tuner) {
+			*at = tuner->next;
+			atomic_fetch_sub_explicit(&outstanding, 1, memory_order_relaxed);
+			break;
+		}
+	tuner->under_way = false;
+	if (ends && !tuner->spoilt)
+		atomic_store_explicit(&tuner->nranks, tuner->asked, memory_order_release);
+	pthread_mutex_unlock(&lock);
+	if (ends)
+		ferry_nccl_tuner_release(tuner);
+}
+
+void ferry_nccl_tuner_returned(struct ferry_nccl_tuner *tuner, ncclResult_t result, bool grouped)
+{
+	if (!tuner)
+		return;
+	if (grouped && (!result || result == ncclInProgress)) {
+		pthread_mutex_lock(&lock);
+		tuner->group = &this_thread;
+		pthread_mutex_unlock(&lock);
+	} else if (result != ncclInProgress) {
+		ferry_nccl_tuner_end(tuner);
+	}
+}
+
+/* The first of the thread's group, held; those of a group in progress leave it. */
+static struct ferry_nccl_tuner *next_of_group(bool in_progress)
+{
+	pthread_mutex_lock(&lock);
+	struct ferry_nccl_tuner *tuner = under_way;
+	for (; tuner; tuner = tuner->next) {
+		if (tuner->group != &this_thread)
+			continue;
+		tuner->group = NULL;
+		if (!in_progress)
+			break;
+	}
+	ferry_nccl_tuner_hold(tuner);
+	pthread_mutex_unlock(&lock);
+	return tuner;
+}
+
+void ferry_nccl_tuner_group_ended(ncclResult_t result)
+{
+	struct ferry_nccl_tuner *tuner;
+	if (!atomic_load_explicit(&outstanding, memory_order_relaxed)) /* this thread's own are counted */
+		return;
+	while ((tuner = next_of_group(result == ncclInProgress))) {
+		ferry_nccl_tuner_end(tuner);
+		ferry_nccl_tuner_release(tuner);
+	}
+}
+
+/* ---- NCCL asks ---- */
+
+/* Of communicators that are not served. */
+static struct ferry_nccl_tuner nobody;
+
+static void bind_context(void **context, size_t nranks)
+{
+	struct ferry_nccl_tuner *found = NULL;
+	int device = current_device();
+	bool several = false;
+	pthread_mutex_lock(&lock);
+	for (struct ferry_nccl_tuner *tuner = under_way; tuner; tuner = tuner->next) {
+		if (!may_be(tuner, device))
+			continue;
+		several |= found || tuner->asked;
+		found = tuner;
+	}
+	for (struct ferry_nccl_tuner *tuner = under_way; several && tuner; tuner = tuner->next)
+		tuner->spoilt |= may_be(tuner, device);
+	found = found && !found->spoilt ? found : NULL;
+	if (found)
+		found->asked = nranks;
+	ferry_nccl_tuner_hold(found);
+	pthread_mutex_unlock(&lock);
+	*context = found ? found : &nobody;
+	ferry_log(FERRY_LOG_DEBUG, "NCCL asks for its tuner's choices for a communicator of %zu ranks on device %d: %s",
+	          nranks, device, found ? "Ferry's" : "its own, as no creation is known to be this one's alone");
+}
+
+static ncclResult_t destroy(void *context)
+{
+	if (context != &nobody)
+		ferry_nccl_tuner_release(context);
+	return ncclSuccess;
+}
+
+static const struct ferry_nccl_candidate *asked_for(const struct ferry_nccl_tuner *tuner)
+{
+	bool served = atomic_load_explicit(&tuner->nranks, memory_order_acquire);
+	unsigned candidate = served ? ferry_nccl_tuner_candidate(tuner) : 0;
+	return &ferry_nccl_candidates[candidate < FERRY_NCCL_CANDIDATES ? candidate : 0];
+}
+
+/* The cheapest combination of this algorithm and protocol (-1: any) in NCCL's table, -1 if there is none. */
+static int cheapest(const float *costs, int algorithms, int protocols, int algorithm, int protocol)
+{
+	int best = -1;
+	for (int i = 0; i < algorithms * protocols; i++) {
+		if ((algorithm >= 0 && algorithm != i / protocols) || (protocol >= 0 && protocol != i % protocols))
+			continue;
+		if (costs[i] >= 0 && (best < 0 || costs[i] < costs[best])) /* negative: impossible */
+			best = i;
+	}
+	return best;
+}
+
+/*
+ * Channels are given to rings and trees alone: the other algorithms have numbers of their own, and some do not clamp.
+ * NCCL takes the combination that costs least, so the chosen one costs nothing.
+ */
+static void choose(void *context, void *table, int algorithms, int protocols, int *channels)
+{
+	const struct ferry_nccl_candidate *candidate = asked_for(context);
+	float *costs = table;
+	if (!costs || protocols <= 0)
+		return;
+	int chosen = cheapest(costs, algorithms, protocols, candidate->algorithm, candidate->protocol);
+	if (chosen < 0)
+		return;
+	if (candidate->algorithm >= 0 || candidate->protocol >= 0)
+		costs[chosen] = 0;
+	if (candidate->channels && chosen / protocols <= FERRY_NCCL_RING)
+		*channels = candidate->channels;
+}
+
+static ncclResult_t get_v3(FERRY_NCCL_TABLE_ARGUMENTS, int *channels)
+{
+	(void)function, (void)bytes, (void)pipelined;
+	choose(context, costs, algorithms, protocols, channels);
+	return ncclSuccess;
+}
+
+static ncclResult_t get_v4(FERRY_NCCL_TABLE_ARGUMENTS, int registered, int *channels)
+{
+	(void)function, (void)bytes, (void)pipelined, (void)registered;
+	choose(context, costs, algorithms, protocols, channels);
+	return ncclSuccess;
+}
+
+/*
+ * 2.21 has no table, takes what it is given, and has the plugin go before NCCL_ALGO and NCCL_PROTO. A ring is always
+ * there, with LL and Simple.
+ */
+static ncclResult_t get_v2(void *context, int function, size_t bytes, int collnet, int nvls, int pipelined,
+                           int *algorithm, int *protocol, int *channels)
+{
+	const struct ferry_nccl_candidate *candidate = asked_for(context);
+	bool ring = candidate->algorithm == FERRY_NCCL_RING &&
+	            (candidate->protocol == FERRY_NCCL_SIMPLE || candidate->protocol == FERRY_NCCL_LL) &&
+	            !getenv("NCCL_ALGO") && !getenv("NCCL_PROTO");
+	(void)function, (void)bytes, (void)pipelined;
+	if ((candidate->algorithm >= 0 || candidate->protocol >= 0) && !ring)
+		return ncclSuccess;
+	if (ring) {
+		*algorithm = candidate->algorithm;
+		*protocol = candidate->protocol;
+	}
+	if (candidate->channels && (ring || (!collnet && !nvls)))
+		*channels = candidate->channels;
+	return ncclSuccess;
+}
+
+static ncclResult_t init_v2(size_t nranks, size_t nnodes, void *log, void **context)
+{
+	(void)nnodes, (void)log;
+	bind_context(context, nranks);
+	return ncclSuccess;
+}
+
+static ncclResult_t init_v5(void **context, uint64_t id, size_t nranks, size_t nnodes, void *log, void *domains,
+                            void *constants)
+{
+	(void)id, (void)nnodes, (void)log, (void)domains, (void)constants;
+	bind_context(context, nranks);
+	return ncclSuccess;
+}
+
+#define NAME "Ferry"
+const struct ferry_nccl_tuner_v2 ncclTunerPlugin_v2 = {NAME, init_v2, get_v2, destroy};
+const struct ferry_nccl_tuner_v3 ncclTunerPlugin_v3 = {NAME, init_v2, get_v3, destroy};
+const struct ferry_nccl_tuner_v4 ncclTunerPlugin_v4 = {NAME, init_v2, get_v4, destroy};
+const struct ferry_nccl_tuner_v5 ncclTunerPlugin_v5 = {NAME, init_v5, get_v4, destroy};
+const struct ferry_nccl_tuner_v6 ncclTunerPlugin_v6 = {.v5 = {NAME, init_v5, get_v4, destroy}};
+const struct ferry_nccl_tuner_v6 ncclTunerPlugin_v7 = {.v5 = {NAME, init_v5, get_v4, destroy}};
