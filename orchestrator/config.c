@@ -47,6 +47,13 @@ bool ferry_nccl_config_copies(const ncclConfig_t *config)
 	return config && HAS(config, comm_fields, cta_policy) && copies(fields->cta_policy);
 }
 
+bool ferry_nccl_config_has_policy(const ncclConfig_t *config)
+{
+	const struct comm_fields *fields = (const void *)config;
+	return config && HAS(config, comm_fields, cta_policy) && fields->cta_policy != NCCL_UNDEFINED_INT &&
+	       fields->cta_policy;
+}
+
 /* ---- the environment ---- */
 
 #define POLICY_ZERO_SINCE  22800

@@ -13,6 +13,9 @@
 /** Whether a communicator of this configuration is to move data by copy engines alone (CTA policy zero). */
 bool ferry_nccl_config_copies(const ncclConfig_t *config);
 
+/** Whether it sets a CTA policy other than the default. */
+bool ferry_nccl_config_has_policy(const ncclConfig_t *config);
+
 /**
  * Whether that version of NCCL (22809: 2.28.9) lets this value of NCCL_CTA_POLICY override all configurations: then
  * *copies is the resulting policy. NULL: the variable is not set.

@@ -11,6 +11,7 @@
 #include "orchestrator/pending_comms.h"
 #include "orchestrator/real.h"
 #include "orchestrator/redops.h"
+#include "orchestrator/tuner_offer.h"
 #include "orchestrator/watch.h"
 #include "rank-lib/api/freed.h"
 
@@ -25,7 +26,7 @@ static bool fine(ncclResult_t result)
 /* NCCL may load its tuner now. */
 static void begin(struct ferry_nccl_pending_comm *pending_comm, int device, const ncclConfig_t *config)
 {
-	(void)config;
+	ferry_nccl_tuner_settle(config);
 	pending_comm->tuner = ferry_nccl_tuner_begin(device);
 }
 

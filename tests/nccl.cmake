@@ -104,7 +104,7 @@ if(NOT FERRY_SANITIZE)
   target_link_libraries(nccl_ways PRIVATE ferry_flags PkgConfig::CMOCKA)
   add_test(NAME nccl_ways COMMAND nccl_ways ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} $<TARGET_FILE:ferry-nccl>
     ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/ferry/nccl $<TARGET_FILE:nccl_linker> $<TARGET_FILE:nccl_opener>
-    $<TARGET_FILE:nccl_rpath_opener>)
+    $<TARGET_FILE:nccl_rpath_opener> $<TARGET_FILE_DIR:nccl_user_tuner>)
   set_tests_properties(nccl_ways PROPERTIES TIMEOUT 60 LABELS api)
 endif()
 

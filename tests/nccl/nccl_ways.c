@@ -111,10 +111,41 @@ static void ferryrun_sets_the_ways(void **state)
 	assert_int_equal(entries_left(), 0);
 }
 
+/* NCCL loads the object that is there already. The program is two ranks in threads, without devices. */
+static void nccl_has_its_tuner_from_it(void **state)
+{
+	(void)state;
+	const char *asks = "NCCL asks for its tuner's choices for a communicator of 2 ranks";
+	expect(0, asks, "FERRY_LOG=debug LD_PRELOAD=$L $P");
+	expect(0, asks, "cd $(dirname $L) && FERRY_LOG=debug LD_PRELOAD=./libferry-nccl.so $P");
+	expect(0, asks, "FERRY_LOG=debug LD_LIBRARY_PATH=$F:" NOW " $O libnccl.so.2");
+	expect(0, asks, "FERRY_LOG=debug $B/ferryrun --nccl -- $P");
+	expect(0, asks, "FERRY_LOG=debug $B/ferryrun --nccl=name -- $R libnccl.so.2");
+	expect(0, "right", "FAKE_NCCL_TUNER=0 LD_PRELOAD=$L $P");
+}
+
+static void not_where_the_user_has_one(void **state)
+{
+	(void)state;
+	static const char *const settings[] = {
+	        "NCCL_TUNER_PLUGIN=none", "NCCL_TUNER_PLUGIN=$T/libnccl-tuner.so", "LD_LIBRARY_PATH=$T:" NOW,
+	        "NCCL_NET_PLUGIN=$T/libnccl-tuner.so", "NCCL_CONF_FILE=conf", "NCCL_CTA_POLICY=EFFICIENCY",
+	        "FERRY_NCCL=off"};
+	char command[256];
+	for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+		snprintf(command, sizeof command,
+		         "cd $FERRY_SOCKET_DIR; echo NCCL_TUNER_PLUGIN=none >conf; "
+		         "FERRY_LOG=debug %s LD_PRELOAD=$L $P >said 2>&1; cat said; grep -c 'NCCL asks' said; rm *",
+		         settings[i]);
+		expect(0, "right\n0\n", command);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	(void)argc;
 	setenv("FERRY_TUNE", "off", 1);
+	setenv("T", argv[7], 1);
 	setenv("B", argv[1], 1);
 	setenv("L", argv[2], 1);
 	setenv("F", argv[3], 1);
@@ -136,6 +167,8 @@ int main(int argc, char **argv)
 	        cmocka_unit_test_setup_teardown(what_is_loaded_goes_before_what_lies_on_the_path, make_directory,
 	                                        remove_directory),
 	        cmocka_unit_test_setup_teardown(ferryrun_sets_the_ways, make_directory, remove_directory),
+	        cmocka_unit_test_setup_teardown(nccl_has_its_tuner_from_it, make_directory, remove_directory),
+	        cmocka_unit_test_setup_teardown(not_where_the_user_has_one, make_directory, remove_directory),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
