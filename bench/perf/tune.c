@@ -13,10 +13,13 @@
 #include "rank-lib/program/limits.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -125,14 +128,22 @@ static ferryResult_t look(int ranks, bool *known)
 	return result;
 }
 
-/* Before anything is measured. */
+/*
+ * Before anything is measured. Two that measure at once would measure each other, so the later one waits until this
+ * process ends, by a lock on the file's folder; where there are no such locks they meet.
+ */
 static ferryResult_t prepare_file(void)
 {
 	char path[512];
 	ferryResult_t result = ferry_limits_path(path, sizeof path);
 	if (!result && !(result = limits_make_folders(path)) && !record_can_write(path))
 		result = ferry_fail(ferrySystemError, "writing %s: %s", path, strerror(errno));
-	return result;
+	if (result)
+		return result;
+	int folder = open(dirname(path), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	while (folder >= 0 && flock(folder, LOCK_EX) && errno == EINTR)
+		;
+	return ferrySuccess;
 }
 
 /* ---- the ranks ---- */
@@ -172,6 +183,18 @@ static int run_ranks(const struct tune_options *how, int ranks)
 	return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
+/* What the ranks' libraries would say is of a program that nobody has started. */
+static void announce(int gpus)
+{
+	fprintf(stderr,
+	        "ferryrun: measuring NCCL and Ferry on %d GPUs, once for this machine and these settings "
+	        "(about %d s; FERRY_TUNE=off leaves it out)\n",
+	        gpus, gpus > 2 ? 2 * QUICK_S : QUICK_S);
+	setenv("FERRY_LOG", "error", 1);
+	unsetenv("FERRY_DEBUG");
+	unsetenv("NCCL_DEBUG");
+}
+
 static int tune_all(const struct arguments *arguments)
 {
 	int gpus = guess_gpus();
@@ -185,13 +208,12 @@ static int tune_all(const struct arguments *arguments)
 		return failed(ferry_last_message());
 	if (arguments->once && known)
 		return 0;
-	if (prepare_file())
+	if (prepare_file() || look(gpus, &known)) /* which somebody may have written meanwhile */
 		return failed(ferry_last_message());
+	if (arguments->once && known)
+		return 0;
 	if (arguments->once)
-		fprintf(stderr,
-		        "ferryrun: measuring NCCL and Ferry on %d GPUs, once for this machine and these settings "
-		        "(about %d s; FERRY_TUNE=off leaves it out)\n",
-		        gpus, gpus > 2 ? 2 * QUICK_S : QUICK_S);
+		announce(gpus);
 	/* The pair first: where something hangs it is kept. */
 	int code = gpus > 2 ? run_ranks(&arguments->how, 2) : 0;
 	return code ? code : run_ranks(&arguments->how, gpus);

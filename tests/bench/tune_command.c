@@ -10,8 +10,8 @@ static int tune(const char *environment, const char *arguments)
 {
 	char command[1024];
 	snprintf(command, sizeof command,
-	         "FAKE_CUDA_DEVICES=2 FAKE_CUDA_CONTEXT_MEMORY=1048576 FAKE_CUDA_MACHINE=$FERRY_SOCKET_DIR "
-	         "FERRY_CUDA_LIBRARY=%s FERRY_NCCL_LIBRARY=%s %s %s tune --quick -e 1M %s 2>&1",
+	         "export FAKE_CUDA_DEVICES=2 FAKE_CUDA_CONTEXT_MEMORY=1048576 FAKE_CUDA_MACHINE=$FERRY_SOCKET_DIR "
+	         "FERRY_CUDA_LIBRARY=%s FERRY_NCCL_LIBRARY=%s; exec 2>&1; %s %s tune --quick -e 1M %s",
 	         FAKE_CUDA_LIBRARY, FERRY_FAKE_NCCL, environment, FERRY_PERF, arguments);
 	return run(command, output, sizeof output);
 }
@@ -71,6 +71,18 @@ static void once_measures_once_and_for_each_settings(void **state)
 	must(tune("NCCL_BUFFSIZE=1048576", "--once"), 0, "measuring NCCL and Ferry on 2 GPUs");
 }
 
+/* The later one waits, and finds what the other has written. */
+static void two_at_once_measure_one_after_the_other(void **state)
+{
+	(void)state;
+	assert_int_equal(tune("FERRY_LOG=info", "--once & wait_for=$!; " FERRY_PERF " tune --quick --once -e 1M; "
+	                                        "wait $wait_for"), 0);
+	const char *said = strstr(output, "measuring NCCL and Ferry on 2 GPUs");
+	if (!said || strstr(said + 1, "measuring NCCL") || strstr(output, " info: "))
+		fail_msg("%s", output);
+	assert_true(knows(2, FERRY_ALLREDUCE, FERRY_PRIOR_NCCL));
+}
+
 static void what_cannot_be_measured_is_told_unless_it_is_to_be_measured_once(void **state)
 {
 	static const char *const cases[][2] = {{"FAKE_CUDA_DEVICES=1", "ways between GPUs, and there is 1"},
@@ -108,6 +120,7 @@ int main(void)
 	        TUNES(programs_know_what_collectives_take_by_nccl_and_by_ferry),
 	        TUNES(channels_that_the_user_has_set_are_nccls_defaults),
 	        TUNES(once_measures_once_and_for_each_settings),
+	        TUNES(two_at_once_measure_one_after_the_other),
 	        TUNES(what_cannot_be_measured_is_told_unless_it_is_to_be_measured_once),
 	};
 	return cmocka_run_group_tests_name("tune_command", tests, NULL, NULL);
