@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "orchestrator/nccl_tuner.h"
 
+#include "ipc/environment.h"
 #include "ipc/error.h"
 #include "router/copy/cuda_driver.h"
 
@@ -166,10 +167,24 @@ static ncclResult_t destroy(void *context)
 	return ncclSuccess;
 }
 
+/* FERRY_NCCL_CANDIDATE; 0: every call has its own. Read once. */
+static unsigned pinned;
+
+static void read_pinned(void)
+{
+	long number;
+	if (!ferry_env_integer("FERRY_NCCL_CANDIDATE", 0, FERRY_NCCL_CANDIDATES - 1, 0, &number))
+		pinned = (unsigned)number;
+	else
+		ferry_log(FERRY_LOG_WARN, "%s; NCCL's calls run as it chooses", ferry_last_message());
+}
+
 static const struct ferry_nccl_candidate *asked_for(const struct ferry_nccl_tuner *tuner)
 {
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	pthread_once(&once, read_pinned);
 	bool served = atomic_load_explicit(&tuner->nranks, memory_order_acquire);
-	unsigned candidate = served ? ferry_nccl_tuner_candidate(tuner) : 0;
+	unsigned candidate = !served ? 0 : pinned ? pinned : ferry_nccl_tuner_candidate(tuner);
 	return &ferry_nccl_candidates[candidate < FERRY_NCCL_CANDIDATES ? candidate : 0];
 }
 

@@ -73,7 +73,7 @@ add_library(nccl_user_tuner MODULE nccl/user_tuner.c)
 target_include_directories(nccl_user_tuner PRIVATE ${PROJECT_SOURCE_DIR})
 set_target_properties(nccl_user_tuner PROPERTIES PREFIX "" OUTPUT_NAME libnccl-tuner
   LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/user_tuner)
-foreach(plugin 2 3 4 5 6 none $<TARGET_FILE:nccl_user_tuner>)
+foreach(plugin 2 3 4 5 6 none pinned $<TARGET_FILE:nccl_user_tuner>)
   string(REGEX REPLACE ".*TARGET_FILE.*" users name ${plugin})
   add_test(NAME nccl_tuner_${name} COMMAND nccl_tuner ${plugin})
   set_tests_properties(nccl_tuner_${name} PROPERTIES TIMEOUT 60 LABELS lanes)
