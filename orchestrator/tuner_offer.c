@@ -9,8 +9,8 @@
 
 #include <dlfcn.h>
 #include <limits.h>
-#include <pthread.h>
 #include <pwd.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,14 +51,16 @@ static bool file_sets(const char *path, const char *name)
 	return sets;
 }
 
-/* As NCCL's versions do: one that the environment names goes before the one in the user's folder. */
+/* Any of the files that NCCL's versions read. The user's folder is HOME since 2.30, before the one in the accounts. */
 static bool files_set(const char *name)
 {
-	const char *named = getenv("NCCL_CONF_FILE"), *home = getenv("HOME");
-	const struct passwd *user = getpwuid(getuid());
-	const char *homes[] = {home, user ? user->pw_dir : NULL};
-	char path[PATH_MAX];
+	const char *named = getenv("NCCL_CONF_FILE");
+	char path[PATH_MAX], text[1024];
+	struct passwd account, *user = NULL;
 	bool set = file_sets("/etc/nccl.conf", name) || (named && file_sets(named, name));
+	if (getpwuid_r(getuid(), &account, text, sizeof text, &user))
+		user = NULL;
+	const char *homes[] = {getenv("HOME"), user ? user->pw_dir : NULL};
 	for (int i = 0; i < 2 && !set; i++) {
 		snprintf(path, sizeof path, "%s/.nccl.conf", homes[i] ? homes[i] : "");
 		set = homes[i] && file_sets(path, name);
@@ -66,6 +68,7 @@ static bool files_set(const char *name)
 	return set;
 }
 
+/* It stays open, as NCCL opens it next. */
 static bool is_tuner(const char *library)
 {
 	void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
@@ -75,8 +78,6 @@ static bool is_tuner(const char *library)
 		snprintf(name, sizeof name, "ncclTunerPlugin_v%d", version);
 		found = dlsym(handle, name) != NULL;
 	}
-	if (handle)
-		dlclose(handle);
 	return found;
 }
 
@@ -126,14 +127,12 @@ static void settle(const ncclConfig_t *config)
 
 void ferry_nccl_tuner_settle(const ncclConfig_t *config)
 {
-	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	static bool settled; /* under the lock, for which others wait: NCCL is not to begin before */
-	pthread_mutex_lock(&lock);
-	if (!settled) {
-		settled = true;
-		ferry_nccl_inside++; /* constructors of plugins */
-		settle(config);
-		ferry_nccl_inside--;
-	}
-	pthread_mutex_unlock(&lock);
+	static atomic_bool settled;
+	if (atomic_load_explicit(&settled, memory_order_relaxed))
+		return;
+	/* Threads that come at the same time look each for itself, as no lock may be held while the loader works. */
+	ferry_nccl_inside++; /* constructors of plugins */
+	settle(config);
+	ferry_nccl_inside--;
+	atomic_store_explicit(&settled, true, memory_order_relaxed);
 }
