@@ -92,7 +92,7 @@ static void who_is_overtaken_gets_what_was_asked_for_or_nothing(void **state)
 
 #define THREADS 3
 #define HANDLES 4 /* of a thread */
-#define ROUNDS  20000
+#define ROUNDS  6000
 
 static _Atomic int stop;
 static _Atomic(uintptr_t) shown[THREADS];

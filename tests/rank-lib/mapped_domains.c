@@ -16,10 +16,10 @@
 #define RANKS 4
 #define DOMAINS 2
 /* elements: many slices */
-#ifdef __SANITIZE_THREAD__
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define LARGE 100003
 #else
-#define LARGE 1000003
+#define LARGE 400009
 #endif
 #define SOON_MS 9000 /* far beyond what it takes, below what anybody gives up after */
 #define SOME (1u << 20) /* bytes: less than a buffer has */
@@ -82,7 +82,7 @@ static void survive(enum rank_order rounds)
 		ranks_tell(ranks, RANKS, ORDER(.order = rounds, .number = 8), NULL);
 		if (death % 2)
 			rank_tell(&ranks[1], ORDER(.order = RANK_RELEASE));
-		doze(3 * death);
+		doze(2 * death);
 		kill_routers(1 + death % 3);
 		if (!(death % 2))
 			rank_tell(&ranks[1], ORDER(.order = RANK_RELEASE));

@@ -123,10 +123,11 @@ static void survivors_go_on_round_after_round_and_another_job_notices_nothing(vo
 /* At any instant of it: all have the communicator, and it may fail then, or none, and they try again. */
 static void a_rank_that_dies_while_it_is_shrunk_is_an_error_for_all_or_for_none(void **state)
 {
-	int given_up = 0, made = 0;
+	const char *times = getenv("FERRY_TEST_TIMES"); /* of `make soak` */
+	int given_up = 0, made = 0, trials = 50 * (times ? atoi(times) : 1);
 	(void)state;
 	srand48(17);
-	for (int trial = 0; trial < 300; trial++) {
+	for (int trial = 0; trial < trials; trial++) {
 		struct crew_answer answers[CREW_MOST];
 		begin(&crew, 4, 1);
 		crew_kill(&crew, 1);
