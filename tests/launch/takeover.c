@@ -340,7 +340,8 @@ static void ranks_that_start_routers_start_the_next_one(void **state)
 	while (!waitpid(ranks, &status, WNOHANG)) {
 		pid_t router = find_shared_router();
 		sleep_us(random_below(100000));
-		kills += kills < MOST_KILLS / 2 && router && !kill(router, SIGKILL) && waitpid(router, NULL, 0) == router;
+		if (kills < MOST_KILLS / 2)
+			kills += router && !kill(router, SIGKILL) && waitpid(router, NULL, 0) == router;
 	}
 	read_outcome(&outcome);
 	end_shared_router();
