@@ -154,7 +154,8 @@ static struct call draw_call(int nranks)
 
 static void compare(const struct call *c, int rank)
 {
-	for (size_t i = 0; i < ROOM; i++)
+	bool same = !memcmp(out[rank], wanted[rank], ROOM); /* ThreadSanitizer looks at bytes one by one */
+	for (size_t i = 0; i < ROOM && !same; i++)
 		if (out[rank][i] != wanted[rank][i])
 			fail_msg("rank %d of %d: %s of %zu elements of %zu bytes, %llu left out%s, root %d%s: byte %zu "
 			         "is %02x, not %02x",

