@@ -24,6 +24,13 @@
 
 static uint64_t seed = 1;
 
+/* Of a sequence; `make soak` has longer ones. */
+static int calls_of_sequence(void)
+{
+	const char *times = getenv("FERRY_TEST_TIMES");
+	return 200 * (times ? atoi(times) : 1);
+}
+
 /* A call under way: one rank's view of it. */
 struct flight {
 	struct ferry_trial trial;
@@ -176,13 +183,13 @@ static void sixty_four_ranks_get_every_random_call_right(void **state)
 static void eight_ranks_get_a_long_random_sequence_right(void **state)
 {
 	(void)state;
-	run_threads(8, 3, 256, 600);
+	run_threads(8, 3, 256, calls_of_sequence());
 }
 
 static void one_domain_gives_rank_order_bits_under_stress(void **state)
 {
 	(void)state;
-	run_threads(7, 1, 512, 600);
+	run_threads(7, 1, 512, calls_of_sequence());
 }
 
 /* Communicators of random halves, made and ended over and over while calls of the whole are in flight around them. */
