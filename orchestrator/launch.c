@@ -165,10 +165,22 @@ static bool is_tuned(const struct ferry_nccl_call *call)
 	                      call->collective == FERRY_REDUCE_TO_ROOT);
 }
 
+/*
+ * Broadcasts have NCCL's own choice: since 2.29 those of several roots in a group run as one kernel, for which NCCL
+ * takes a tuner's channels as they are, be there so many or not.
+ */
+static unsigned candidate_of(const struct ferry_nccl_call *call)
+{
+	const struct ferry_nccl_tuner *tuner = call->comm->tuner;
+	if (call->collective == FERRY_BROADCAST || (call->collective == FERRY_ALLGATHER && call->stride))
+		return 0;
+	return tuner && tuner->pinned ? tuner->pinned : call->candidate;
+}
+
 ncclResult_t ferry_nccl_issue(const struct ferry_nccl_call *call)
 {
 	if (is_tuned(call))
-		ferry_nccl_tuner_set(call->comm->tuner, call->candidate);
+		ferry_nccl_tuner_set(call->comm->tuner, candidate_of(call));
 	return call->stride ? issue_blocks(call) : issue_one(call);
 }
 
@@ -179,7 +191,7 @@ static void settle_candidates(const struct ferry_nccl_call *calls, int n)
 {
 	for (int i = 0; i < n; i++) {
 		struct ferry_nccl_tuner *tuner = is_tuned(&calls[i]) ? calls[i].comm->tuner : NULL;
-		if (ferry_nccl_tuner_candidate(tuner) != calls[i].candidate)
+		if (tuner && ferry_nccl_tuner_candidate(tuner) != candidate_of(&calls[i]))
 			ferry_nccl_tuner_set(tuner, 0);
 	}
 }

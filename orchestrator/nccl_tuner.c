@@ -54,12 +54,24 @@ void ferry_nccl_tuner_release(struct ferry_nccl_tuner *tuner)
 		free(tuner);
 }
 
+static unsigned read_pinned(void)
+{
+	static atomic_flag logged = ATOMIC_FLAG_INIT;
+	long number;
+	if (!ferry_env_integer("FERRY_NCCL_CANDIDATE", 0, FERRY_NCCL_CANDIDATES - 1, 0, &number))
+		return (unsigned)number;
+	if (!atomic_flag_test_and_set(&logged))
+		ferry_log(FERRY_LOG_WARN, "%s; NCCL's calls run by what Ferry learns", ferry_last_message());
+	return 0;
+}
+
 struct ferry_nccl_tuner *ferry_nccl_tuner_begin(int device)
 {
 	struct ferry_nccl_tuner *tuner = calloc(1, sizeof *tuner);
 	if (!tuner)
 		return NULL;
 	tuner->device = device == FERRY_NCCL_CURRENT_DEVICE ? current_device() : device;
+	tuner->pinned = read_pinned();
 	tuner->under_way = true;
 	atomic_init(&tuner->holders, 2); /* the caller's, and the creation's */
 	pthread_mutex_lock(&lock);
@@ -167,24 +179,10 @@ static ncclResult_t destroy(void *context)
 	return ncclSuccess;
 }
 
-/* FERRY_NCCL_CANDIDATE; 0: every call has its own. Read once. */
-static unsigned pinned;
-
-static void read_pinned(void)
-{
-	long number;
-	if (!ferry_env_integer("FERRY_NCCL_CANDIDATE", 0, FERRY_NCCL_CANDIDATES - 1, 0, &number))
-		pinned = (unsigned)number;
-	else
-		ferry_log(FERRY_LOG_WARN, "%s; NCCL's calls run as it chooses", ferry_last_message());
-}
-
 static const struct ferry_nccl_candidate *asked_for(const struct ferry_nccl_tuner *tuner)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	pthread_once(&once, read_pinned);
 	bool served = atomic_load_explicit(&tuner->nranks, memory_order_acquire);
-	unsigned candidate = !served ? 0 : pinned ? pinned : ferry_nccl_tuner_candidate(tuner);
+	unsigned candidate = served ? ferry_nccl_tuner_candidate(tuner) : 0;
 	return &ferry_nccl_candidates[candidate < FERRY_NCCL_CANDIDATES ? candidate : 0];
 }
 

@@ -32,7 +32,7 @@ struct ferry_nccl_candidate {
 
 /**
  * The candidates: 0 is NCCL's own choice. They fit six bits. Those that name an algorithm must not be chosen for a
- * captured call: its first use connects GPUs.
+ * captured call, as its first use connects GPUs; Broadcasts have none at all (launch.c).
  */
 #define FERRY_NCCL_CANDIDATES 18
 extern const struct ferry_nccl_candidate ferry_nccl_candidates[FERRY_NCCL_CANDIDATES];
@@ -41,6 +41,7 @@ struct ferry_nccl_tuner {
 	struct ferry_nccl_tuner *next; /* in the list */
 	int device;                    /* or FERRY_NCCL_ANY_DEVICE */
 	const void *group;             /* the thread whose open group the creation is in; NULL: none */
+	unsigned pinned;               /* FERRY_NCCL_CANDIDATE: what its calls have; 0: each has its own */
 	bool under_way, spoilt;
 	size_t asked; /* the ranks of its context; 0: there is none */
 	_Atomic unsigned holders;

@@ -137,6 +137,15 @@ static void choose(const float costs[ALGORITHMS][PROTOCOLS], struct fake_choice 
 			}
 }
 
+/* Since 2.29 Broadcasts of several roots in a group are one kernel, which is asked for as an AllGather, */
+static bool is_gathered(const struct fake_op *ops, int n, const struct fake_op *op)
+{
+	for (int i = 0; i < n && op->collective == FERRY_BROADCAST && plugin.version > 5; i++)
+		if (ops[i].comm == op->comm && ops[i].collective == FERRY_BROADCAST && ops[i].root != op->root)
+			return true;
+	return false;
+}
+
 static void ask_v2(const struct fake_op *op, size_t bytes, float costs[ALGORITHMS][PROTOCOLS], int *channels)
 {
 	const struct ferry_nccl_tuner_v2 *v2 = plugin.symbol;
@@ -174,7 +183,7 @@ static void ask_newer(const struct fake_op *op, size_t bytes, float costs[ALGORI
 }
 
 /* One answer for all these bytes. */
-static struct fake_choice ask(const struct fake_op *op, size_t bytes)
+static struct fake_choice ask(const struct fake_op *op, size_t bytes, bool gathered)
 {
 	float costs[ALGORITHMS][PROTOCOLS];
 	struct fake_choice choice = {0, 0, 0};
@@ -185,6 +194,8 @@ static struct fake_choice ask(const struct fake_op *op, size_t bytes)
 	else if (op->comm->tuned)
 		ask_newer(op, bytes, costs, &channels);
 	choose(costs, &choice);
+	if (gathered && channels > most) /* and takes the number as it is */
+		fail("a tuner gives Broadcasts channels that do not exist");
 	choice.channels = channels && channels < most ? channels : most;
 	return choice;
 }
@@ -220,7 +231,7 @@ static void ask_for_like(struct fake_op *ops, int n, const struct fake_op *like)
 	for (int i = 0; i < n; i++)
 		if (!ops[i].choice.channels && are_alike(&ops[i], like) && bytes_of(&ops[i]) <= most)
 			bytes += bytes_of(&ops[i]);
-	struct fake_choice choice = ask(smallest, bytes);
+	struct fake_choice choice = ask(smallest, bytes, is_gathered(ops, n, smallest));
 	for (int i = 0; i < n; i++)
 		if (!ops[i].choice.channels && are_alike(&ops[i], like) && bytes_of(&ops[i]) <= most)
 			ops[i].choice = ops[i].comm->choice = choice;

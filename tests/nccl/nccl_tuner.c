@@ -46,14 +46,16 @@ static bool is_served(ncclComm_t handle)
 static struct ferry_nccl_call call_of(struct rank *r, ncclComm_t comm, enum ferry_collective collective, size_t count,
                                       unsigned candidate)
 {
-	return (struct ferry_nccl_call){.collective = collective,
-	                                .send = r->input,
-	                                .receive = r->output,
-	                                .count = count,
-	                                .type = ncclFloat32,
-	                                .handle = comm,
-	                                .comm = ferry_nccl_comm_take(comm),
-	                                .candidate = candidate};
+	struct ferry_nccl_call call = {.collective = collective,
+	                               .send = r->input,
+	                               .receive = r->output,
+	                               .count = count,
+	                               .type = ncclFloat32,
+	                               .handle = comm,
+	                               .comm = ferry_nccl_comm_take(comm),
+	                               .candidate = candidate};
+	HOLDS(call.comm && ferry_nccl_comm_learn(call.comm));
+	return call;
 }
 
 static void make(struct rank *r, ncclComm_t comm, enum ferry_collective collective, unsigned candidate)
@@ -210,6 +212,36 @@ static void a_groups_calls_that_differ_have_nccls_own_choice(void **state)
 {
 	(void)state;
 	free(ranks_run(groups));
+}
+
+static void broadcasts(struct rank *r)
+{
+	enter(r);
+	ranks_init(r);
+	struct ferry_nccl_call calls[] = {call_of(r, r->comm, FERRY_BROADCAST, COUNT, 3),
+	                                  call_of(r, r->comm, FERRY_BROADCAST, COUNT, 3)};
+	EQUAL(ferry_nccl_candidates[3].channels, 2 * CHANNELS);
+	calls[1].root = 1;
+	NCCL(ferry_nccl_launch(calls, 2));
+	had_own(r->comm, false);
+	calls[0].collective = FERRY_ALLGATHER;
+	calls[0].count = COUNT / 2; /* of each block, as where Ferry has the other half */
+	calls[0].stride = COUNT;
+	NCCL(ferry_nccl_issue(&calls[0]));
+	had_own(r->comm, false);
+	calls[0].collective = FERRY_REDUCESCATTER;
+	NCCL(ferry_nccl_issue(&calls[0]));
+	had_candidate(r->comm, 3, false);
+	for (int i = 0; i < 2; i++)
+		ferry_nccl_comm_release(calls[i].comm);
+	NCCL(ncclCommDestroy(r->comm));
+	leave(r);
+}
+
+static void broadcasts_have_no_candidate(void **state)
+{
+	(void)state;
+	free(ranks_run(broadcasts));
 }
 
 static void nonblocking(struct rank *r)
@@ -435,6 +467,7 @@ int main(int argc, char **argv)
 	        cmocka_unit_test(calls_of_nobodys_choice_are_nccls_own),
 	        cmocka_unit_test(what_nccl_cannot_is_left_alone),
 	        cmocka_unit_test(a_groups_calls_that_differ_have_nccls_own_choice),
+	        cmocka_unit_test(broadcasts_have_no_candidate),
 	        cmocka_unit_test(communicators_that_do_not_block_are_asked_on_threads_of_nccls),
 	        cmocka_unit_test(each_communicator_has_its_own),
 	        cmocka_unit_test(one_thread_may_make_the_communicators_of_several_devices),
@@ -447,6 +480,8 @@ int main(int argc, char **argv)
 	version = argc > 1 ? atoi(argv[1]) : 7;
 	setenv("FAKE_NCCL_TUNER", argc > 1 && version ? argv[1] : "7", 1);
 	setenv("FERRY_CUDA_LIBRARY", FAKE_CUDA_LIBRARY, 1);
+	setenv("FERRY_ROUTER", "required", 1); /* there is none, so that all calls are NCCL's, from the first on */
+	setenv("FERRY_SOCKET_DIR", "/nowhere", 1);
 	EQUAL(cuInit(0), CUDA_SUCCESS);
 	if (argc > 1 && !strcmp(argv[1], "pinned")) {
 		setenv("FERRY_NCCL_CANDIDATE", "2", 1);
