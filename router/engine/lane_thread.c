@@ -13,6 +13,9 @@
 #define POLL_LEAST_US 5 /* below this, sleeping takes longer than looking again */
 #define POLL_MOST_US  FERRY_STREAM_POLLER_US
 #define SLEEP_MOST_US 1000000
+/* a program's products between two calls take some ms, and its step some tens: for so long the lane polls so often, */
+#define PROMPT_US      100000
+#define PROMPT_STEP_US 30 /* which takes a tenth of a core */
 
 /* ---- when it sleeps ---- */
 
@@ -47,8 +50,8 @@ static bool awaits_start(const struct ferry_lane *lane)
  * How long to sleep at most; 0: not at all. Never for ever: the bell is in the arena, where another rank of the job may
  * have overwritten the count of its sleepers. A GPU rings no bell. While it copies for this lane, the lane polls again
  * at once. For a call that it has not reached, the lane polls after a 64th of the time already spent waiting, which
- * finds it late by less than 2%, and after POLL_MOST_US at most. A router has a stream poller for that, and the lane
- * sleeps on.
+ * finds it late by less than 2%, at first within PROMPT_STEP_US, and after POLL_MOST_US at most. A router has a stream
+ * poller for that, and the lane sleeps on.
  */
 static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 {
@@ -63,7 +66,9 @@ static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 	most = ferry_pushes_wait_us(&lane->pushes, most);
 	if (!ops->polled || most == 0 || !awaits_start(lane))
 		return most;
-	int64_t step = (int64_t)(ferry_idle_ns(&lane->idle, now) / 1000 / 64);
+	int64_t waited = (int64_t)(ferry_idle_ns(&lane->idle, now) / 1000), step = waited / 64;
+	if (waited < PROMPT_US)
+		step = step < PROMPT_STEP_US ? step : PROMPT_STEP_US;
 	if (step >= POLL_MOST_US)
 		return lane->lanes->stream_poller ? most : POLL_MOST_US;
 	return step < POLL_LEAST_US ? 0 : step;
