@@ -97,10 +97,10 @@ const struct ferry_variable ferry_variables[] = {
 	{"FERRY_SPLIT_TEMPO", "on",
 	 "Whether Ferry gives way, under libferry-nccl.so, where an NCCL program's steps are no shorter with it (on), "
 	 "or what calls take decides alone (off). The same on all ranks."},
-	{"FERRY_SPLIT_WAIT", "0",
+	{"FERRY_SPLIT_WAIT", "",
 	 "Seconds, 0 to 3600, that a thread waits at most, when it makes a communicator of NCCL's, until Ferry's is "
-	 "there. 0: it is made beside, and the first calls are NCCL's alone. For programs that are short, as "
-	 "benchmarks."},
+	 "there; a quarter of one is usual. 0: it is made beside, and the first calls are NCCL's alone. Unset: 1 for "
+	 "the process's first communicator, 0 for others."},
 	{"FERRY_STAGING", "",
 	 "Bytes of staging per job and domain (K, M, G), 8K to 1024G: so much, or the job is refused. Unset: half of "
 	 "the domain's last-level cache, two thirds of it for GPUs, less where the router's limit or the memory that "

@@ -257,6 +257,7 @@ struct ferry_shadow_comm *ferry_nccl_comm_shadow_comm(struct ferry_nccl_comm *co
 	struct ferry_shadow_comm *made = ferry_shadow_comm_new(&comm->key, comm->rank, comm->nranks, comm->device);
 	if (!made)
 		return NULL;
+	made->tuned = ferry_nccl_tuner_serves(comm->tuner, comm->nranks);
 	if (atomic_compare_exchange_strong_explicit(&comm->shadow_comm, &none, made, memory_order_acq_rel,
 	                                            memory_order_acquire)) {
 		ferry_shadow_comm_begin(made);
@@ -264,13 +265,6 @@ struct ferry_shadow_comm *ferry_nccl_comm_shadow_comm(struct ferry_nccl_comm *co
 	}
 	ferry_shadow_comm_end(made, true);
 	return none;
-}
-
-/* FERRY_SPLIT_WAIT, in seconds; 0 where it is not set, or cannot be. */
-static uint64_t seconds_to_wait(void)
-{
-	long seconds;
-	return ferry_env_integer("FERRY_SPLIT_WAIT", 0, 3600, 0, &seconds) ? 0 : (uint64_t)seconds;
 }
 
 static bool is_first(const struct ferry_nccl_comm *comm)
@@ -282,10 +276,17 @@ static bool is_first(const struct ferry_nccl_comm *comm)
 	       none == comm->key.words[0];
 }
 
+/* FERRY_SPLIT_WAIT, in seconds. Unset: 1 for the process's first communicator, 0 for others. */
+static uint64_t seconds_to_wait(const struct ferry_nccl_comm *comm)
+{
+	long seconds;
+	return ferry_env_integer("FERRY_SPLIT_WAIT", 0, 3600, is_first(comm), &seconds) ? 0 : (uint64_t)seconds;
+}
+
 void ferry_nccl_comm_made(ncclComm_t handle)
 {
 	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(handle);
-	if (comm && comm->has_key && !comm->copies && (is_first(comm) || seconds_to_wait()) &&
+	if (comm && comm->has_key && !comm->copies && (is_first(comm) || seconds_to_wait(comm)) &&
 	    ferry_nccl_comm_learn(comm) && comm->nranks > 1)
 		ferry_nccl_comm_shadow_comm(comm);
 	ferry_nccl_comm_release(comm);
@@ -293,11 +294,10 @@ void ferry_nccl_comm_made(ncclComm_t handle)
 
 void ferry_nccl_comm_await(ncclComm_t handle)
 {
-	uint64_t seconds = seconds_to_wait();
-	struct ferry_nccl_comm *comm = seconds ? ferry_nccl_comm_take(handle) : NULL;
+	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(handle);
 	struct ferry_shadow_comm *shadow_comm = comm ? atomic_load_explicit(&comm->shadow_comm, memory_order_acquire)
 	                                             : NULL;
 	if (shadow_comm)
-		ferry_shadow_comm_await(shadow_comm, ferry_now_ns() + seconds * 1000000000u);
+		ferry_shadow_comm_await(shadow_comm, ferry_now_ns() + seconds_to_wait(comm) * 1000000000u);
 	ferry_nccl_comm_release(comm);
 }

@@ -111,9 +111,10 @@ unsigned ferry_nccl_comm_change(ncclComm_t handle, unsigned set, unsigned clear)
 
 /**
  * To be called when NCCL has made it. For the process's first communicator with all its devices, Ferry's is begun now
- * instead of with the first call that is worth it: then it is ready earlier, and most programs need not wait. Later
- * communicators might never make such a call, and each communicator of Ferry's takes staging. With FERRY_SPLIT_WAIT the
- * caller then waits for those that were begun: ferry_nccl_comm_await.
+ * instead of with the first call that is worth it, and the caller waits for it, for a second at most: a quarter of one
+ * is usual, and a short program, as a benchmark, would be over before Ferry has a call. Later communicators might never
+ * make such a call, and each communicator of Ferry's takes staging. FERRY_SPLIT_WAIT says how long the caller waits for
+ * all that were begun: ferry_nccl_comm_await.
  */
 void ferry_nccl_comm_made(ncclComm_t handle);
 void ferry_nccl_comm_await(ncclComm_t handle);
