@@ -48,7 +48,7 @@
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 22u /* goes up when a field, or what one means, changes */
+#define FERRY_ARENA_ABI 23u /* goes up when a field, or what one means, changes */
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_MESSAGE_BYTES 384
 #define FERRY_STAGING_LEAST (FERRY_PARITIES * 4096u) /* a page per parity */

@@ -9,7 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PART_BITS 11
+#define PEER_AT 6
+#define HOST_AT 14
+#define PART    255u
 
 static const char *const fabric_names[FERRY_NUM_FABRICS] = {"host", "peer", "nccl"};
 
@@ -20,18 +22,20 @@ const char *ferry_fabric_name(enum ferry_fabric fabric)
 
 uint32_t ferry_shares_pack(const struct ferry_shares *shares)
 {
-	return (uint32_t)shares->part[FERRY_FABRIC_HOST] << PART_BITS | shares->part[FERRY_FABRIC_PEER];
+	return (uint32_t)shares->part[FERRY_FABRIC_HOST] << HOST_AT |
+	       (uint32_t)shares->part[FERRY_FABRIC_PEER] << PEER_AT | shares->tuning;
 }
 
 struct ferry_shares ferry_shares_unpack(uint32_t word)
 {
-	struct ferry_shares shares = {{0, 0, FERRY_SHARES_WHOLE}};
-	uint32_t host = word >> PART_BITS & ((1u << PART_BITS) - 1), peer = word & ((1u << PART_BITS) - 1);
+	struct ferry_shares shares = {.part = {0, 0, FERRY_SHARES_WHOLE}};
+	uint32_t host = word >> HOST_AT & PART, peer = word >> PEER_AT & PART;
 	if (host + peer > FERRY_SHARES_WHOLE)
 		return shares;
-	shares.part[FERRY_FABRIC_HOST] = (uint16_t)host;
-	shares.part[FERRY_FABRIC_PEER] = (uint16_t)peer;
-	shares.part[FERRY_FABRIC_NCCL] = (uint16_t)(FERRY_SHARES_WHOLE - host - peer);
+	shares.part[FERRY_FABRIC_HOST] = (uint8_t)host;
+	shares.part[FERRY_FABRIC_PEER] = (uint8_t)peer;
+	shares.part[FERRY_FABRIC_NCCL] = (uint8_t)(FERRY_SHARES_WHOLE - host - peer);
+	shares.tuning = (uint8_t)ferry_shares_tuning(word);
 	return shares;
 }
 
@@ -103,19 +107,18 @@ ferryResult_t ferry_shares_pin(const char *text, struct ferry_shares *pins)
 	uint32_t peer = (uint32_t)(shares[FERRY_FABRIC_PEER] * FERRY_SHARES_WHOLE + 0.5);
 	if (host + peer > FERRY_SHARES_WHOLE)
 		peer = FERRY_SHARES_WHOLE - host;
-	*pins = ferry_shares_unpack(host << PART_BITS | peer);
+	*pins = ferry_shares_unpack(host << HOST_AT | peer << PEER_AT);
 	return ferrySuccess;
 }
 
 #define USED (1ull << 63)
 #define MOST_US 1e9
-#define MOST_RATE 1e8 /* bytes per microsecond */
 #define WORD ((1ull << FERRY_SHARES_BITS) - 1)
-#define EVERY_AT (2 * FERRY_SHARES_BITS)
-#define WHOLE 1ull /* flags of a line */
-#define IN_PLACE 2ull
+#define RUN_AT 32
+#define TURN_AT 40
+#define IN_PLACE_AT 31
 
-static const char *const names[FERRY_NUM_BALANCES] = {"cold", "learning", "settled", "changed"};
+static const char *const names[FERRY_NUM_BALANCES] = {"prior", "trying", "settled", "hidden"};
 
 const char *ferry_balance_name(enum ferry_balance why)
 {
@@ -155,20 +158,6 @@ static void read_floats(uint64_t word, double *low, double *high)
 	*high = values[1];
 }
 
-static struct ferry_pace read_pace(uint64_t word)
-{
-	struct ferry_pace pace;
-	read_floats(word, &pace.start_us, &pace.rate);
-	if (pace.start_us >= 0 && pace.start_us <= MOST_US && pace.rate > 0 && pace.rate <= MOST_RATE)
-		return pace;
-	return (struct ferry_pace){0, 0};
-}
-
-static uint64_t pace_word(const struct ferry_pace *pace)
-{
-	return two_floats(pace->start_us, pace->rate);
-}
-
 static bool names_something(uint64_t key)
 {
 	return key & USED && (key & 0xff) < FERRY_NUM_COLLECTIVES && (key >> 8 & 0xff) < ferryNumTypes;
@@ -176,73 +165,63 @@ static bool names_something(uint64_t key)
 
 /* ---- floors ---- */
 
-void ferry_share_format_floor(struct ferry_share_table *table, uint32_t rank, uint64_t bytes)
+#define TUNED (1ull << 63)
+
+void ferry_share_format_floor(struct ferry_share_table *table, uint32_t rank, uint64_t bytes, bool tuned)
 {
-	atomic_store_explicit(&table->ranks[rank].floor, bytes, memory_order_release);
+	atomic_store_explicit(&table->ranks[rank].floor, bytes | (tuned ? TUNED : 0), memory_order_release);
 }
 
 uint64_t ferry_share_floor(const struct ferry_share_table *table, uint32_t rank)
 {
-	return atomic_load_explicit(&table->ranks[rank].floor, memory_order_acquire);
+	return atomic_load_explicit(&table->ranks[rank].floor, memory_order_acquire) & ~TUNED;
 }
 
-/* ---- lines and courses ---- */
+bool ferry_share_tuned(const struct ferry_share_table *table, uint32_t rank)
+{
+	return atomic_load_explicit(&table->ranks[rank].floor, memory_order_acquire) & TUNED;
+}
+
+/* ---- lines ---- */
 
 void ferry_share_line_write(struct ferry_share_line_words *words, const struct ferry_share_line *line)
 {
-	for (int c = 0; c < FERRY_NUM_FABRICS; c++)
-		store(&words->paces[c], pace_word(&line->paces[c]));
-	store(&words->expected, two_floats(line->us, line->interval));
+	store(&words->us, two_floats(line->nccl_us, line->ferry_us));
 	store(&words->bytes, line->bytes);
-	store(&words->flags, (line->whole ? WHOLE : 0) | (line->in_place ? IN_PLACE : 0));
-	store(&words->shares, line->word | (uint64_t)line->probe << FERRY_SHARES_BITS |
-	                              (uint64_t)line->probe_every << EVERY_AT);
+	store(&words->trial, line->trial | (uint64_t)line->run << RUN_AT | (uint64_t)line->turn << TURN_AT);
+	store(&words->shares, line->word | (uint64_t)line->ferry << FERRY_SHARES_BITS |
+	                              (uint64_t)ferry_shares_tuning(line->nccl) << 2 * FERRY_SHARES_BITS);
 	store(&words->key, USED | line->collective | (uint64_t)line->type << 8 | (uint64_t)line->size_class << 16 |
-	                           (uint64_t)line->why << 24 | (uint64_t)(line->samples & 0x7fffffff) << 32);
+	                           (uint64_t)(line->why & 0x7f) << 24 | (uint64_t)line->in_place << IN_PLACE_AT |
+	                           (uint64_t)(line->samples & 0x7fffffff) << 32);
+}
+
+static double valid_us(double us)
+{
+	return us >= 0 && us <= MOST_US ? us : 0;
 }
 
 bool ferry_share_line_read(const struct ferry_share_line_words *words, struct ferry_share_line *line)
 {
-	uint64_t key = load(&words->key), shares = load(&words->shares), flags = load(&words->flags);
-	double interval;
+	uint64_t key = load(&words->key), shares = load(&words->shares), trial = load(&words->trial);
 	if (!names_something(key))
 		return false;
 	*line = (struct ferry_share_line){.collective = (uint8_t)key,
 	                                  .type = (uint8_t)(key >> 8),
 	                                  .size_class = (uint8_t)(key >> 16),
-	                                  .why = (uint8_t)(key >> 24),
+	                                  .why = key >> 24 & 0x7f,
+	                                  .in_place = key >> IN_PLACE_AT & 1,
 	                                  .samples = key >> 32 & 0x7fffffff,
 	                                  .word = shares & WORD,
-	                                  .probe = shares >> FERRY_SHARES_BITS & WORD,
-	                                  .probe_every = (uint32_t)(shares >> EVERY_AT),
-	                                  .bytes = load(&words->bytes),
-	                                  .whole = flags & WHOLE,
-	                                  .in_place = flags & IN_PLACE};
-	read_floats(load(&words->expected), &line->us, &interval);
-	line->interval = interval >= 1 && interval < 1e6 ? (uint32_t)interval : 1;
-	line->us = line->us >= 0 && line->us <= MOST_US ? line->us : 0;
-	for (int c = 0; c < FERRY_NUM_FABRICS; c++)
-		line->paces[c] = read_pace(load(&words->paces[c]));
-	return true;
-}
-
-void ferry_share_course_write(struct ferry_share_course_words *words, const struct ferry_share_course *course)
-{
-	for (int i = 0; i < FERRY_NUM_FABRICS * FERRY_SHARE_BESIDE; i++)
-		store(&words->paces[i / FERRY_SHARE_BESIDE][i % FERRY_SHARE_BESIDE],
-		      pace_word(&course->paces[i / FERRY_SHARE_BESIDE][i % FERRY_SHARE_BESIDE]));
-	store(&words->key, USED | course->collective | (uint64_t)course->type << 8);
-}
-
-bool ferry_share_course_read(const struct ferry_share_course_words *words, struct ferry_share_course *course)
-{
-	uint64_t key = load(&words->key);
-	if (!names_something(key))
-		return false;
-	*course = (struct ferry_share_course){.collective = (uint8_t)key, .type = (uint8_t)(key >> 8)};
-	for (int i = 0; i < FERRY_NUM_FABRICS * FERRY_SHARE_BESIDE; i++)
-		course->paces[i / FERRY_SHARE_BESIDE][i % FERRY_SHARE_BESIDE] =
-		        read_pace(load(&words->paces[i / FERRY_SHARE_BESIDE][i % FERRY_SHARE_BESIDE]));
+	                                  .ferry = shares >> FERRY_SHARES_BITS & WORD,
+	                                  .nccl = ferry_shares_tuning((uint32_t)(shares >> 2 * FERRY_SHARES_BITS)),
+	                                  .trial = trial & WORD,
+	                                  .run = (uint8_t)(trial >> RUN_AT),
+	                                  .turn = (uint8_t)(trial >> TURN_AT),
+	                                  .bytes = load(&words->bytes)};
+	read_floats(load(&words->us), &line->nccl_us, &line->ferry_us);
+	line->nccl_us = valid_us(line->nccl_us);
+	line->ferry_us = valid_us(line->ferry_us);
 	return true;
 }
 
@@ -309,31 +288,4 @@ bool ferry_share_said(const struct ferry_share_table *table, uint32_t rank, uint
 		}
 	}
 	return false;
-}
-
-/* ---- times ---- */
-
-void ferry_share_times_write(struct ferry_share_table *table, uint32_t rank, uint64_t n,
-                             const double us[FERRY_NUM_FABRICS])
-{
-	struct ferry_share_times_words *words = &table->ranks[rank].times[n % FERRY_SHARE_TIMES];
-	store(&words->call, 0);
-	/* a reader that loads one of the new times finds that the number is gone */
-	for (int c = 0; c < FERRY_NUM_FABRICS; c++)
-		atomic_store_explicit(&words->us[c], two_floats(us[c], 0), memory_order_release);
-	atomic_store_explicit(&words->call, n + 1, memory_order_release);
-}
-
-bool ferry_share_times_read(const struct ferry_share_table *table, uint32_t rank, uint64_t n,
-                            double us[FERRY_NUM_FABRICS])
-{
-	const struct ferry_share_times_words *words = &table->ranks[rank].times[n % FERRY_SHARE_TIMES];
-	double unused;
-	if (atomic_load_explicit(&words->call, memory_order_acquire) != n + 1)
-		return false;
-	for (int c = 0; c < FERRY_NUM_FABRICS; c++) {
-		read_floats(atomic_load_explicit(&words->us[c], memory_order_acquire), &us[c], &unused);
-		us[c] = us[c] > 0 && us[c] <= MOST_US ? us[c] : 0;
-	}
-	return load(&words->call) == n + 1;
 }

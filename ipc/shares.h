@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The shares of a call: what part of every block each fabric carries, in 1024ths. Ranks agree on them as one word of 22
- * bits (ipc/agreement.h): the host's and the peers' share; NCCL has the rest. Plain values, and the text of
- * FERRY_SHARES.
+ * The shares of a call: what part of every block each fabric carries, in 128ths, and with which of its tunings NCCL
+ * carries its part. Ranks agree on them as one word of 22 bits (ipc/agreement.h): the host's and the peers' share, and
+ * the number of the tuning; NCCL has the rest. Plain values, and the text of FERRY_SHARES.
  *
- * The table of shares lies in the arena of domain 0. It holds how each call is divided, and why, for the ranks that
- * seal it and for ferry-stat; what was learned, for the next job; and how long parts took, from each rank for rank 0.
- * Each of its words is stored and loaded whole, relaxed: a reader may find a line half renewed, which does no harm, and
- * checks what it has read. Writers: rank 0 writes lines, courses, the signature and which kinds of calls are NCCL's;
- * each rank its own times, the bytes from which on it numbers calls, and whether it is ready; the router what was kept,
- * before it hands the arena out. `lines` are of calls that are divided, `wholes` of calls that one fabric carries
- * alone: their paces have no start, and cover every fabric that has been seen.
+ * The table of shares lies in the arena of domain 0. It holds what calls have and what is tried, for the ranks that
+ * seal it and for ferry-stat, and what earlier jobs have learned. Each of its words is stored and loaded whole,
+ * relaxed: a reader may find a line half renewed, which does no harm, and checks what it has read. Writers: rank 0
+ * writes the lines, the signature and `hold`; each rank the bytes from which on it numbers calls, and whether it is
+ * ready; the router what was saved, before it hands the arena out.
  */
 #ifndef FERRY_IPC_SHARES_H
 #define FERRY_IPC_SHARES_H
@@ -22,18 +20,14 @@
 
 enum ferry_fabric { FERRY_FABRIC_HOST, FERRY_FABRIC_PEER, FERRY_FABRIC_NCCL, FERRY_NUM_FABRICS };
 
-#define FERRY_SHARES_WHOLE 1024u
-#define FERRY_SHARES_BITS 22    /* of a word: 11 the host's, 11 the peers' */
-#define FERRY_SHARES_NONE 0u    /* NCCL alone */
+#define FERRY_SHARES_WHOLE   128u
+#define FERRY_SHARES_BITS    22 /* of a word: 8 the host's, 8 the peers', 6 NCCL's tuning */
+#define FERRY_SHARES_NONE    0u /* NCCL alone, as it is */
+#define FERRY_SHARES_TUNINGS 64u
 
 struct ferry_shares {
-	uint16_t part[FERRY_NUM_FABRICS]; /* 1024ths; their sum is FERRY_SHARES_WHOLE */
-};
-
-/* How fast a fabric is: b bytes take start_us + b / rate. */
-struct ferry_pace {
-	double start_us;
-	double rate; /* bytes per microsecond; 0: it cannot carry anything, or nothing is known */
+	uint8_t part[FERRY_NUM_FABRICS]; /* 128ths; their sum is FERRY_SHARES_WHOLE */
+	uint8_t tuning;                  /* of NCCL's part (orchestrator/nccl_tuner.h); 0: its own choice */
 };
 
 /** "host", "peer", "nccl". */
@@ -43,6 +37,17 @@ uint32_t ferry_shares_pack(const struct ferry_shares *shares);
 
 /** Returns the shares of a word; NCCL alone for an invalid word. */
 struct ferry_shares ferry_shares_unpack(uint32_t word);
+
+/** Whether Ferry has a part. */
+static inline bool ferry_shares_divide(uint32_t word)
+{
+	return word >= FERRY_SHARES_TUNINGS;
+}
+
+static inline uint32_t ferry_shares_tuning(uint32_t word)
+{
+	return word % FERRY_SHARES_TUNINGS;
+}
 
 /**
  * The bytes of a block of `count` elements that this fabric has, and where they begin, in elements: host, peer and
@@ -63,19 +68,16 @@ ferryResult_t ferry_shares_read(const char *text, double shares[FERRY_NUM_FABRIC
  */
 ferryResult_t ferry_shares_pin(const char *text, struct ferry_shares *pins);
 
-#define FERRY_SHARE_LINES   96 /* (collective, type, size class), of whole calls also in place or not */
-#define FERRY_SHARE_COURSES 24 /* (collective, type) */
-#define FERRY_SHARE_SAVED   4  /* settings of earlier jobs */
-#define FERRY_SHARE_TIMES   64 /* calls of which a rank's times are kept */
-#define FERRY_SHARE_KINDS   256 /* of calls of which a rank says how ready it is */
-#define FERRY_SHARE_BESIDE  4   /* which of the two others work beside a fabric: bits, in their order */
+#define FERRY_SHARE_LINES 96  /* (collective, type, size class, in place or not) */
+#define FERRY_SHARE_SAVED 4   /* settings of earlier jobs */
+#define FERRY_SHARE_KINDS 256 /* of calls of which a rank says how ready it is */
 
 /* Why a line has these shares. */
 enum ferry_balance {
-	FERRY_BALANCE_COLD,     /* from rates that were measured elsewhere, or for other sizes */
-	FERRY_BALANCE_LEARNING, /* steps with every sample */
-	FERRY_BALANCE_SETTLED,
-	FERRY_BALANCE_CHANGED, /* some fabric has another pace than before: learning again */
+	FERRY_BALANCE_PRIOR,   /* by what was measured before this job, or nothing is known */
+	FERRY_BALANCE_TRYING,  /* something is tried, or has been tried too little */
+	FERRY_BALANCE_SETTLED, /* the fastest of what was measured */
+	FERRY_BALANCE_HIDDEN,  /* NCCL's: the program's steps are no shorter with Ferry */
 	FERRY_NUM_BALANCES
 };
 
@@ -83,34 +85,22 @@ enum ferry_balance {
 
 struct ferry_share_line {
 	uint8_t collective, type, size_class, why;
+	bool in_place;
 	uint32_t samples;
-	/* shares, packed; what one call in probe_every has in their place; 0: none */
-	uint32_t word, probe, probe_every;
-	uint32_t interval;                 /* one call in so many is measured */
-	uint64_t bytes;                    /* of the last call */
-	double us;                         /* its expected time */
-	bool whole, in_place;              /* in place: only for a whole call */
-	struct ferry_pace paces[FERRY_NUM_FABRICS]; /* as estimated, with these shares */
-};
-
-struct ferry_share_course {
-	uint8_t collective, type;
-	struct ferry_pace paces[FERRY_NUM_FABRICS][FERRY_SHARE_BESIDE]; /* rate 0: not known */
+	uint32_t word;  /* the shares of these calls */
+	uint32_t nccl;  /* the best word without Ferry; */
+	uint32_t ferry; /* with it: NONE where there is none */
+	/* While `run` is not 0: the next so many calls have the shares `trial`. `turn` tells one trial from the next */
+	uint32_t trial;
+	uint8_t run, turn;
+	uint64_t bytes;           /* of the last call */
+	double nccl_us, ferry_us; /* what such calls take with these; 0: not known */
 };
 
 /* ---- as it lies in memory ---- */
 
 struct ferry_share_line_words {
-	_Atomic uint64_t key, shares, bytes, expected, paces[FERRY_NUM_FABRICS], flags;
-};
-
-struct ferry_share_course_words {
-	_Atomic uint64_t key, paces[FERRY_NUM_FABRICS][FERRY_SHARE_BESIDE], reserved[3];
-};
-
-struct ferry_share_times_words {
-	_Atomic uint64_t call; /* 1 + its number; release, behind the rest, and 0 before they change */
-	_Atomic uint64_t us[FERRY_NUM_FABRICS];
+	_Atomic uint64_t key, shares, trial, bytes, us;
 };
 
 /*
@@ -125,24 +115,24 @@ struct ferry_share_readiness {
 
 /* What one rank writes. */
 struct ferry_share_rank {
-	/* Bytes from which it numbers calls; 0: not said yet. Once, release, before it joins a seal. */
+	/*
+	 * Bytes from which it numbers calls, and in the top bit whether its NCCL takes tunings; 0: not said yet. Once,
+	 * release, before it joins a seal.
+	 */
 	_Atomic uint64_t floor;
 	char pad[120];
 	struct ferry_share_readiness ready;
-	struct ferry_share_times_words times[FERRY_SHARE_TIMES]; /* by number mod FERRY_SHARE_TIMES */
 };
 
 struct ferry_share_table {
 	_Atomic uint64_t signature; /* of the job's settings, as its ranks name them; 0: none */
-	/* bit k: calls of kind k are NCCL's, whatever was learned of them (orchestrator/balance/tempo.h), */
-	_Atomic uint64_t quiet, quiet_settled; /* now; and while no tuning is tried, which holds for captured calls */
-	char pad[104];
-	struct ferry_share_line_words lines[FERRY_SHARE_LINES], wholes[FERRY_SHARE_LINES];
-	struct ferry_share_course_words courses[FERRY_SHARE_COURSES];
+	/* enum ferry_veto_hold (orchestrator/tuner/veto.h): whether NCCL has all calls now, whatever the lines say */
+	_Atomic uint64_t hold;
+	char pad[112];
+	struct ferry_share_line_words lines[FERRY_SHARE_LINES];
 	_Atomic uint64_t saved_signatures[FERRY_SHARE_SAVED]; /* 0: none */
 	char pad1[96];
-	struct ferry_share_course_words saved[FERRY_SHARE_SAVED][FERRY_SHARE_COURSES];
-	struct ferry_share_line_words saved_wholes[FERRY_SHARE_SAVED][FERRY_SHARE_LINES];
+	struct ferry_share_line_words saved[FERRY_SHARE_SAVED][FERRY_SHARE_LINES];
 	struct ferry_share_rank ranks[]; /* as many as there are */
 };
 
@@ -153,27 +143,17 @@ void ferry_share_line_write(struct ferry_share_line_words *words, const struct f
 /** Returns false where there is no line, or it is invalid. */
 bool ferry_share_line_read(const struct ferry_share_line_words *words, struct ferry_share_line *line);
 
-void ferry_share_course_write(struct ferry_share_course_words *words, const struct ferry_share_course *course);
-
-/** As ferry_share_line_read; an invalid pace is left out. */
-bool ferry_share_course_read(const struct ferry_share_course_words *words, struct ferry_share_course *course);
-
-/** Writes how long the parts of call n took for this rank; 0: unknown. */
-void ferry_share_times_write(struct ferry_share_table *table, uint32_t rank, uint64_t n,
-                             const double us[FERRY_NUM_FABRICS]);
-
-/** Returns false where the rank has not written times of call n, or has overwritten them. */
-bool ferry_share_times_read(const struct ferry_share_table *table, uint32_t rank, uint64_t n,
-                            double us[FERRY_NUM_FABRICS]);
-
 /**
  * Writes that this rank numbers calls of so many bytes and more, at least one. Ranks that number different calls cannot
  * agree on one, so each rank writes its floor, and none proposes anything before all floors are the same.
  */
-void ferry_share_format_floor(struct ferry_share_table *table, uint32_t rank, uint64_t bytes);
+void ferry_share_format_floor(struct ferry_share_table *table, uint32_t rank, uint64_t bytes, bool tuned);
 
 /** Returns the rank's floor; 0: not written yet. */
 uint64_t ferry_share_floor(const struct ferry_share_table *table, uint32_t rank);
+
+/** Whether the rank's NCCL takes tunings (orchestrator/nccl_tuner.h). */
+bool ferry_share_tuned(const struct ferry_share_table *table, uint32_t rank);
 
 /* Flags of a rank for a kind of call: it would propose Ferry; it has exported the buffers. */
 #define FERRY_SHARE_WANTED 1u
@@ -185,7 +165,7 @@ void ferry_share_format(struct ferry_share_table *table, uint32_t rank, uint64_t
 /** Reads the rank's flags of a kind of call; false: none, or they were replaced. */
 bool ferry_share_said(const struct ferry_share_table *table, uint32_t rank, uint64_t kind, uint32_t *what);
 
-/** "settled", "changed", ... */
+/** "settled", "prior", ... */
 const char *ferry_balance_name(enum ferry_balance why);
 
 #endif

@@ -54,15 +54,13 @@ struct ferry_submission {
 	uint32_t shape, root;
 	struct ferry_buffer_name send, receive; /* generation 0: none */
 	uint32_t nparts;
-	uint32_t stamp; /* 0, or where its duration is recorded and under which index: FERRY_STAMPS * tag + index */
+	uint32_t reserved;
 	/*
 	 * A sum over all else in the record, by ferry_ring_write. Other ranks of the job may write into the ring, and a
 	 * turn, a number or a flag that is another than the rank's would have its stream wait for ever.
 	 */
 	uint64_t sum;
 };
-
-#define FERRY_STAMPS 64u /* calls of a rank whose times are asked for at once */
 
 /* One rank's, in the arena of its domain. */
 struct ferry_ring {
@@ -72,28 +70,8 @@ struct ferry_ring {
 	_Atomic uint64_t ended;
 	/* all submissions up to this number are over, captured ones apart; router, release (router/gpu/imports.h) */
 	_Atomic uint64_t over;
-	/* by a submission's stamp: its tag, 24 bits, over the time it took, from its stream's arrival on, in 16 ns */
-	_Alignas(128) _Atomic uint64_t stamps[FERRY_STAMPS]; /* router, release */
 	_Alignas(128) char records[FERRY_RING_BYTES];
 };
-
-#define FERRY_STAMP_TAGS (1u << 24)
-
-/** The router's, of a call whose submission has that stamp. */
-static inline void ferry_ring_stamp(struct ferry_ring *ring, uint32_t stamp, uint64_t ns)
-{
-	uint64_t units = ns / 16 >> 40 ? (1ull << 40) - 1 : ns / 16;
-	atomic_store_explicit(&ring->stamps[stamp % FERRY_STAMPS], (uint64_t)(stamp / FERRY_STAMPS) << 40 | units,
-	                      memory_order_release);
-}
-
-/** The rank's: whether the call of that stamp is over, and how long it took. */
-static inline bool ferry_ring_read_stamp(const struct ferry_ring *ring, uint32_t stamp, uint64_t *ns)
-{
-	uint64_t there = atomic_load_explicit(&ring->stamps[stamp % FERRY_STAMPS], memory_order_acquire);
-	*ns = (there & ((1ull << 40) - 1)) * 16;
-	return there >> 40 == stamp / FERRY_STAMPS;
-}
 
 /** A record of a head and `more` bytes behind it, all copied in; false if there is no room for it now. Rank. */
 bool ferry_ring_write(struct ferry_ring *ring, struct ferry_submission *head, const void *behind, size_t more);

@@ -21,19 +21,21 @@ static void print_head(FILE *out)
 {
 	fprintf(out, "%-6s %-13s %-7s %7s", "JOB", "COLLECTIVE", "TYPE", "SIZE");
 	for (int c = 0; c < FERRY_NUM_FABRICS; c++)
-		fprintf(out, "  %4s (us + at GB/s)", ferry_fabric_name((enum ferry_fabric)c));
-	fprintf(out, " %9s %8s  %s\n", "CALL us", "SAMPLES", "WHY");
+		fprintf(out, " %7s", ferry_fabric_name((enum ferry_fabric)c));
+	fprintf(out, " %6s %10s %10s %8s  %s\n", "TUNING", "NCCL us", "FERRY us", "CALLS", "WHY");
 }
 
-static double part_of(const struct ferry_share_line *line, int fabric)
+static double part_of(uint32_t word, int fabric)
 {
-	return (double)ferry_shares_unpack(line->word).part[fabric] / FERRY_SHARES_WHOLE;
+	return (double)ferry_shares_unpack(word).part[fabric] / FERRY_SHARES_WHOLE;
 }
 
-/* Of a fabric with a part, or that may have a whole call. */
-static bool has_pace(const struct ferry_share_line *line, int fabric)
+static void print_us(double us, FILE *out)
 {
-	return part_of(line, fabric) > 0 || (line->whole && line->paces[fabric].rate > 0);
+	if (us > 0)
+		fprintf(out, " %10.1f", us);
+	else
+		fprintf(out, " %10s", "-");
 }
 
 static void print_row(const struct ferry_share_counters *row, const struct ferry_share_line *line, FILE *out)
@@ -43,13 +45,12 @@ static void print_row(const struct ferry_share_counters *row, const struct ferry
 	        ferry_type_name((ferryDataType_t)line->type));
 	print_size((double)line->bytes, out);
 	for (int c = 0; c < FERRY_NUM_FABRICS; c++)
-		if (has_pace(line, c))
-			fprintf(out, "  %5.1f%% %5.0f %6.1f", 100 * part_of(line, c), line->paces[c].start_us,
-			        line->paces[c].rate / 1e3);
-		else
-			fprintf(out, "  %19s", "-");
-	fprintf(out, " %9.1f %8u  %s%s%s\n", line->us, line->samples, ferry_balance_name((enum ferry_balance)line->why),
-	        line->whole ? ", whole" : "", line->in_place ? ", in place" : "");
+		fprintf(out, " %6.1f%%", 100 * part_of(line->word, c));
+	fprintf(out, " %6u", ferry_shares_tuning(line->word));
+	print_us(line->nccl_us, out);
+	print_us(line->ferry_us, out);
+	fprintf(out, " %8u  %s%s\n", line->samples, ferry_balance_name((enum ferry_balance)line->why),
+	        line->in_place ? ", in place" : "");
 }
 
 /* With so many digits behind the point. */
@@ -77,22 +78,13 @@ static void print_json(const struct ferry_share_counters *row, const struct ferr
 	cJSON_AddStringToObject(object, "type", ferry_type_name((ferryDataType_t)line->type));
 	cJSON_AddNumberToObject(object, "bytes", (double)line->bytes);
 	cJSON_AddStringToObject(object, "why", ferry_balance_name((enum ferry_balance)line->why));
-	cJSON_AddNumberToObject(object, "samples", line->samples);
-	add_rounded(object, "us", "", line->us, 1);
-	cJSON_AddNumberToObject(object, "measured_every", line->interval);
-	cJSON_AddNumberToObject(object, "probed_every", line->probe_every);
-	if (line->whole) {
-		cJSON_AddNumberToObject(object, "whole", 1);
-		cJSON_AddNumberToObject(object, "in_place", line->in_place);
-	}
-	for (int c = 0; c < FERRY_NUM_FABRICS; c++) {
-		const char *name = ferry_fabric_name((enum ferry_fabric)c);
-		add_rounded(object, name, "", part_of(line, c), 4);
-		if (!has_pace(line, c))
-			continue;
-		add_rounded(object, name, "_us", line->paces[c].start_us, 1);
-		add_rounded(object, name, "_gbps", line->paces[c].rate / 1e3, 2);
-	}
+	cJSON_AddNumberToObject(object, "calls", line->samples);
+	add_rounded(object, "nccl", "_us", line->nccl_us, 1);
+	add_rounded(object, "ferry", "_us", line->ferry_us, 1);
+	cJSON_AddNumberToObject(object, "in_place", line->in_place);
+	cJSON_AddNumberToObject(object, "tuning", ferry_shares_tuning(line->word));
+	for (int c = 0; c < FERRY_NUM_FABRICS; c++)
+		add_rounded(object, ferry_fabric_name((enum ferry_fabric)c), "", part_of(line->word, c), 4);
 	char *text = cJSON_PrintUnformatted(object);
 	if (text)
 		fprintf(out, "%s\n", text);

@@ -38,10 +38,22 @@ void ferry_clock_restore(int mode)
 		driver->ThreadExchangeStreamCaptureMode(&before);
 }
 
-static CUresult elapsed(const struct ferry_cuda_driver *driver, const struct ferry_clock *clock, float *ms)
+/* Between two events, if the stream has passed the later one. */
+static bool elapsed(void *earlier, void *later, double *us)
 {
-	CUresult refused = driver->EventQuery((CUevent)clock->end);
-	return refused ? refused : driver->EventElapsedTime(ms, (CUevent)clock->start, (CUevent)clock->end);
+	const struct ferry_cuda_driver *driver = open_driver();
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	float ms;
+	if (!driver || !earlier || !later)
+		return false;
+	driver->ThreadExchangeStreamCaptureMode(&mode);
+	CUresult refused = driver->EventQuery((CUevent)later);
+	refused = refused ? refused : driver->EventElapsedTime(&ms, (CUevent)earlier, (CUevent)later);
+	driver->ThreadExchangeStreamCaptureMode(&mode);
+	if (refused)
+		return false;
+	*us = 1e3 * (double)ms;
+	return true;
 }
 
 /* A program that drives several GPUs by one thread calls with streams of contexts that are not current. */
@@ -76,18 +88,12 @@ bool ferry_clock_stop(struct ferry_clock *clock, cudaStream_t stream)
 
 bool ferry_clock_read(const struct ferry_clock *clock, double *us)
 {
-	const struct ferry_cuda_driver *driver = open_driver();
-	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-	float ms;
-	if (!driver || !clock->end)
-		return false;
-	driver->ThreadExchangeStreamCaptureMode(&mode);
-	CUresult refused = elapsed(driver, clock, &ms);
-	driver->ThreadExchangeStreamCaptureMode(&mode);
-	if (refused)
-		return false;
-	*us = 1e3 * (double)ms;
-	return true;
+	return elapsed(clock->start, clock->end, us);
+}
+
+bool ferry_clock_between(const struct ferry_clock *earlier, const struct ferry_clock *later, double *us)
+{
+	return elapsed(earlier->start, later->start, us);
 }
 
 void ferry_clock_free(struct ferry_clock *clock)

@@ -29,6 +29,9 @@ bool ferry_clock_stop(struct ferry_clock *clock, cudaStream_t stream);
 /** Whether the stream has passed the second place, and the time between the two. Waits for nothing. */
 bool ferry_clock_read(const struct ferry_clock *clock, double *us);
 
+/** From the first place of one clock to that of another; the stream has passed both. */
+bool ferry_clock_between(const struct ferry_clock *earlier, const struct ferry_clock *later, double *us);
+
 void ferry_clock_free(struct ferry_clock *clock);
 
 #endif

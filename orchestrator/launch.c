@@ -263,20 +263,16 @@ static void measure(struct launch *launch)
 	for (int i = 0; i < launch->n; i++) {
 		struct ferry_split *split = &launch->splits[i];
 		struct ferry_shadow_comm *shadow_comm = split->shadow_comm;
-		if (!shadow_comm || !split->measure || split->lost)
+		if (!shadow_comm || !split->measure)
 			continue;
-		if (!split->ferrys && split->word != FERRY_SHARES_NONE) /* a part of less than a page */
-			continue;
-		bool measurable = may_measure(launch, i);
+		bool measurable = may_measure(launch, i) && !split->lost;
 		pthread_mutex_lock(&shadow_comm->lock);
 		if (measurable)
-			split->sample = ferry_meter_begin(&shadow_comm->meter, &split->asked, split->word, split->whole,
-			                                  split->n);
+			split->sample = ferry_meter_begin(&shadow_comm->meter, &split->asked, split->word, split->n);
 		if (!split->sample)
-			ferry_meter_pass(&shadow_comm->meter, &split->asked, split->word, split->whole);
+			ferry_meter_pass(&shadow_comm->meter, &split->asked, split->word);
 		pthread_mutex_unlock(&shadow_comm->lock);
-		if (split->sample && split->whole)
-			split->sample->timed = ferry_clock_start(&split->sample->clock, launch->calls[i].stream);
+		split->timed = split->sample && ferry_clock_start(&split->sample->clock, launch->calls[i].stream);
 	}
 }
 
@@ -288,8 +284,8 @@ static void measured(struct launch *launch, bool made)
 		struct ferry_sample *sample = split->sample;
 		if (!sample)
 			continue;
-		bool timed = sample->timed && made && !split->lost &&
-		             (!split->whole || ferry_clock_stop(&sample->clock, launch->calls[i].stream));
+		bool timed = split->timed && made && !split->lost &&
+		             ferry_clock_stop(&sample->clock, launch->calls[i].stream);
 		pthread_mutex_lock(&split->shadow_comm->lock);
 		ferry_meter_arm(sample, timed);
 		pthread_mutex_unlock(&split->shadow_comm->lock);
@@ -317,7 +313,6 @@ static ferryResult_t begin_ferrys(struct launch *launch)
 			continue;
 		if (ferry_clock_captures(launch->calls[i].stream))
 			ferry_shadow_comm_captured(split->shadow_comm);
-		ferry_group_stamp(split->sample ? split->sample->stamp : 0);
 		result = ferry_split_ask(&launch->calls[i], split);
 	}
 	ferryResult_t ended = ferry_group_end_open(&launch->open);
@@ -346,23 +341,6 @@ static ncclResult_t issue_nccls(const struct launch *launch)
 	int mode = ferry_clock_relax();
 	ncclResult_t result = issue_all(launch->rests, launch->nrests);
 	ferry_clock_restore(mode);
-	return result;
-}
-
-/* Between two events where Ferry has a part beside it. */
-static ncclResult_t issue_rests(struct launch *launch)
-{
-	for (int i = 0; i < launch->n; i++) {
-		struct ferry_sample *sample = launch->splits[i].sample;
-		if (sample && !sample->whole)
-			sample->timed = !sample->nccl || ferry_clock_start(&sample->clock, launch->calls[i].stream);
-	}
-	ncclResult_t result = issue_nccls(launch);
-	for (int i = 0; i < launch->n; i++) {
-		struct ferry_sample *sample = launch->splits[i].sample;
-		if (sample && !sample->whole && sample->nccl && sample->timed)
-			sample->timed = ferry_clock_stop(&sample->clock, launch->calls[i].stream);
-	}
 	return result;
 }
 
@@ -418,7 +396,7 @@ static ncclResult_t run(struct launch *launch)
 	ferryResult_t begun = ferrys ? begin_ferrys(launch) : ferrySuccess;
 	if (begun)
 		give_up(launch);
-	ncclResult_t result = issue_rests(launch);
+	ncclResult_t result = issue_nccls(launch);
 	ferryResult_t finished = ferrys ? ferry_group_finish(&launch->open) : ferrySuccess;
 	if (finished && !begun)
 		give_up(launch);

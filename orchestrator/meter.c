@@ -4,10 +4,9 @@
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "ipc/nccl_settings.h"
-#include "ipc/submission.h"
-#include "rank-lib/call/launch.h"
 
-#include <math.h>
+#include <errno.h>
+#include <inttypes.h>
 #include <string.h>
 
 #define OLD 4096 /* looks after which a sample is given up */
@@ -20,72 +19,78 @@
  * would: of AllReduces of 64 MiB over NVLink nothing is to be gained (docs/lab/nccl-programs.md).
  */
 #define DIVIDED_FROM (128u << 20)
-#define LEAST_PART   (4u << 20)
 
 ferryResult_t ferry_meter_init(struct ferry_meter *meter)
 {
 	const char *given = ferry_env("FERRY_SHARES"), *floor = ferry_env("FERRY_SPLIT_FLOOR");
 	memset(meter, 0, sizeof *meter);
-	meter->rules = ferry_balancer_default_rules();
 	ferryResult_t result = ferry_env_bytes("FERRY_SPLIT_FLOOR", 1, 1ull << 40, FLOOR, &meter->floor_bytes);
 	if (!result && given)
-		result = ferry_shares_pin(given, &meter->rules.pins);
+		result = ferry_shares_pin(given, &meter->pins);
 	else if (!result)
 		result = ferry_env_switch("FERRY_SPLIT_TEMPO", true, &meter->follows);
-	meter->rules.pinned = given;
-	meter->rules.least_bytes = (double)meter->floor_bytes;
+	meter->pinned = given;
 	meter->divided_from = floor ? meter->floor_bytes : DIVIDED_FROM;
-	if (!floor)
-		meter->rules.floor_bytes = LEAST_PART;
+	ferry_veto_init(&meter->veto);
 	return result;
 }
 
 void ferry_meter_free(struct ferry_meter *meter)
 {
-	ferry_ledger_close(&meter->ledger);
 	for (int i = 0; i < FERRY_METER_SAMPLES; i++)
 		ferry_clock_free(&meter->samples[i].clock);
-	for (int i = 0; i < FERRY_TEMPO_WINDOWS; i++)
+	for (int i = 0; i < FERRY_VETO_WINDOWS; i++)
 		ferry_clock_free(&meter->windows[i]);
+	if (meter->log)
+		fclose(meter->log);
+	meter->log = NULL;
 }
 
-/* Adopts what an earlier job with the same settings has learned of whole calls. */
-static void adopt(struct ferry_meter *meter, const struct ferry_share_table *table, uint64_t signature)
+/* Adopts what an earlier job with the same settings has learned. */
+static void adopt(struct ferry_meter *meter, uint64_t signature)
 {
+	const struct ferry_share_table *table = meter->table;
 	struct ferry_share_line line;
 	for (int i = 0; i < FERRY_SHARE_SAVED; i++)
 		for (int j = 0; j < FERRY_SHARE_LINES; j++)
 			if (atomic_load_explicit(&table->saved_signatures[i], memory_order_relaxed) == signature &&
-			    ferry_share_line_read(&table->saved_wholes[i][j], &line))
-				ferry_choice_adopt(&meter->choice, &line);
+			    ferry_share_line_read(&table->saved[i][j], &line))
+				ferry_tuner_adopt(&meter->tuner, &line);
 }
 
 void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table, uint32_t nranks, uint32_t self,
-                      bool peers, const struct ferry_pace paces[FERRY_NUM_FABRICS])
+                      bool peers, bool tuned, double host_rate)
 {
 	uint64_t signature = ferry_nccl_settings() + nranks;
-	memcpy(meter->rules.paces, paces, sizeof meter->rules.paces);
-	ferry_ledger_open(&meter->ledger, table, nranks, self, signature, &meter->rules);
-	ferry_choice_init(&meter->choice, peers, nranks, paces);
-	adopt(meter, table, signature);
-	ferry_tempo_init(&meter->tempo);
-	ferry_share_format_floor(table, self, meter->floor_bytes);
+	const char *path = self ? NULL : ferry_env("FERRY_SHARES_LOG");
+	meter->table = table;
+	meter->self = self;
+	meter->nranks = nranks;
+	meter->peers = peers;
+	ferry_prior_load(&meter->prior, nranks);
+	ferry_tuner_init(&meter->tuner, &meter->prior, nranks, host_rate);
+	adopt(meter, signature);
+	if (!self)
+		atomic_store_explicit(&table->signature, signature, memory_order_relaxed);
+	if (path && !(meter->log = fopen(path, "ae")))
+		ferry_log(FERRY_LOG_WARN, "FERRY_SHARES_LOG=%s: %s", path, strerror(errno));
+	ferry_share_format_floor(table, self, meter->floor_bytes, tuned);
 }
 
-static uint32_t all_of(enum ferry_fabric fabric)
+enum ferry_fabric ferry_meter_fabric(const struct ferry_meter *meter, enum ferry_collective collective)
 {
-	struct ferry_shares shares = {.part = {0}};
-	shares.part[fabric] = FERRY_SHARES_WHOLE;
-	return ferry_shares_pack(&shares);
+	return meter->peers && !ferry_collective_reduces(collective) ? FERRY_FABRIC_PEER : FERRY_FABRIC_HOST;
 }
+
+/* ---- what is proposed ---- */
 
 /* The fabric has what NCCL has not. All calls are divided then. */
 static uint32_t pinned_word(const struct ferry_meter *meter, enum ferry_fabric fabric)
 {
-	uint16_t nccl = meter->rules.pins.part[FERRY_FABRIC_NCCL];
+	uint8_t nccl = meter->pins.part[FERRY_FABRIC_NCCL];
 	struct ferry_shares shares = {.part = {0}};
 	shares.part[FERRY_FABRIC_NCCL] = nccl;
-	shares.part[fabric] = (uint16_t)(FERRY_SHARES_WHOLE - nccl);
+	shares.part[fabric] = (uint8_t)(FERRY_SHARES_WHOLE - nccl);
 	return ferry_shares_pack(&shares);
 }
 
@@ -94,84 +99,136 @@ static bool has_room(const struct ferry_meter *meter)
 	return meter->nsamples < FERRY_METER_SAMPLES;
 }
 
-/* However far a program runs ahead, only a few of its calls try something before the time of one of them is known. */
-static uint32_t tries_under_way(const struct ferry_meter *meter, const struct ferry_balancer_call *call)
+/* The kind's line in the table, if rank 0 has made it; *at: where. */
+static bool find_line(struct ferry_meter *meter, const struct ferry_tuner_call *call, struct ferry_share_line *line,
+                      uint32_t *at)
 {
-	uint32_t tries = 0;
-	if (!has_room(meter))
-		return tries + 1; /* another one would not be measured */
-	for (uint32_t i = 0; i < meter->nsamples; i++) {
-		const struct ferry_sample *sample =
-		        &meter->samples[(meter->oldest + i) % FERRY_METER_SAMPLES];
-		tries += sample->taken && sample->tries && sample->call.collective == call->collective &&
-		         sample->call.type == call->type &&
-		         ferry_balancer_size_class(sample->call.bytes) == ferry_balancer_size_class(call->bytes);
+	uint8_t size_class = ferry_tuner_size_class(call->bytes);
+	for (uint32_t i = 0; i < FERRY_SHARE_LINES; i++) {
+		*at = (meter->found + i) % FERRY_SHARE_LINES;
+		if (!ferry_share_line_read(&meter->table->lines[*at], line) || line->size_class != size_class ||
+		    line->collective != call->collective || line->type != call->type ||
+		    line->in_place != call->in_place)
+			continue;
+		meter->found = (uint8_t)*at;
+		return true;
 	}
-	return tries;
+	return false;
 }
 
-uint32_t ferry_meter_propose(struct ferry_meter *meter, const struct ferry_balancer_call *call,
-                             enum ferry_fabric fabric, bool whole, bool tries, uint64_t n, bool *measure)
+/* Rank 0's. */
+static void publish(struct ferry_meter *meter, const struct ferry_tuner_line *line)
 {
-	*measure = false;
-	if (meter->rules.pinned)
-		return pinned_word(meter, fabric);
-	if (!whole)
-		return ferry_ledger_propose(&meter->ledger, call, n, tries ? tries_under_way(meter, call) : 1, measure);
-	tries = tries && has_room(meter);
-	return ferry_choice_ours(&meter->choice, call, n, tries) ? all_of(fabric) : FERRY_SHARES_NONE;
+	struct ferry_share_line record;
+	ferry_tuner_record(&meter->tuner, line, &record);
+	if (ferry_veto_hold(&meter->veto) == FERRY_VETO_HELD)
+		record.why = FERRY_BALANCE_HIDDEN;
+	ferry_share_line_write(&meter->table->lines[line - meter->tuner.lines], &record);
 }
 
-void ferry_meter_agreed(struct ferry_meter *meter, const struct ferry_balancer_call *call, uint32_t word, uint64_t n,
-                        bool tries, bool *measure)
+/* A kind of which the table has no line: as it begins. */
+static bool begin_line(struct ferry_meter *meter, const struct ferry_tuner_call *call, struct ferry_share_line *line,
+                       uint32_t *at)
 {
-	if (!meter->rules.pinned)
-		*measure = ferry_choice_agreed(&meter->choice, call, n, word != FERRY_SHARES_NONE,
-		                               tries && has_room(meter));
+	const struct ferry_tuner_line *made = ferry_tuner_line(&meter->tuner, call);
+	if (!made)
+		return false;
+	ferry_tuner_record(&meter->tuner, made, line);
+	line->run = 0;
+	*at = (uint32_t)(made - meter->tuner.lines);
+	if (!meter->self)
+		publish(meter, made);
+	return true;
 }
 
-void ferry_meter_pass(struct ferry_meter *meter, const struct ferry_balancer_call *call, uint32_t word, bool whole)
+/* Each rank bounds a trial by the calls that it has seen of it: rank 0 may be late. */
+static struct ferry_meter_trial *trial_of(struct ferry_meter *meter, uint32_t at, uint8_t turn)
 {
-	if (whole && !meter->rules.pinned)
-		ferry_choice_unmeasured(&meter->choice, call, word != FERRY_SHARES_NONE);
+	struct ferry_meter_trial *trial = &meter->trials[at];
+	if (trial->turn != turn)
+		*trial = (struct ferry_meter_trial){.turn = turn};
+	return trial;
 }
 
-/* ---- the program's tempo ---- */
-
-bool ferry_meter_gives_way(const struct ferry_meter *meter, const struct ferry_balancer_call *call, bool captured)
+struct ferry_meter_proposal ferry_meter_propose(struct ferry_meter *meter, const struct ferry_tuner_call *call,
+                                                bool captured, bool tries)
 {
-	const struct ferry_share_table *table = meter->ledger.table;
-	uint64_t quiet = atomic_load_explicit(captured ? &table->quiet_settled : &table->quiet, memory_order_relaxed);
-	return quiet && meter->follows && quiet >> ferry_tempo_kind(call) & 1;
+	struct ferry_share_line line;
+	uint32_t at;
+	uint64_t hold = atomic_load_explicit(&meter->table->hold, memory_order_relaxed);
+	struct ferry_meter_proposal proposal = {FERRY_SHARES_NONE, FERRY_SHARES_NONE, FERRY_SHARES_NONE,
+	                                        FERRY_SHARES_NONE};
+	if (meter->pinned) {
+		proposal.word = proposal.settled = pinned_word(meter, call->fabric);
+		return proposal;
+	}
+	if (!find_line(meter, call, &line, &at) && !begin_line(meter, call, &line, &at))
+		return proposal;
+	proposal.word = proposal.settled = line.word;
+	proposal.nccl = line.nccl;
+	proposal.soon = line.why < FERRY_BALANCE_SETTLED ? line.ferry : FERRY_SHARES_NONE;
+	if (meter->follows && hold >= (captured ? FERRY_VETO_HELD : FERRY_VETO_COMPARING)) {
+		proposal.word = proposal.settled = line.nccl;
+		proposal.soon = FERRY_SHARES_NONE;
+	} else if (tries && line.run && trial_of(meter, at, line.turn)->used < line.run) {
+		proposal.word = line.trial;
+	}
+	return proposal;
 }
 
-static bool is_counted(const struct ferry_meter *meter)
+bool ferry_meter_sealed(struct ferry_meter *meter, const struct ferry_tuner_call *call, uint32_t word, bool tries)
 {
-	return meter->follows && !meter->ledger.self;
+	struct ferry_share_line published;
+	uint32_t at;
+	if (meter->pinned || !tries)
+		return false;
+	if (find_line(meter, call, &published, &at) && published.run && word == published.trial)
+		trial_of(meter, at, published.turn)->used++;
+	struct ferry_tuner_line *line = meter->self || !has_room(meter) ? NULL : ferry_tuner_line(&meter->tuner, call);
+	if (!line)
+		return false;
+	int trial = line->trial, best = line->best;
+	bool measured = ferry_tuner_sealed(&meter->tuner, line, word,
+	                                   meter->follows && (meter->veto.compares || meter->veto.held));
+	if (line->trial != trial || line->best != best)
+		publish(meter, line);
+	return measured;
 }
 
-/* Ranks that see it late propose what was before: the agreed one holds for all, and windows tolerate a few of these. */
-static void record_tempo(struct ferry_meter *meter)
+void ferry_meter_pass(struct ferry_meter *meter, const struct ferry_tuner_call *call, uint32_t word)
 {
-	struct ferry_share_table *table = meter->ledger.table;
-	atomic_store_explicit(&table->quiet, meter->tempo.quiet, memory_order_relaxed);
-	atomic_store_explicit(&table->quiet_settled, meter->tempo.settled, memory_order_relaxed);
+	struct ferry_tuner_line *line = meter->self ? NULL : ferry_tuner_line(&meter->tuner, call);
+	if (line)
+		ferry_tuner_pass(line, word);
 }
 
-struct ferry_tempo_marks ferry_meter_count(struct ferry_meter *meter, const struct ferry_balancer_call *call,
+/* ---- the program's steps ---- */
+
+/* Ranks that see it late propose what was before: the sealed one holds for all, and windows tolerate a few of these. */
+static void record_hold(struct ferry_meter *meter)
+{
+	atomic_store_explicit(&meter->table->hold, ferry_veto_hold(&meter->veto), memory_order_relaxed);
+}
+
+/* A hash of collective, type and size. It keeps sizes apart for collectives with neighbouring numbers. */
+static uint8_t kind_of(const struct ferry_tuner_call *call)
+{
+	uint32_t mixed = ferry_tuner_size_class(call->bytes) + 21u * call->collective + 7u * call->type;
+	return (uint8_t)(mixed % FERRY_VETO_KINDS);
+}
+
+struct ferry_veto_marks ferry_meter_count(struct ferry_meter *meter, const struct ferry_tuner_call *call,
                                            uint32_t buffers, uint32_t word)
 {
-	if (!is_counted(meter))
-		return (struct ferry_tempo_marks){-1, -1};
-	uint64_t quiet = meter->tempo.quiet;
-	struct ferry_tempo_marks marks =
-	        ferry_tempo_call(&meter->tempo, ferry_tempo_kind(call), buffers, word != FERRY_SHARES_NONE);
-	if (meter->tempo.quiet != quiet)
-		record_tempo(meter);
+	if (!meter->follows || meter->self)
+		return (struct ferry_veto_marks){-1, -1};
+	struct ferry_veto_marks marks = ferry_veto_call(&meter->veto, kind_of(call), buffers,
+	                                                  ferry_shares_divide(word), !meter->tuner.ntrials);
+	record_hold(meter);
 	return marks;
 }
 
-void ferry_meter_mark(struct ferry_meter *meter, struct ferry_tempo_marks marks, cudaStream_t stream)
+void ferry_meter_mark(struct ferry_meter *meter, struct ferry_veto_marks marks, cudaStream_t stream)
 {
 	if (marks.ends >= 0 && !ferry_clock_stop(&meter->windows[marks.ends], stream))
 		meter->untimed |= 1u << marks.ends;
@@ -187,40 +244,33 @@ static bool look_at_windows(struct ferry_meter *meter)
 {
 	int which;
 	bool news = false;
-	while ((which = ferry_tempo_awaits(&meter->tempo)) >= 0) {
+	while ((which = ferry_veto_awaits(&meter->veto)) >= 0) {
 		double us = 0;
 		if (!(meter->untimed >> which & 1) && !ferry_clock_read(&meter->windows[which], &us))
 			break;
-		news |= ferry_tempo_took(&meter->tempo, us);
-		record_tempo(meter);
+		news |= ferry_veto_took(&meter->veto, us);
+		record_hold(meter);
 	}
+	for (uint32_t i = 0; news && i < meter->tuner.nlines; i++)
+		publish(meter, &meter->tuner.lines[i]);
 	return news;
 }
 
-bool ferry_meter_learns(struct ferry_meter *meter, const struct ferry_balancer_call *call)
-{
-	return ferry_choice_learns(&meter->choice, call);
-}
+/* ---- what is measured ---- */
 
-struct ferry_sample *ferry_meter_begin(struct ferry_meter *meter, const struct ferry_balancer_call *call, uint32_t word,
-                                       bool whole, uint64_t n)
+struct ferry_sample *ferry_meter_begin(struct ferry_meter *meter, const struct ferry_tuner_call *call, uint32_t word,
+                                       uint64_t n)
 {
-	struct ferry_shares shares = ferry_shares_unpack(word);
-	if (!has_room(meter))
+	struct ferry_tuner_line *line = has_room(meter) ? ferry_tuner_line(&meter->tuner, call) : NULL;
+	if (!line)
 		return NULL;
-	uint32_t at = (meter->oldest + meter->nsamples++) % FERRY_METER_SAMPLES;
-	uint32_t tag = ++meter->stamps % (FERRY_STAMP_TAGS - 1) + 1;
-	struct ferry_sample *sample = &meter->samples[at];
+	struct ferry_sample *sample = &meter->samples[(meter->oldest + meter->nsamples++) % FERRY_METER_SAMPLES];
 	*sample = (struct ferry_sample){.taken = true,
-	                                .nccl = shares.part[FERRY_FABRIC_NCCL],
-	                                .ferry = shares.part[FERRY_FABRIC_NCCL] < FERRY_SHARES_WHOLE,
 	                                .clock = sample->clock,
-	                                .call = *call,
-	                                .whole = whole,
-	                                .tries = !whole && ferry_ledger_tries(&meter->ledger, call, word),
+	                                .line = line,
 	                                .n = n,
-	                                .word = word,
-	                                .stamp = tag * FERRY_STAMPS + at};
+	                                .bytes = call->bytes,
+	                                .word = word};
 	return sample;
 }
 
@@ -230,88 +280,80 @@ void ferry_meter_arm(struct ferry_sample *sample, bool timed)
 	sample->taken = timed;
 }
 
-static enum ferry_fabric ferrys_fabric(uint32_t word)
-{
-	struct ferry_shares shares = ferry_shares_unpack(word);
-	return shares.part[FERRY_FABRIC_PEER] ? FERRY_FABRIC_PEER : FERRY_FABRIC_HOST;
-}
-
-/* A whole call. Rank 0 publishes what it has learned of such calls, for the next job and for people. */
-static void learn_whole(struct ferry_meter *meter, const struct ferry_sample *sample)
-{
-	bool ours = sample->word != FERRY_SHARES_NONE;
-	struct ferry_share_line line;
-	uint32_t index;
-	ferry_choice_feed(&meter->choice, &sample->call, ours,
-	                  sample->us[ours ? ferrys_fabric(sample->word) : FERRY_FABRIC_NCCL]);
-	if (meter->ledger.self || !ferry_choice_record(&meter->choice, &sample->call, &index, &line))
-		return;
-	ferry_share_line_write(&meter->ledger.table->wholes[index], &line);
-	ferry_ledger_log(&meter->ledger, &sample->call, sample->n, sample->word, sample->us,
-	                 ferry_balance_name((enum ferry_balance)line.why));
-}
-
-static void learn(struct ferry_meter *meter, const struct ferry_sample *sample)
-{
-	double us = fmax(sample->us[0], fmax(sample->us[1], sample->us[2]));
-	meter->us_per_byte = us / (double)sample->call.bytes;
-	ferry_tempo_measured(&meter->tempo, ferry_tempo_kind(&sample->call), sample->word != FERRY_SHARES_NONE, us);
-	if (sample->whole)
-		learn_whole(meter, sample);
-	else
-		ferry_ledger_record(&meter->ledger, &sample->call, sample->n, sample->word, sample->us);
-}
-
 double ferry_meter_ahead_us(const struct ferry_meter *meter)
 {
 	double us = 0;
 	for (uint32_t i = 1; i < meter->nsamples; i++) {
 		const struct ferry_sample *sample = &meter->samples[(meter->oldest + i) % FERRY_METER_SAMPLES];
-		us += sample->armed ? (double)sample->call.bytes * meter->us_per_byte : 0;
+		us += sample->armed ? (double)sample->bytes * meter->us_per_byte : 0;
 	}
 	return us;
 }
 
-/* Whether both parts have ended. A whole call is timed by events. */
-static bool has_ended(struct ferry_sample *sample, ferryComm_t comm)
+/* A line of JSON, as ferry-plot --shares draws it. */
+static void log_sample(const struct ferry_meter *meter, const struct ferry_sample *sample, double us)
 {
-	uint64_t ns;
-	if (sample->whole)
-		return ferry_clock_read(&sample->clock,
-		                        &sample->us[sample->nccl ? FERRY_FABRIC_NCCL : ferrys_fabric(sample->word)]);
-	if (sample->nccl && ferry_clock_read(&sample->clock, &sample->us[FERRY_FABRIC_NCCL]))
-		sample->nccl = false;
-	if (sample->ferry && ferry_launch_took(comm, sample->stamp, &ns)) {
-		sample->us[ferrys_fabric(sample->word)] = (double)ns / 1e3;
-		sample->ferry = false;
-	}
-	return !sample->nccl && !sample->ferry;
+	struct ferry_shares shares = ferry_shares_unpack(sample->word);
+	struct ferry_share_line line;
+	if (!meter->log)
+		return;
+	ferry_tuner_record(&meter->tuner, sample->line, &line);
+	fprintf(meter->log, "{\"call\":%" PRIu64 ",\"collective\":\"%s\",\"type\":\"%s\",\"bytes\":%" PRIu64, sample->n,
+	        ferry_collective_name(sample->line->like.collective), ferry_type_name(sample->line->like.type),
+	        sample->bytes);
+	for (int c = 0; c < FERRY_NUM_FABRICS; c++)
+		fprintf(meter->log, ",\"%s\":%.4f", ferry_fabric_name((enum ferry_fabric)c),
+		        (double)shares.part[c] / FERRY_SHARES_WHOLE);
+	fprintf(meter->log, ",\"tuning\":%u,\"us\":%.1f,\"why\":\"%s\"}\n", shares.tuning, us,
+	        ferry_balance_name((enum ferry_balance)line.why));
+}
+
+/* The sample before this one, if it is of the call before. */
+static const struct ferry_sample *sample_before(const struct ferry_meter *meter, uint32_t at)
+{
+	const struct ferry_sample *before =
+	        &meter->samples[(at + FERRY_METER_SAMPLES - 1) % FERRY_METER_SAMPLES];
+	return before->line && before->n + 1 == meter->samples[at].n ? before : NULL;
+}
+
+static void learn(struct ferry_meter *meter, uint32_t at, double us)
+{
+	struct ferry_sample *sample = &meter->samples[at];
+	const struct ferry_sample *before = sample_before(meter, at);
+	double busy_us, span_us;
+	meter->us_per_byte = us / (double)sample->bytes;
+	if (before && ferry_clock_read(&before->clock, &busy_us) &&
+	    ferry_clock_between(&before->clock, &sample->clock, &span_us))
+		ferry_veto_gap(&meter->veto, busy_us, span_us);
+	ferry_tuner_feed(&meter->tuner, sample->line, sample->word, sample->bytes, us);
+	publish(meter, sample->line);
+	log_sample(meter, sample, us);
 }
 
 /* Calls of a communicator end in their order: where one has not, none behind it is asked. */
-static void look_at_samples(struct ferry_meter *meter, ferryComm_t comm)
+static void look_at_samples(struct ferry_meter *meter)
 {
 	while (meter->nsamples) {
-		struct ferry_sample *sample = &meter->samples[meter->oldest];
+		uint32_t at = meter->oldest;
+		struct ferry_sample *sample = &meter->samples[at];
+		double us = 0;
 		if (sample->taken && !sample->armed)
 			return; /* its call is being made */
-		bool ended = sample->taken && has_ended(sample, comm);
+		bool ended = sample->taken && ferry_clock_read(&sample->clock, &us);
 		if (sample->taken && !ended && ++sample->age < OLD)
 			return;
 		sample->taken = sample->armed = false;
-		meter->oldest = (meter->oldest + 1) % FERRY_METER_SAMPLES;
+		meter->oldest = (at + 1) % FERRY_METER_SAMPLES;
 		meter->nsamples--;
 		if (ended)
-			learn(meter, sample);
+			learn(meter, at, us);
 		else
-			ferry_meter_pass(meter, &sample->call, sample->word, sample->whole);
+			ferry_tuner_pass(sample->line, sample->word);
 	}
 }
 
-bool ferry_meter_look(struct ferry_meter *meter, ferryComm_t comm)
+bool ferry_meter_look(struct ferry_meter *meter)
 {
-	look_at_samples(meter, comm);
-	if (meter->ledger.npending)
-		ferry_ledger_feed(&meter->ledger);
+	look_at_samples(meter);
 	return look_at_windows(meter);
 }

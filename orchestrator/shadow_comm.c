@@ -5,7 +5,6 @@
 #include "ipc/wait.h"
 #include "rank-lib/api/comm_init.h"
 #include "rank-lib/call/comm.h"
-#include "rank-lib/program/shares.h"
 
 #include <limits.h>
 #include <math.h>
@@ -13,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define AHEAD_US    1000.0 /* that a program is ahead of its stream: then its thread may wait, */
+#define AHEAD_US    200.0  /* that a program is ahead of its stream: then its thread may wait, */
 #define PATIENCE_US 5000.0 /* at most so long */
 
 _Static_assert(sizeof(struct ferry_nccl_key) == FERRY_KEY_BYTES, "a communicator's key is its job's");
@@ -56,11 +55,8 @@ void ferry_shadow_comm_await(struct ferry_shadow_comm *shadow_comm, uint64_t dea
 static void get_ready(struct ferry_shadow_comm *shadow_comm, bool peers)
 {
 	struct ferryComm *comm = shadow_comm->comm;
-	const struct ferry_costs *costs = comm->fabrics.costs;
-	struct ferry_pace paces[FERRY_NUM_FABRICS] = {[FERRY_FABRIC_HOST] = ferry_share_pace_of_host(costs, 1),
-	                                              [FERRY_FABRIC_PEER] = ferry_share_pace_of_peers(costs, 1)};
 	ferry_meter_open(&shadow_comm->meter, comm->rank.shared.arenas[0].shares, (uint32_t)shadow_comm->nranks,
-	                 (uint32_t)shadow_comm->rank, peers, paces);
+	                 (uint32_t)shadow_comm->rank, peers, shadow_comm->tuned, comm->fabrics.costs->link * 1e3);
 	ferry_arena_agreement(&comm->rank.shared.arenas[0], (uint32_t)shadow_comm->rank, &shadow_comm->agreement);
 	pthread_mutex_lock(&shadow_comm->lock);
 	if (!atomic_load_explicit(&shadow_comm->abandoned, memory_order_relaxed))
@@ -74,7 +70,7 @@ static void report_registered(void *argument, uint64_t kind)
 {
 	struct ferry_shadow_comm *shadow_comm = argument;
 	pthread_mutex_lock(&shadow_comm->lock);
-	ferry_share_format(shadow_comm->meter.ledger.table, (uint32_t)shadow_comm->rank, kind, FERRY_SHARE_SHOWN, true);
+	ferry_share_format(shadow_comm->meter.table, (uint32_t)shadow_comm->rank, kind, FERRY_SHARE_SHOWN, true);
 	pthread_mutex_unlock(&shadow_comm->lock);
 }
 
@@ -220,19 +216,28 @@ static bool proposes_nothing(const struct ferry_shadow_comm *shadow_comm)
 	return shadow_comm->failed || atomic_load_explicit(&shadow_comm->abandoned, memory_order_relaxed);
 }
 
-/* Feeds what has been measured. Rank 0 says what has come of the program's tempo. */
+/* Feeds what has been measured. Rank 0 says what has come of the program's steps. */
 static void look_at_meter(struct ferry_shadow_comm *shadow_comm)
 {
-	if (!ferry_meter_look(&shadow_comm->meter, shadow_comm->comm))
+	if (!ferry_meter_look(&shadow_comm->meter))
 		return;
-	const struct ferry_tempo_verdict *verdict = &shadow_comm->meter.tempo.verdict;
+	const struct ferry_veto_verdict *verdict = &shadow_comm->meter.veto.verdict;
 	ferry_log(FERRY_LOG_INFO,
 	          "communicator %016jx: steps of %u calls: %.2f ms with Ferry, %.2f without, +-%.1f%%: %s",
 	          (uintmax_t)shadow_comm->key.words[0], verdict->period, verdict->us[1] / 1e3, verdict->us[0] / 1e3,
-	          100 * verdict->spread, verdict->gives_way ? "NCCL's" : "shared");
+	          100 * verdict->spread, verdict->holds ? "NCCL's" : "shared");
 }
 
 static void withdraw(struct ferry_shadow_comm *shadow_comm, const char *why);
+
+/* NCCL's ranks must run a call alike. */
+static bool take_tunings(const struct ferry_shadow_comm *shadow_comm)
+{
+	bool all = true;
+	for (int rank = 0; rank < shadow_comm->nranks; rank++)
+		all &= ferry_share_tuned(shadow_comm->meter.table, (uint32_t)rank);
+	return all;
+}
 
 /*
  * Under the lock. Whether all ranks number the same calls. Where one does not, no rank ever comes to propose anything,
@@ -243,7 +248,9 @@ static bool is_counted_alike(struct ferry_shadow_comm *shadow_comm)
 	uint64_t own = shadow_comm->meter.floor_bytes, other = own;
 	uint32_t rank = 0, nranks = (uint32_t)shadow_comm->nranks;
 	for (; rank < nranks && !shadow_comm->alike && other == own; rank++)
-		other = ferry_share_floor(shadow_comm->meter.ledger.table, rank);
+		other = ferry_share_floor(shadow_comm->meter.table, rank);
+	if (other == own && !shadow_comm->alike)
+		shadow_comm->meter.tuner.ntunings = take_tunings(shadow_comm) ? FERRY_TUNER_TUNINGS : 1;
 	shadow_comm->alike |= other == own;
 	if (!shadow_comm->alike && other) {
 		char why[128];
@@ -330,7 +337,7 @@ static uint32_t said_by(const struct ferry_share_table *table, uint32_t rank, ui
 bool ferry_shadow_comm_is_wanted(struct ferry_shadow_comm *shadow_comm, struct ferry_shadow_comm_kind kind, bool wanted,
                                  bool *all_shown)
 {
-	struct ferry_share_table *table = shadow_comm->meter.ledger.table;
+	struct ferry_share_table *table = shadow_comm->meter.table;
 	uint32_t self = (uint32_t)shadow_comm->rank, any = 0, all = FERRY_SHARE_SHOWN;
 	uint32_t first = kind.peer < 0 ? 0 : (uint32_t)kind.peer,
 	         count = kind.peer < 0 ? (uint32_t)shadow_comm->nranks : 1;
@@ -352,7 +359,7 @@ bool ferry_shadow_comm_has_shown(struct ferry_shadow_comm *shadow_comm, const st
 	if (shown != FERRY_SHOWN && ahead_us > AHEAD_US)
 		shown = ferry_preregister_await(&shadow_comm->preregister, call, fmin(ahead_us / 2, PATIENCE_US));
 	if (shown != FERRY_SHOWN_UNKNOWN)
-		ferry_share_format(shadow_comm->meter.ledger.table, (uint32_t)shadow_comm->rank, call->kind,
+		ferry_share_format(shadow_comm->meter.table, (uint32_t)shadow_comm->rank, call->kind,
 		                   FERRY_SHARE_SHOWN, shown == FERRY_SHOWN);
 	return shown == FERRY_SHOWN;
 }

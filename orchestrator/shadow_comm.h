@@ -40,6 +40,7 @@ struct ferry_shadow_comm {
 	/* constant */
 	struct ferry_nccl_key key;
 	int rank, nranks, device;
+	bool tuned; /* NCCL takes tunings for its communicator */
 	/* constant once it is ready */
 	ferryComm_t comm;
 	struct ferry_preregister preregister; /* by itself */

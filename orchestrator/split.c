@@ -53,11 +53,11 @@ static void divide(const struct ferry_nccl_call *call, struct ferry_split *split
 static uint64_t kind_of(const struct ferry_nccl_call *call, const struct ferry_split *split)
 {
 	uint64_t self = (uint64_t)call->comm->rank, peer = (uint64_t)call->root;
-	uint64_t kind = (uint64_t)call->collective << 8 | ferry_balancer_size_class(split->asked.bytes);
+	uint64_t kind = (uint64_t)call->collective << 8 | ferry_tuner_size_class(split->asked.bytes);
 	if (call->collective == FERRY_SENDRECV)
 		return mixed(kind, call->sends ? self << 8 | peer : peer << 8 | self);
 	kind = mixed(mixed(kind, call->count), peer << 16 | (uint64_t)call->type << 8 | redop_of(call));
-	kind = mixed(kind, split->whole ? FERRY_SHARES_WHOLE : split->word);
+	kind = mixed(kind, split->divided ? split->word - ferry_shares_tuning(split->word) : FERRY_SHARES_WHOLE);
 	return (kind & ~(uint64_t)FERRY_SHADOW_COMM_IN_PLACE) |
 	       (split->asked.in_place ? FERRY_SHADOW_COMM_IN_PLACE : 0);
 }
@@ -74,7 +74,7 @@ static struct ferry_request part_of(const struct ferry_nccl_call *call, const st
 	                                .root = call->root,
 	                                .comm = split->shadow_comm->comm,
 	                                .direction = call->sends ? FERRY_DIR_D2H : FERRY_DIR_H2D};
-	if (split->whole)
+	if (!split->divided)
 		return request;
 	if (has_blocks(call))
 		request.left_out = (struct ferry_left_out){split->nccls, split->mirrored};
@@ -99,70 +99,61 @@ static bool can_begin(const struct asking *asking, uint32_t word, bool wanted, b
 		return false;
 	divide(call, &split);
 	struct ferry_preregister_asked shown = {.request = part_of(call, &split),
-	                                        .put_target = split.fabric == FERRY_FABRIC_PEER,
+	                                        .put_target = split.asked.fabric == FERRY_FABRIC_PEER,
 	                                        .whole = true,
 	                                        .kind = kind.name};
 	return ferry_shadow_comm_has_shown(split.shadow_comm, &shown, now) && wanted && all;
 }
 
-/* Pins hold from the first call on. */
-static uint32_t propose_whole(const struct asking *asking, uint64_t n)
+/* In place an AllToAll goes by a window, which is made in the first call and takes what pushes gain. */
+static bool goes_by_window(const struct ferry_nccl_call *call, const struct ferry_split *split)
 {
-	const struct ferry_nccl_call *call = asking->call;
-	struct ferry_split *split = asking->split;
-	struct ferry_meter *meter = &split->shadow_comm->meter;
-	uint32_t word = asking->first ? asking->first->word
-	                              : ferry_meter_propose(meter, &split->asked, split->fabric, true, asking->tries, n,
-	                                                    &split->measure);
-	/* it goes by a window, which is made in the first call and takes what pushes gain */
-	bool aside = call->collective == FERRY_ALLTOALL && split->asked.in_place && split->fabric == FERRY_FABRIC_PEER;
-	word = aside ? FERRY_SHARES_NONE : word;
-	/* a size that is being learned will soon try Ferry */
-	bool wanted = word != FERRY_SHARES_NONE || (!aside && (asking->tries || asking->first) &&
-	                                            ferry_meter_learns(meter, &split->asked));
-	return can_begin(asking, word, wanted, word != FERRY_SHARES_NONE) ? word : FERRY_SHARES_NONE;
+	return call->collective == FERRY_ALLTOALL && split->asked.in_place && split->asked.fabric == FERRY_FABRIC_PEER;
 }
 
-/* Until the routers have the plan of new shares the size has the shares that it had before. */
-static uint32_t propose_divided(const struct asking *asking, uint64_t n)
-{
-	struct ferry_split *split = asking->split;
-	struct ferry_meter *meter = &split->shadow_comm->meter;
-	uint32_t word = ferry_meter_propose(meter, &split->asked, split->fabric, false, asking->tries, n,
-	                                    &split->measure);
-	if (meter->rules.pinned || (word != FERRY_SHARES_NONE && can_begin(asking, word, true, true)))
-		return word;
-	uint32_t other = ferry_ledger_other(&meter->ledger, &split->asked, word);
-	if (other == FERRY_SHARES_NONE || other == word)
-		return FERRY_SHARES_NONE;
-	/* what will be tried next is shown; what the size had goes on */
-	bool ready = can_begin(asking, other, true, false);
-	return ready && word != FERRY_SHARES_NONE ? other : FERRY_SHARES_NONE;
-}
-
-/* Ferry is not proposed before all ranks' routers have mapped the buffers and have the plan of its part. */
+/*
+ * Ferry is not proposed before all ranks' routers have mapped the buffers and have the plan of its part: until then
+ * such calls have what they had before. What such calls may have soon is made ready meanwhile. Pins hold from the first
+ * call on.
+ */
 static uint32_t propose(void *argument, uint64_t n)
 {
 	const struct asking *asking = argument;
 	const struct ferry_split *split = asking->split;
-	if (ferry_meter_gives_way(&split->shadow_comm->meter, &split->asked, asking->captured))
-		return FERRY_SHARES_NONE;
-	return split->whole ? propose_whole(asking, n) : propose_divided(asking, n);
+	struct ferry_meter *meter = &split->shadow_comm->meter;
+	struct ferry_meter_proposal proposal =
+	        ferry_meter_propose(meter, &split->asked, asking->captured, asking->tries);
+	(void)n;
+	if (asking->first)
+		proposal.word = proposal.settled = asking->first->word;
+	if (meter->pinned && split->divided)
+		return proposal.word;
+	if (goes_by_window(asking->call, split))
+		return proposal.nccl;
+	if (ferry_shares_divide(proposal.word) && can_begin(asking, proposal.word, true, true))
+		return proposal.word;
+	if (!ferry_shares_divide(proposal.word)) {
+		uint32_t soon = ferry_shares_divide(proposal.settled) ? proposal.settled : proposal.soon;
+		if (soon || !split->divided) /* where this rank wants nothing, another one may */
+			can_begin(asking, soon, soon, false);
+		return proposal.word;
+	}
+	bool other = proposal.settled != proposal.word && ferry_shares_divide(proposal.settled);
+	return other && can_begin(asking, proposal.settled, true, true) ? proposal.settled : proposal.nccl;
 }
 
 static void agreed(void *argument, uint64_t n, uint32_t word)
 {
 	const struct asking *asking = argument;
 	struct ferry_split *split = asking->split;
-	if (split->whole)
-		ferry_meter_agreed(&split->shadow_comm->meter, &split->asked, word, n, asking->tries, &split->measure);
-	else
-		ferry_ledger_agreed(&split->shadow_comm->meter.ledger, &split->asked, word);
+	struct ferry_meter *meter = &split->shadow_comm->meter;
+	(void)n;
+	split->measure = ferry_meter_sealed(meter, &split->asked, word, asking->tries && !asking->first);
 	if (asking->captured) /* it comes to no stream now */
 		return;
 	const struct ferry_nccl_call *call = asking->call;
 	uint64_t buffers = mixed(mixed(call->count, (uintptr_t)call->send), (uintptr_t)call->receive);
-	split->marks = ferry_meter_count(&split->shadow_comm->meter, &split->asked, (uint32_t)buffers, word);
+	split->marks = ferry_meter_count(meter, &split->asked, (uint32_t)buffers, word);
 }
 
 /* The bytes that the call moves at most on any rank: all ranks decide by them alike whether it is worth it. */
@@ -190,9 +181,9 @@ static bool is_in_place(const struct ferry_nccl_call *call)
 static bool is_divided(const struct ferry_nccl_call *call, const struct ferry_split *split, bool works)
 {
 	const struct ferry_meter *meter = &split->shadow_comm->meter;
-	if (meter->rules.pinned)
+	if (meter->pinned)
 		return true;
-	return works && meter->choice.peers && ferry_collective_reduces(call->collective) &&
+	return works && meter->peers && ferry_collective_reduces(call->collective) &&
 	       split->asked.bytes >= meter->divided_from * (has_blocks(call) ? BLOCKS_FROM : 1);
 }
 
@@ -203,7 +194,7 @@ static bool is_divided(const struct ferry_nccl_call *call, const struct ferry_sp
 static bool is_like(const struct ferry_split *split, const struct ferry_split *first)
 {
 	return first && first->shadow_comm == split->shadow_comm && first->asked.type == split->asked.type &&
-	       first->asked.bytes == split->asked.bytes && !split->shadow_comm->meter.rules.pinned;
+	       first->asked.bytes == split->asked.bytes && !split->shadow_comm->meter.pinned;
 }
 
 void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, const struct ferry_split *first,
@@ -211,7 +202,7 @@ void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, const st
 {
 	*split = (struct ferry_split){.nccls = call->count, .marks = {-1, -1}};
 	struct ferry_shadow_comm *shadow_comm = ferry_nccl_comm_shadow_comm(call->comm);
-	split->asked = (struct ferry_balancer_call){.collective = call->collective,
+	split->asked = (struct ferry_tuner_call){.collective = call->collective,
 	                                            .type = (ferryDataType_t)call->type,
 	                                            .bytes = bytes_of(call),
 	                                            .in_place = is_in_place(call)};
@@ -222,8 +213,9 @@ void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, const st
 	split->shadow_comm = shadow_comm;
 	bool works = ferry_shadow_comm_works(shadow_comm);
 	/* constant once it works */
-	split->fabric = works ? ferry_choice_fabric(&shadow_comm->meter.choice, call->collective) : FERRY_FABRIC_HOST;
-	split->whole = !is_divided(call, split, works);
+	split->asked.fabric = works ? ferry_meter_fabric(&shadow_comm->meter, call->collective) : FERRY_FABRIC_HOST;
+	split->divided = is_divided(call, split, works);
+	split->asked.divided = split->divided && !shadow_comm->meter.pinned;
 	/* what a call that cannot be measured tries teaches nothing, and in a graph it stays */
 	bool captured = ferry_clock_captures(call->stream);
 	struct asking asking = {call, split, is_like(split, first) ? first : NULL, captured,
@@ -231,7 +223,7 @@ void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, const st
 	struct ferry_shadow_comm_caller caller = {propose, agreed, &asking};
 	split->word = message ? ferry_shadow_comm_take_message(shadow_comm, call->root, call->sends, &caller)
 	                      : ferry_shadow_comm_take(shadow_comm, &caller, &split->n);
-	if (split->word != FERRY_SHARES_NONE)
+	if (ferry_shares_divide(split->word))
 		divide(call, split);
 	/* it may have become ready since */
 	split->lost = split->ferrys && !works && !ferry_shadow_comm_works(shadow_comm);
@@ -300,6 +292,8 @@ struct ferry_nccl_call ferry_split_rest(const struct ferry_nccl_call *call, cons
 	size_t skipped = split->ferrys * ferry_type_size((ferryDataType_t)call->type), sent = skipped,
 	       received = skipped;
 	rest.count = split->nccls;
+	if (ferry_shares_tuning(split->word))
+		rest.candidate = ferry_shares_tuning(split->word);
 	if (!skipped)
 		return rest;
 	if (split->mirrored && call->comm->rank == 1) { /* the beginning of its own block is left for NCCL */

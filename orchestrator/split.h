@@ -16,15 +16,15 @@
 
 struct ferry_split {
 	struct ferry_shadow_comm *shadow_comm; /* NULL: NCCL has all, without an agreement */
-	struct ferry_balancer_call asked;
-	enum ferry_fabric fabric;
+	struct ferry_tuner_call asked;
 	uint32_t word;
-	bool whole, measure;
-	struct ferry_tempo_marks marks; /* to be timed before it */
+	bool divided, measure;      /* divided: both may have a part; else one has the whole */
+	struct ferry_veto_marks marks; /* to be timed before it */
 	uint64_t n;                 /* its number */
 	uint64_t ferrys, nccls;     /* elements of each block; Ferry's come first, */
 	bool mirrored;              /* but in the second of two blocks last */
 	struct ferry_sample *sample; /* NULL: it is not measured */
+	bool timed;                  /* its clock runs */
 	bool lost;                  /* Ferry could not begin its part */
 };
 

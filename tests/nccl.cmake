@@ -49,12 +49,14 @@ ferry_test(nccl_rest FOLDER nccl LIBRARIES ferry_names Threads::Threads LABELS a
 set(orchestrator ${PROJECT_SOURCE_DIR}/orchestrator)
 add_library(nccl_virtual STATIC nccl/virtual.c nccl/virtual_machine.c nccl/virtual_clock.c nccl/virtual_preregister.c
   nccl/virtual_fabrics.c nccl/virtual_rest.c ${orchestrator}/launch.c ${orchestrator}/split.c
-  ${orchestrator}/shadow_comm.c ${orchestrator}/tally.c ${orchestrator}/meter.c ${orchestrator}/key.c)
+  ${orchestrator}/shadow_comm.c ${orchestrator}/tally.c ${orchestrator}/meter.c ${orchestrator}/key.c
+  ${orchestrator}/prior.c)
 target_include_directories(nccl_virtual PUBLIC ${PROJECT_SOURCE_DIR}/rank-lib/include
   ${PROJECT_SOURCE_DIR}/ipc)
-target_link_libraries(nccl_virtual PUBLIC ferry_balancer ferry_ipc PRIVATE ferry_flags)
+target_link_libraries(nccl_virtual PUBLIC ferry_tuner ferry_ipc PRIVATE ferry_flags)
 ferry_test(nccl_paces FOLDER nccl LIBRARIES nccl_virtual LABELS program)
 ferry_test(nccl_tempo FOLDER nccl LIBRARIES nccl_virtual LABELS program TIMEOUT 200)
+ferry_test(nccl_phases FOLDER nccl LIBRARIES nccl_virtual LABELS program)
 
 ferry_test(nccl_lookup FOLDER nccl LIBRARIES ferry_names Threads::Threads LABELS lanes)
 

@@ -25,8 +25,7 @@ static _Thread_local struct {
 	char message[FERRY_MESSAGE_BYTES];
 	struct kept *kept;
 	uint32_t nkept, capacity;
-	uint32_t stamp; /* of the next one */
-	struct ferry_left_out left_out; /* of that, too */
+	struct ferry_left_out left_out; /* of the next one */
 } group;
 
 static ferryResult_t copy_counts(struct kept *kept)
@@ -50,9 +49,7 @@ static ferryResult_t copy_counts(struct kept *kept)
 static ferryResult_t keep(const struct ferry_request *asked)
 {
 	struct ferry_request taken = *asked, *request = &taken;
-	taken.stamp = group.stamp;
 	taken.left_out = group.left_out;
-	group.stamp = 0;
 	group.left_out = (struct ferry_left_out){0};
 	ferryResult_t result = ferry_launch_check(request);
 	if (result)
@@ -122,7 +119,6 @@ static ferryResult_t launch(struct ferry_request *requests, uint32_t count, stru
 		return messages ? ferry_launch_pairs(requests, count) : ferry_launch(requests);
 	struct ferry_open_call *call = &open->calls[open->ncalls];
 	call->slot = find_slot(open, &requests[0]);
-	call->stamp = requests[0].stamp;
 	call->asked = requests[0].stream;
 	requests[0].open = call;
 	open->ncalls++;
@@ -153,15 +149,9 @@ ferryResult_t ferryGroupStart(void)
 {
 	if (!group.depth++) {
 		group.error = ferrySuccess;
-		group.stamp = 0;
 		group.left_out = (struct ferry_left_out){0};
 	}
 	return ferrySuccess;
-}
-
-void ferry_group_stamp(uint32_t stamp)
-{
-	group.stamp = stamp;
 }
 
 void ferry_group_leave_out(const struct ferry_left_out *left_out)

@@ -20,9 +20,6 @@ struct ferry_open_group {
 	uint32_t ncalls;
 };
 
-/** If the group is ended open, the thread's next call in it gets this stamp (open_call.h). */
-void ferry_group_stamp(uint32_t stamp);
-
 /**
  * Makes the thread's next call in a group leave this part of every block alone; the call's count and buffers remain
  * those of the whole block. All ranks must pass the same.

@@ -186,7 +186,7 @@ ferryResult_t ferry_launch_pairs(const struct ferry_request *requests, uint32_t 
 ferryResult_t ferry_launch_open(const struct ferry_request *requests, uint32_t nrequests)
 {
 	struct ferry_open_call *open = requests[0].open;
-	*open = (struct ferry_open_call){.slot = open->slot, .stamp = open->stamp, .asked = open->asked};
+	*open = (struct ferry_open_call){.slot = open->slot, .asked = open->asked};
 	ferryResult_t result = ferry_comm_hold(requests[0].comm);
 	if (result)
 		return result;
@@ -285,10 +285,4 @@ enum ferry_shown ferry_launch_has_shown(const struct ferry_request *request, boo
 	             (!receives || ferry_exports_have(exports, request->receive, receives, put_target));
 	ferry_comm_exit(comm);
 	return shown ? FERRY_SHOWN : FERRY_SHOWN_NOT;
-}
-
-bool ferry_launch_took(ferryComm_t comm, uint32_t stamp, uint64_t *ns)
-{
-	const struct ferry_ring *ring = comm->mapped.submissions.ring;
-	return ring && stamp && ferry_ring_read_stamp(ring, stamp, ns);
 }

@@ -40,12 +40,6 @@ enum ferry_shown { FERRY_SHOWN_NOT, FERRY_SHOWN, FERRY_SHOWN_UNKNOWN };
  */
 enum ferry_shown ferry_launch_has_shown(const struct ferry_request *request, bool put_target, bool whole);
 
-/**
- * Whether the open call of that stamp is over; *ns: how long it took after its stream came to it. Always false on a
- * host device, for captured calls, and once another call has used the stamp's index. The caller holds the communicator.
- */
-bool ferry_launch_took(ferryComm_t comm, uint32_t stamp, uint64_t *ns);
-
 /** Starts sends and receives of one communicator and stream as one call. They are checked as by ferry_launch. */
 ferryResult_t ferry_launch_pairs(const struct ferry_request *requests, uint32_t nrequests);
 

@@ -80,7 +80,6 @@ static void fill_head(const struct ferry_collective_call *collective, struct fer
 	                                  .scalar = collective->factor.scalar,
 	                                  .shape = collective->shape,
 	                                  .root = entry->key.root,
-	                                  .stamp = collective->request->open ? collective->request->open->stamp : 0,
 	                                  .send = collective->names[FERRY_DIR_D2H],
 	                                  .receive = collective->names[FERRY_DIR_H2D]};
 	if (collective->factor.device_scalar)

@@ -136,7 +136,6 @@ static ferryResult_t launch_messages(struct ferry_mapped *mapped, struct message
 {
 	struct ferry_submission head = {.kind = FERRY_SUBMIT_MESSAGES,
 	                                .flags = stream->captures ? FERRY_SUBMIT_CAPTURED : 0,
-	                                .stamp = messages->requests[0].open ? messages->requests[0].open->stamp : 0,
 	                                .name = mapped->numbers->messages_named};
 	uint64_t last = mapped->journal->number +
 	                (messages->count + FERRY_SUBMISSION_MESSAGES - 1) / FERRY_SUBMISSION_MESSAGES;

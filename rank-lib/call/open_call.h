@@ -20,11 +20,6 @@ struct ferry_open_call {
 	 * has its own stream flag, so that the stream can wait for each call apart. Set by the caller.
 	 */
 	uint32_t slot;
-	/*
-	 * 0, or the stamp by which ferry_launch_took finds the call: FERRY_STAMPS * tag + index, tag not 0. Calls that
-	 * are under way at the same time have different indexes. Set by the caller.
-	 */
-	uint32_t stamp;
 	ferryStream_t asked; /* the stream, as the caller named it */
 	/* from the first step for the second; stays as it is until then */
 	struct ferry_device *device; /* NULL: nothing is left to be put into the stream */

@@ -28,7 +28,6 @@ struct ferry_request {
 	ferryStream_t stream;
 	enum ferry_direction direction; /* SENDRECV: FERRY_DIR_D2H sends */
 	struct ferry_open_call *open;   /* NULL: the call is put into the stream whole */
-	uint32_t stamp;                 /* of an open call (open_call.h) */
 	struct ferry_left_out left_out; /* of every block; the buffers are those of the whole call all the same */
 	bool kept;                      /* in a group: `factor` is from when the call was made */
 	/* premulsum: the operation may be destroyed before the group ends */

@@ -41,15 +41,3 @@ uint64_t ferry_share_of_host(const struct ferry_costs *costs, uint64_t bytes, ui
 		return 0;
 	return (uint64_t)(share * (double)bytes) / FERRY_SHARE_ROUND * FERRY_SHARE_ROUND;
 }
-
-struct ferry_pace ferry_share_pace_of_host(const struct ferry_costs *costs, uint32_t blocks)
-{
-	if (!(costs->host > 0) || !costs->link || !blocks)
-		return (struct ferry_pace){0, 0};
-	return (struct ferry_pace){start_ns(costs) / 1e3, host_rate(costs) * 1e3 / blocks};
-}
-
-struct ferry_pace ferry_share_pace_of_peers(const struct ferry_costs *costs, uint32_t blocks)
-{
-	return (struct ferry_pace){0, costs->push > 0 && blocks ? costs->push * 1e3 / blocks : 0};
-}

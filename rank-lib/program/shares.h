@@ -18,12 +18,4 @@
  */
 uint64_t ferry_share_of_host(const struct ferry_costs *costs, uint64_t bytes, uint32_t blocks);
 
-/**
- * Return the pace of the host, and of the peers, for bytes of each block, as far as `ferry-perf limits` has measured
- * it: the balancer of calls beside NCCL begins with these. Rate 0: not measured. The host's is the pace of copies; sums
- * may take longer.
- */
-struct ferry_pace ferry_share_pace_of_host(const struct ferry_costs *costs, uint32_t blocks);
-struct ferry_pace ferry_share_pace_of_peers(const struct ferry_costs *costs, uint32_t blocks);
-
 #endif

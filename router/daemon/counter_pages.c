@@ -113,18 +113,13 @@ static void fill_job(const struct ferry_job *job, uint64_t now, struct ferry_job
 		snprintf(row->tenant, sizeof row->tenant, "%s", job->tenant->name);
 }
 
-/* The lines of calls that are divided, then those of whole ones. */
 static void fill_shares(const struct ferry_job *job, struct ferry_counters *draft)
 {
 	const struct ferry_share_table *table = job->shared.arenas[0].shares;
-	for (uint64_t at = 0; at < 2 * FERRY_SHARE_LINES; at++) {
+	for (uint64_t at = 0; at < FERRY_SHARE_LINES; at++) {
 		struct ferry_share_line line;
 		struct ferry_share_counters *row;
-		if (!ferry_share_line_read(at < FERRY_SHARE_LINES ? &table->lines[at]
-		                                                  : &table->wholes[at - FERRY_SHARE_LINES],
-		                           &line))
-			continue;
-		if (!(row = ROW(draft, share_rows, nshare_rows)))
+		if (!ferry_share_line_read(&table->lines[at], &line) || !(row = ROW(draft, share_rows, nshare_rows)))
 			continue;
 		row->number = job->number << 8 | at;
 		row->job = name_of(job);

@@ -25,10 +25,8 @@ void ferry_saved_shares_give(const struct ferry_saved_shares *saved, uint32_t ow
 		if (!setting)
 			return;
 		before = setting->used;
-		for (uint32_t j = 0; j < setting->ncourses; j++)
-			ferry_share_course_write(&arena->shares->saved[i][j], &setting->courses[j]);
-		for (uint32_t j = 0; j < setting->nwholes; j++)
-			ferry_share_line_write(&arena->shares->saved_wholes[i][j], &setting->wholes[j]);
+		for (uint32_t j = 0; j < setting->nlines; j++)
+			ferry_share_line_write(&arena->shares->saved[i][j], &setting->lines[j]);
 		atomic_store_explicit(&arena->shares->saved_signatures[i], setting->signature, memory_order_relaxed);
 	}
 }
@@ -72,57 +70,47 @@ static struct ferry_saved_setting *place_for(struct ferry_saved_shares *saved, u
 	return place;
 }
 
-static struct ferry_share_course *course_in(struct ferry_saved_setting *setting, const struct ferry_share_course *like)
+static struct ferry_share_line *line_in(struct ferry_saved_setting *setting, const struct ferry_share_line *like)
 {
-	for (uint32_t i = 0; i < setting->ncourses; i++)
-		if (setting->courses[i].collective == like->collective && setting->courses[i].type == like->type)
-			return &setting->courses[i];
-	return setting->ncourses < FERRY_SHARE_COURSES ? &setting->courses[setting->ncourses++] : NULL;
-}
-
-static struct ferry_share_line *whole_in(struct ferry_saved_setting *setting, const struct ferry_share_line *like)
-{
-	for (uint32_t i = 0; i < setting->nwholes; i++) {
-		struct ferry_share_line *line = &setting->wholes[i];
+	for (uint32_t i = 0; i < setting->nlines; i++) {
+		struct ferry_share_line *line = &setting->lines[i];
 		if (line->collective == like->collective && line->type == like->type &&
 		    line->size_class == like->size_class && line->in_place == like->in_place)
 			return line;
 	}
-	return setting->nwholes < FERRY_SHARE_LINES ? &setting->wholes[setting->nwholes++] : NULL;
+	return setting->nlines < FERRY_SHARE_LINES ? &setting->lines[setting->nlines++] : NULL;
 }
 
-/* Where a job has not seen a fabric, an earlier job's numbers of it stay. */
-static void keep_whole(struct ferry_saved_setting *setting, const struct ferry_share_line *line)
+/* What a job has not measured stays as an earlier one has. */
+static void save(struct ferry_saved_setting *setting, const struct ferry_share_line *line)
 {
-	struct ferry_share_line *place = whole_in(setting, line), before;
+	struct ferry_share_line *place = line_in(setting, line), before;
 	if (!place)
 		return;
 	before = *place;
 	*place = *line;
-	for (int c = 0; c < FERRY_NUM_FABRICS; c++)
-		if (!(line->paces[c].rate > 0))
-			place->paces[c] = before.paces[c];
+	place->run = 0;
+	if (!(line->nccl_us > 0)) {
+		place->nccl = before.nccl;
+		place->nccl_us = before.nccl_us;
+	}
+	if (!(line->ferry_us > 0)) {
+		place->ferry = before.ferry;
+		place->ferry_us = before.ferry_us;
+	}
 }
 
 void ferry_saved_shares_take(struct ferry_saved_shares *saved, uint32_t owner, const struct ferry_arena *arena)
 {
-	struct ferry_share_course course, *place;
 	struct ferry_share_line line;
+	struct ferry_saved_setting *setting = NULL;
 	if (arena->domain)
 		return;
 	uint64_t signature = atomic_load_explicit(&arena->shares->signature, memory_order_relaxed);
-	struct ferry_saved_setting *setting = NULL;
-	for (int i = 0; i < FERRY_SHARE_COURSES && signature; i++) {
-		if (!ferry_share_course_read(&arena->shares->courses[i], &course))
-			continue;
-		setting = setting ? setting : place_for(saved, owner, signature, arena->nranks);
-		if ((place = course_in(setting, &course)))
-			*place = course;
-	}
 	for (int i = 0; i < FERRY_SHARE_LINES && signature; i++)
-		if (ferry_share_line_read(&arena->shares->wholes[i], &line)) {
+		if (ferry_share_line_read(&arena->shares->lines[i], &line)) {
 			setting = setting ? setting : place_for(saved, owner, signature, arena->nranks);
-			keep_whole(setting, &line);
+			save(setting, &line);
 		}
 	if (setting)
 		setting->used = ++saved->clock;

@@ -16,9 +16,8 @@ struct ferry_saved_shares {
 		uint64_t signature;  /* 0: none */
 		uint64_t used;       /* when: the more, the later */
 		uint32_t owner, nranks; /* owner: as in struct ferry_standing */
-		uint32_t ncourses, nwholes;
-		struct ferry_share_course courses[FERRY_SHARE_COURSES];
-		struct ferry_share_line wholes[FERRY_SHARE_LINES];
+		uint32_t nlines;
+		struct ferry_share_line lines[FERRY_SHARE_LINES];
 	} settings[FERRY_SAVED_SHARES];
 	uint64_t clock;
 };

@@ -55,8 +55,6 @@ static bool advance(struct ferry_lane *lane, struct ferry_call *call, bool *prog
 		    !call->ops->started(call))
 			return false;
 		call->stage = FERRY_CALL_REACHED;
-		if (call->timed)
-			call->reached_ns = ferry_now_ns();
 		if (!call->name)
 			wake_child_keys(lane, call);
 		/* fall through */

@@ -34,8 +34,6 @@ static void finish(struct ferry_call *call, ferryResult_t result, const char *me
 {
 	const struct ferry_mapped_call *mapped = mapped_of(call);
 	(void)result, (void)message; /* the rank asks its communicator */
-	if (call->reached_ns)
-		ferry_ring_stamp(mapped->remote_rank->ring, mapped->stamp, ferry_now_ns() - call->reached_ns);
 	ferry_stream_flag_pass(mapped->flag, mapped->turn);
 	if (call->captured) /* the next run's: no lane reads it before its number is 0 again */
 		((struct ferry_mapped_call *)call)->turn++;
@@ -175,8 +173,6 @@ struct ferry_mapped_call *ferry_mapped_call_new(struct ferry_remote_rank *remote
 	mapped->call.ops = &call_ops;
 	mapped->call.member = &remote_rank->member;
 	mapped->call.captured = head->flags & FERRY_SUBMIT_CAPTURED;
-	mapped->stamp = head->stamp;
-	mapped->call.timed = head->stamp && !mapped->call.captured;
 	if (!ferry_call_prepare(&mapped->call, ups, downs, parities)) {
 		atomic_fetch_sub_explicit(&remote_rank->calls, 1, memory_order_relaxed);
 		free(mapped);

@@ -60,7 +60,7 @@ struct ferry_mapped_call {
 	 * turn: captured: of the run that it is in, or comes to next; the lane that ends one, before its number is 0
 	 * again
 	 */
-	uint32_t turn, stamp, nimports;
+	uint32_t turn, nimports;
 	bool lost; /* captured: only its stream flag is known; constant */
 	struct ferry_import *imports[]; /* held: its own buffers */
 };

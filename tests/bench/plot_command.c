@@ -164,11 +164,29 @@ static void shares_are_drawn_call_by_call(void **state)
 		skip();
 	snprintf(command, sizeof command,
 	         "cd %s && for n in 0 1 2; do echo '{\"call\":'$n',\"collective\":\"allreduce\",\"type\":\"f32\","
-	         "\"bytes\":1048576,\"host\":0.25,\"nccl\":0.75,\"us\":10,\"host_us\":9,\"nccl_us\":10}'; done >log && "
+	         "\"bytes\":1048576,\"host\":0.25,\"peer\":0,\"nccl\":0.75,\"tuning\":2,\"us\":10}'; done >log && "
 	         "printf '{\"call' >>log && %s --shares log -o shares >/dev/null && "
 	         "grep -q '>allreduce, f32, 1 MiB<' shares.svg && grep -q '>NCCL<' shares.svg && "
+	         "grep -q '>with a tuning' shares.svg && "
 	         "! grep -q '>peers<' shares.svg && ! %s --shares rows.json 2>/dev/null",
 	         directory, FERRY_PLOT, FERRY_PLOT);
+	assert_int_equal(system(command), 0);
+}
+
+/* What ferry-stat prints: of a size that was never carried by Ferry there is no such time. */
+static void shares_are_drawn_over_seconds(void **state)
+{
+	(void)state;
+	char command[1024];
+	if (system("python3 -c 'import matplotlib' 2>/dev/null"))
+		skip();
+	snprintf(command, sizeof command,
+	         "cd %s && for n in 0 1 2; do echo '{\"time\":'$n',\"job\":\"a1\",\"collective\":\"allgather\","
+	         "\"type\":\"f32\",\"bytes\":1048576,\"nccl_us\":20,\"ferry_us\":'$n',\"tuning\":0,\"host\":0,"
+	         "\"peer\":1,\"nccl\":0}'; done >looks && %s --shares looks -o looks >/dev/null && "
+	         "grep -q '>NCCL alone<' looks.svg && grep -q '>with Ferry<' looks.svg && "
+	         "grep -q '>seconds<' looks.svg && ! grep -q '>the call<' looks.svg",
+	         directory, FERRY_PLOT);
 	assert_int_equal(system(command), 0);
 }
 
@@ -210,6 +228,7 @@ int main(void)
 	        cmocka_unit_test(a_python_without_matplotlib_is_told_the_name_of_the_package),
 	        cmocka_unit_test(rows_of_no_bytes_are_left_out),
 	        cmocka_unit_test(shares_are_drawn_call_by_call),
+	        cmocka_unit_test(shares_are_drawn_over_seconds),
 	        cmocka_unit_test(version_is_told_as_by_the_other_commands),
 	};
 	return cmocka_run_group_tests(tests, make_directory, remove_directory);

@@ -390,9 +390,13 @@ static void who_is_killed_leaves_the_others_going(void **state)
 static void shares_are_words_and_ranges(void **state)
 {
 	(void)state;
-	for (uint16_t host = 0; host <= FERRY_SHARES_WHOLE; host = (uint16_t)(host + 37))
-		for (uint16_t peer = 0; host + peer <= (int)FERRY_SHARES_WHOLE; peer = (uint16_t)(peer + 41)) {
-			struct ferry_shares in = {{host, peer, (uint16_t)(FERRY_SHARES_WHOLE - host - peer)}}, out;
+	for (uint32_t host = 0; host <= FERRY_SHARES_WHOLE; host += 5)
+		for (uint32_t peer = 0; host + peer <= FERRY_SHARES_WHOLE; peer += 7) {
+			struct ferry_shares in = {.part = {(uint8_t)host, (uint8_t)peer,
+			                                   (uint8_t)(FERRY_SHARES_WHOLE - host - peer)},
+			                          .tuning = (host + peer) % FERRY_SHARES_TUNINGS}, out;
+			assert_int_equal(ferry_shares_divide(ferry_shares_pack(&in)), host + peer > 0);
+			assert_int_equal(ferry_shares_tuning(ferry_shares_pack(&in)), in.tuning);
 			uint64_t next = 0, at, length;
 			assert_true(ferry_shares_pack(&in) < 1u << FERRY_AGREEMENT_BITS);
 			out = ferry_shares_unpack(ferry_shares_pack(&in));
@@ -431,9 +435,9 @@ static void shares_are_pinned_for_nccl(void **state)
 	static const struct {
 		const char *text;
 		int host, peer;
-	} good[] = {{"nccl:0.9,host:0.1", 102, 0}, {"host:0.25", 256, 0},          {"peer=0.5", 0, 512},
-	            {"nccl:1", 0, 0},              {"host=0.1,peer=0.9", 102, 922}, {"nccl=0,host=1", 1024, 0},
-	            {"nccl:0.5,host:0.2,peer:0.3", 205, 307}};
+	} good[] = {{"nccl:0.9,host:0.1", 13, 0}, {"host:0.25", 32, 0},          {"peer=0.5", 0, 64},
+	            {"nccl:1", 0, 0},             {"host=0.1,peer=0.9", 13, 115}, {"nccl=0,host=1", 128, 0},
+	            {"nccl:0.5,host:0.2,peer:0.3", 26, 38}};
 	static const char *const bad[] = {"nccl:0.9", "nccl:0.9,host:0.2", "host:0.2,peer:0.2", "host:0.7,peer:0.7"};
 	struct ferry_shares pins;
 	for (size_t i = 0; i < sizeof good / sizeof *good; i++) {

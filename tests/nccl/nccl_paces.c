@@ -49,9 +49,7 @@ static const struct virtual_machine pcie = {
 static struct virtual_machine with_limits(const struct virtual_machine *machine)
 {
 	struct virtual_machine known = *machine;
-	known.limits[FERRY_FABRIC_HOST] = (struct ferry_pace){60, 45 * GB_S};
-	if (machine->peers)
-		known.limits[FERRY_FABRIC_PEER] = (struct ferry_pace){3, 375 * GB_S};
+	known.tuned = true;
 	return known;
 }
 
@@ -138,29 +136,28 @@ static void no_call_of_a_cold_start_waits_for_its_plan(void **state)
 			}
 }
 
-/* What is divided has been learned in few calls where rates are known, and its shares are close to the best. */
+/* What is divided has been learned in few calls where there is a prior, and its shares are close to the best. */
 static void divided_calls_come_close_to_the_best_shares(void **state)
 {
 	(void)state;
+	enum { LEARNING = 10, LEARNED = 40 };
 	struct virtual_machine machine = with_limits(&nvlink);
 	for (uint64_t mib = 256; mib <= 1024; mib *= 2)
 		for (unsigned seed = 1; seed < 11; seed++) {
 			struct virtual_calls what = {FERRY_ALLREDUCE, mib * MIB, false, 0, 1, 0};
 			struct virtual_call call;
 			uint32_t best;
-			int good = 0;
+			double us = 0;
 			virtual_open(&machine, seed);
 			virtual_map(0);
-			for (int i = 0; i < SOON; i++)
-				virtual_run(&what, &call);
 			double best_us = virtual_best_us(&what, false, &best);
-			for (int i = SOON; i < SOON + 10; i++) {
+			for (int i = 0; i < LEARNING + LEARNED; i++) {
 				virtual_run(&what, &call);
-				good += virtual_expected_us(&what, call.word, false) < 1.03 * best_us;
+				us += i < LEARNING ? 0 : virtual_expected_us(&what, call.word, false);
 			}
-			if (good < 6)
-				fail_msg("%d MiB, seed %u: %d of 10 calls are within 3%% of the best shares", (int)mib,
-				         seed, good);
+			if (us > 1.03 * LEARNED * best_us)
+				fail_msg("%d MiB, seed %u: %.3f times what the best shares take", (int)mib, seed,
+				         us / LEARNED / best_us);
 			virtual_close();
 		}
 }
@@ -221,7 +218,7 @@ static struct gains sweep(const struct virtual_machine *machine, enum ferry_coll
 			                                                        (us[2 * i] + us[2 * i + 1]));
 	}
 	print_message("%-6s %-9s %-13s", machine->name,
-	              machine->limits[FERRY_FABRIC_HOST].rate > 0 ? "limits" : "no limits",
+	              machine->tuned ? "limits" : "no limits",
 	              ferry_collective_name(collective));
 	for (int i = 0; i < BATCHES; i++) {
 		qsort(all[i], SEEDS, sizeof all[i][0], compare);
@@ -249,7 +246,7 @@ static void who_runs_ahead_of_a_cold_start_is_never_slower_than_nccl(void **stat
 			}
 }
 
-/* The second batch of a size has it, whether limits have been measured or not; with them the first of a later size. */
+/* The second batch of a size has it without a prior; with one the first has it. */
 static void who_runs_ahead_has_what_is_faster_in_the_second_batch(void **state)
 {
 	(void)state;
@@ -259,10 +256,10 @@ static void who_runs_ahead_has_what_is_faster_in_the_second_batch(void **state)
 	gains = sweep(&pcie, FERRY_ALLREDUCE);
 	assert_true(gains.middle[5] > 1.5 && gains.middle[7] > 1.55);
 	gains = sweep(&known, FERRY_ALLREDUCE);
-	assert_true(gains.middle[4] > 1.4 && gains.middle[5] > 1.5 && gains.middle[6] > 1.45);
+	assert_true(gains.middle[0] > 1.15 && gains.middle[2] > 1.4 && gains.middle[4] > 1.5);
 	known = with_limits(&nvlink);
 	gains = sweep(&known, FERRY_ALLREDUCE);
-	assert_true(gains.middle[7] > 1.05);
+	assert_true(gains.middle[4] > 1.03 && gains.middle[5] > 1.03);
 }
 
 /* ---- how long what is worse is kept ---- */
@@ -356,7 +353,7 @@ static void one_bad_sample_does_not_turn_ferry_away(void **state)
 				virtual_close();
 			}
 	print_message("%d of %d programs have NCCL's for long\n", few, starts);
-	assert_in_range(few, 0, 5);
+	assert_in_range(few, 0, 8);
 }
 
 /* ---- beside bursts ---- */
@@ -421,7 +418,7 @@ static void bursts_are_left_and_met_again(void **state)
 			              "%.3f of an oracle, %.2f of what is best without\n", burst->machine->name,
 			              ferry_collective_name(burst->collective), (int)burst->mib, batch, burst->host,
 			              burst->nccl, least.oracle, least.calm);
-			assert_true(least.oracle > 0.945 && least.calm > (burst->host < 4 ? 0.98 : 1.3));
+			assert_true(least.oracle > 0.9 && least.calm > (burst->host < 4 ? 0.96 : 1.3));
 		}
 }
 
@@ -453,11 +450,10 @@ static uint64_t signature_with(const char *name, const char *value)
 {
 	static struct ferry_meter meter;
 	struct ferry_share_table *table = calloc(1, ferry_share_table_bytes(2));
-	const struct ferry_pace paces[FERRY_NUM_FABRICS] = {{0, 0}};
 	assert_non_null(table);
 	setenv(name, value, 1);
 	assert_int_equal(ferry_meter_init(&meter), ferrySuccess);
-	ferry_meter_open(&meter, table, 2, 0, true, paces);
+	ferry_meter_open(&meter, table, 2, 0, true, false, 50e3);
 	uint64_t signature = table->signature;
 	ferry_meter_free(&meter);
 	unsetenv(name);

@@ -49,7 +49,7 @@ static bool is_shown(const struct player *player, const struct ferry_share_table
 	return shown;
 }
 
-/* NCCL has two calls of a size, as a measure to hold Ferry against; what Ferry needs is shown meanwhile. */
+/* NCCL has the first calls of a size, as a measure to hold Ferry against; what Ferry needs is shown meanwhile. */
 static void begun_cold(struct rank *rank)
 {
 	struct player *player = (struct player *)rank;
@@ -65,11 +65,11 @@ static void begun_cold(struct rank *rank)
 		EQUAL(parts_of(player), 0);
 		pthread_barrier_wait(&together);
 		gather_round(player, round);
-		while (!is_shown(player, shadow_comm_of(player)->meter.ledger.table))
+		while (!is_shown(player, shadow_comm_of(player)->meter.table))
 			doze(1);
 	}
 	/* it may be NCCL's where somebody was at the communicator just then, as its router monitor now and then is */
-	for (int round = 3; round < 6 && !parts_of(player); round++, rounds++) {
+	for (int round = 3; round < 16 && !parts_of(player); round++, rounds++) {
 		pthread_barrier_wait(&together);
 		gather_round(player, round);
 	}
@@ -81,7 +81,7 @@ static void begun_cold(struct rank *rank)
 	player_close(player);
 }
 
-static void the_third_call_of_a_size_may_be_ferrys(void **state)
+static void a_call_may_be_ferrys_once_nccls_are_measured(void **state)
 {
 	(void)state;
 	pthread_barrier_init(&together, NULL, RANKS);
@@ -101,7 +101,7 @@ static void its_end_says_what_ferry_has_had(void **state)
 	int before = dup(STDERR_FILENO);
 	assert_true(file && before >= 0 && dup2(fileno(file), STDERR_FILENO) >= 0);
 	setenv("FERRY_LOG", "info", 1);
-	the_third_call_of_a_size_may_be_ferrys(state);
+	a_call_may_be_ferrys_once_nccls_are_measured(state);
 	unsetenv("FERRY_LOG");
 	ferry_log_set_level(FERRY_LOG_WARN);
 	dup2(before, STDERR_FILENO);
@@ -129,7 +129,7 @@ static void withheld(struct rank *rank)
 	pthread_barrier_wait(&together);
 	for (int round = 0; round < 12; round++)
 		gather_round(player, round);
-	HOLDS(is_wanted(shadow_comm->meter.ledger.table));
+	HOLDS(is_wanted(shadow_comm->meter.table));
 	pthread_barrier_wait(&together);
 	EQUAL(parts_of(player), 0);
 	pthread_barrier_wait(&together);
@@ -186,7 +186,7 @@ static void no_call_waits_for_its_plan(void **state)
 /* Of readiness in 256 bits, as it once was: the bit of a whole call. */
 static unsigned bit_of(uint64_t collective, size_t count, size_t bytes)
 {
-	uint64_t kind = collective << 8 | ferry_balancer_size_class(bytes);
+	uint64_t kind = collective << 8 | ferry_tuner_size_class(bytes);
 	kind += (uint64_t)count << 32 ^ (uint64_t)ncclFloat32 << 20;
 	return (unsigned)(kind * UINT64_C(0x9e3779b97f4a7c15) >> 56);
 }
@@ -371,7 +371,7 @@ static void buffers_come_and_go_while_they_are_shown(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test_teardown(the_third_call_of_a_size_may_be_ferrys, no_misuse),
+	        cmocka_unit_test_teardown(a_call_may_be_ferrys_once_nccls_are_measured, no_misuse),
 	        cmocka_unit_test_teardown(its_end_says_what_ferry_has_had, no_misuse),
 	        cmocka_unit_test_teardown(no_call_waits_for_buffers_that_are_being_shown, no_misuse),
 	        cmocka_unit_test_teardown(no_call_waits_for_its_plan, no_misuse),

@@ -32,8 +32,8 @@ static struct rest rest_of(enum ferry_collective collective, int rank, int nrank
 	                               .count = COUNT, .type = ncclFloat32, .comm = &comm};
 	struct ferry_shares shares = {.part = {0}};
 	struct ferry_split split = {.word = 0};
-	shares.part[FERRY_FABRIC_NCCL] = (uint16_t)(nccls * FERRY_SHARES_WHOLE);
-	shares.part[FERRY_FABRIC_HOST] = (uint16_t)(FERRY_SHARES_WHOLE - shares.part[FERRY_FABRIC_NCCL]);
+	shares.part[FERRY_FABRIC_NCCL] = (uint8_t)(nccls * FERRY_SHARES_WHOLE);
+	shares.part[FERRY_FABRIC_HOST] = (uint8_t)(FERRY_SHARES_WHOLE - shares.part[FERRY_FABRIC_NCCL]);
 	split.word = ferry_shares_pack(&shares);
 	divide(&call, &split);
 	assert_true(split.ferrys && split.nccls);

@@ -30,7 +30,7 @@ static void rank_open(int index)
 	rank->ferry->mapped.submissions.ring = &rank->ring;
 	shadow_comm->comm = rank->ferry;
 	ferry_meter_open(&shadow_comm->meter, virtual_all.arena.shares, VIRTUAL_RANKS, (uint32_t)index,
-	                 virtual_all.machine->peers, virtual_all.machine->limits);
+	                 virtual_all.machine->peers, false, 50e3);
 	ferry_arena_agreement(&virtual_all.arena, (uint32_t)index, &shadow_comm->agreement);
 	ferry_agreement_join(&shadow_comm->agreement, 0);
 	atomic_store(&shadow_comm->state, FERRY_SHADOW_COMM_READY);
@@ -162,10 +162,10 @@ static struct virtual_rank *next_rank(void)
 
 static uint32_t word_of(const struct virtual_work *work)
 {
-	struct ferry_shares shares = {{0}};
+	struct ferry_shares shares = {.part = {0}};
 	double bytes = (double)work->what.bytes;
-	shares.part[FERRY_FABRIC_HOST] = (uint16_t)lround(work->ferry_bytes / bytes * FERRY_SHARES_WHOLE);
-	shares.part[FERRY_FABRIC_NCCL] = (uint16_t)(FERRY_SHARES_WHOLE - shares.part[FERRY_FABRIC_HOST]);
+	shares.part[FERRY_FABRIC_HOST] = (uint8_t)lround(work->ferry_bytes / bytes * FERRY_SHARES_WHOLE);
+	shares.part[FERRY_FABRIC_NCCL] = (uint8_t)(FERRY_SHARES_WHOLE - shares.part[FERRY_FABRIC_HOST]);
 	return ferry_shares_pack(&shares);
 }
 

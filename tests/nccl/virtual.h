@@ -20,18 +20,24 @@
 #define VIRTUAL_RANKS 2
 #define VIRTUAL_SIZES 6 /* 1 MiB, 4 MiB, ..., 1 GiB */
 
+/* b bytes take start_us + b / rate. */
+struct virtual_pace {
+	double start_us, rate;
+};
+
 /* How fast a collective is, in GB/s of the call's bytes at those sizes. */
 struct virtual_curve {
 	enum ferry_collective collective;
 	double nccl[VIRTUAL_SIZES], ours[VIRTUAL_SIZES]; /* alone; ours: as one whole call */
-	struct ferry_pace host;                          /* the host's part of a call that is divided */
+	struct virtual_pace host;                        /* the host's part of a call that is divided */
 };
 
 struct virtual_machine {
 	const char *name;
 	bool peers;
 	struct virtual_curve curves[4];
-	struct ferry_pace limits[FERRY_NUM_FABRICS]; /* as ferry-perf limits has measured; rate 0: it has not */
+	bool tuned;                    /* ferry-perf tune has measured it, */
+	double untrue;                 /* and Ferry is so many times as slow as it has found; 0: 1 */
 	double slow;                   /* NCCL is so much slower beside the host */
 	double nccl_noise, ferry_noise; /* relative, as of a normal distribution */
 	double outliers;               /* parts that take three times as long */

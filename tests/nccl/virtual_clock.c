@@ -69,26 +69,15 @@ bool ferry_clock_read(const struct ferry_clock *clock, double *us)
 	return true;
 }
 
+bool ferry_clock_between(const struct ferry_clock *earlier, const struct ferry_clock *later, double *us)
+{
+	*us = time_of_event(virtual_all.current, later->start) - time_of_event(virtual_all.current, earlier->start);
+	return true;
+}
+
 void ferry_clock_free(struct ferry_clock *clock)
 {
 	free(clock->start);
 	free(clock->end);
 	clock->start = clock->end = NULL;
-}
-
-bool ferry_launch_took(ferryComm_t comm, uint32_t stamp, uint64_t *ns)
-{
-	(void)comm;
-	struct virtual_rank *rank = virtual_all.current;
-	uint32_t at = stamp % FERRY_STAMPS;
-	if (rank->stamps[at] != stamp || !rank->stamped[at])
-		return false;
-	uint64_t n = rank->stamped[at] - 1;
-	const struct virtual_work *work = &virtual_all.works[n % MOST];
-	const struct virtual_side *side = &work->sides[virtual_index_of(rank)];
-	if (work->n != n || !work->over || work->ferry_end_us > rank->now_us)
-		return false;
-	double before = n ? virtual_all.works[(n - 1) % MOST].sides[virtual_index_of(rank)].end_us : 0;
-	*ns = (uint64_t)(1e3 * (work->ferry_end_us - fmax(before, side->ferry_us)));
-	return true;
 }

@@ -16,11 +16,6 @@ ferryResult_t ferryGroupStart(void)
 	return ferrySuccess;
 }
 
-void ferry_group_stamp(uint32_t stamp)
-{
-	virtual_all.current->stamp = stamp;
-}
-
 void ferry_group_leave_out(const struct ferry_left_out *left_out)
 {
 	virtual_all.current->left_out = *left_out;
@@ -44,11 +39,6 @@ static ferryResult_t submit(enum ferry_collective collective, const void *send, 
 	rank->issued = rank->dragged = true;
 	double blocks = collective == FERRY_ALLGATHER || collective == FERRY_REDUCESCATTER ? VIRTUAL_RANKS : 1;
 	work->ferry_bytes = (double)(count - rank->left_out.count) * blocks * (double)ferry_type_size(type);
-	if (rank->stamp) {
-		rank->stamped[rank->stamp % FERRY_STAMPS] = rank->made + 1;
-		rank->stamps[rank->stamp % FERRY_STAMPS] = rank->stamp;
-	}
-	rank->stamp = 0;
 	rank->left_out = (struct ferry_left_out){0, false};
 	return ferrySuccess;
 }

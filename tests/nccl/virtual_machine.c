@@ -2,8 +2,12 @@
 /* How long calls take, by the machine's rates, and the chance that is in that. */
 #include "tests/nccl/virtual_parts.h"
 
+#include "rank-lib/program/limits.h"
+
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define GB_S       1000.0 /* bytes per microsecond */
 #define DIVIDED_US 2.0    /* a stream needs so much more for two */
@@ -47,7 +51,8 @@ static void parts_us(const struct virtual_calls *what, double ferry, double nccl
 	const struct virtual_machine *machine = virtual_all.machine;
 	const struct virtual_curve *curve = curve_of(what->collective);
 	const double *slower = machine->burst;
-	us[FERRY_FABRIC_HOST] = nccl > 0 ? ferry_pace_us(&curve->host, ferry) : time_of(curve->ours, ferry);
+	us[FERRY_FABRIC_HOST] = !(nccl > 0 && ferry > 0) ? time_of(curve->ours, ferry)
+	                                                 : curve->host.start_us + ferry / curve->host.rate;
 	us[FERRY_FABRIC_HOST] *= burst && slower[FERRY_FABRIC_HOST] > 0 ? slower[FERRY_FABRIC_HOST] : 1;
 	us[FERRY_FABRIC_NCCL] = time_of(curve->nccl, nccl);
 	us[FERRY_FABRIC_NCCL] *= burst && slower[FERRY_FABRIC_NCCL] > 0 ? slower[FERRY_FABRIC_NCCL] : 1;
@@ -72,8 +77,8 @@ static bool divides(const struct virtual_calls *what)
 double virtual_best_us(const struct virtual_calls *what, bool burst, uint32_t *word)
 {
 	double least = INFINITY;
-	for (uint16_t part = 0; part <= FERRY_SHARES_WHOLE; part += divides(what) ? 4 : (uint16_t)FERRY_SHARES_WHOLE) {
-		struct ferry_shares shares = {{part, 0, (uint16_t)(FERRY_SHARES_WHOLE - part)}};
+	for (uint32_t part = 0; part <= FERRY_SHARES_WHOLE; part += divides(what) ? 1 : FERRY_SHARES_WHOLE) {
+		struct ferry_shares shares = {.part = {(uint8_t)part, 0, (uint8_t)(FERRY_SHARES_WHOLE - part)}};
 		double us = virtual_expected_us(what, ferry_shares_pack(&shares), burst);
 		if (us >= least)
 			continue;
@@ -115,4 +120,32 @@ void virtual_finish(struct virtual_work *work)
 	for (int i = 0; i < VIRTUAL_RANKS; i++)
 		work->sides[i].end_us = end + 2 * virtual_uniform();
 	work->over = true;
+}
+
+/* ---- what ferry-perf tune has measured of the machine ---- */
+
+ferryResult_t ferry_limits_load(struct ferry_limits *limits, bool *found)
+{
+	const struct virtual_machine *machine = virtual_all.machine;
+	memset(limits, 0, sizeof *limits);
+	*found = machine->tuned;
+	for (int i = 0; machine->tuned && i < 4 && machine->curves[i].nccl[0] > 0; i++)
+		for (int size = 0; size < VIRTUAL_SIZES - 1; size++) {
+			const struct virtual_curve *curve = &machine->curves[i];
+			struct ferry_limits_collective *row = &limits->collectives[limits->ncollectives++];
+			double bytes = exp2(2 * size) * MIB, untrue = machine->untrue > 0 ? machine->untrue : 1;
+			row->ranks = VIRTUAL_RANKS;
+			row->bytes = (uint64_t)bytes;
+			row->nccl_us = time_of(curve->nccl, bytes);
+			row->ferry_us = time_of(curve->ours, bytes) / untrue;
+			snprintf(row->collective, sizeof row->collective, "%s",
+			         ferry_collective_name(curve->collective));
+		}
+	return ferrySuccess;
+}
+
+void ferry_limits_print_settings(uint64_t settings, char text[20])
+{
+	(void)settings;
+	*text = '\0';
 }

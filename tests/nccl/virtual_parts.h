@@ -64,12 +64,9 @@ struct virtual_rank {
 	uint32_t nplans;
 	const void *mapped[BUFFERS];
 	uint32_t nmapped;
-	uint64_t stamped[FERRY_METER_SAMPLES * 2]; /* by a stamp's index: 1 + the call, */
-	uint32_t stamps[FERRY_METER_SAMPLES * 2];  /* and the whole stamp */
 	struct virtual_preregister preregister;
 	struct virtual_event *events;
 	/* of the call that is being made */
-	uint32_t stamp;
 	struct ferry_left_out left_out;
 	bool open, issued;
 	bool dragged; /* the last one was Ferry's */

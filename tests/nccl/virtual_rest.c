@@ -26,8 +26,6 @@ NEVER(void, ferry_rank_fail, (struct ferry_rank * rank, ferryResult_t code, cons
 NEVER(ferryResult_t, ferryCommAbort, (ferryComm_t comm))
 NEVER(ferryResult_t, ferryCommDestroy, (ferryComm_t comm))
 NEVER(const char *, ferryGetLastError, (ferryComm_t comm))
-NEVER(struct ferry_pace, ferry_share_pace_of_host, (const struct ferry_costs *costs, uint32_t blocks))
-NEVER(struct ferry_pace, ferry_share_pace_of_peers, (const struct ferry_costs *costs, uint32_t blocks))
 NEVER(bool, ferry_nccl_redop_find, (struct ferry_nccl_comm * comm, ncclRedOp_t op, struct ferry_nccl_redop *redop))
 NEVER(ferryResult_t, ferry_fabrics_push, (struct ferry_fabrics * fabrics, bool *puts))
 NEVER(ferryResult_t, ferry_comm_make,

@@ -148,40 +148,6 @@ static void messages_are_open_too(void **state)
 	gang_close(&gang);
 }
 
-/* From the stream's arrival on, so what the other rank comes later is in it. */
-static void how_long_a_call_took_is_told(void **state)
-{
-	struct gang gang;
-	struct place places[MOST_PLACES];
-	struct ferry_open_group open = {0};
-	uint32_t stamp = 5 * FERRY_STAMPS + 3;
-	uint64_t ns = 0;
-	(void)state;
-	gang_open(&gang, 2, devices, 1);
-	places_open(places, &gang, COUNT);
-	places_round(places, &gang);
-	places_settle(places, &gang, 1);
-	places[1].wait_ms = 100;
-	for (int rank = 0; rank < 2; rank++) {
-		place_enter(&places[rank]);
-		place_write(&places[rank]);
-		OK(ferryGroupStart());
-		ferry_group_stamp(stamp);
-		place_call(&places[rank], gang.comms[rank]);
-		OK(ferry_group_end_open(&open));
-		OK(ferry_group_finish(&open));
-		place_judge(&places[rank]);
-		assert_false(!rank && ferry_launch_took(gang.comms[0], stamp, &ns));
-	}
-	places_settle(places, &gang, 2);
-	assert_true(ferry_launch_took(gang.comms[0], stamp, &ns));
-	assert_true(ns > 20000000 && ns < 10000000000);
-	assert_false(ferry_launch_took(gang.comms[0], stamp + FERRY_STAMPS, &ns));
-	assert_false(ferry_launch_took(gang.comms[0], 0, &ns));
-	places_close(places, &gang);
-	gang_close(&gang);
-}
-
 static void open_calls_are_captured_and_replayed(void **state)
 {
 	struct gang gang;
@@ -265,7 +231,6 @@ int main(void)
 	        cmocka_unit_test_teardown(what_comes_between_the_steps_runs_beside_the_call, no_misuse),
 	        cmocka_unit_test_teardown(several_calls_are_open_in_a_stream_at_once, no_misuse),
 	        cmocka_unit_test_teardown(messages_are_open_too, no_misuse),
-	        cmocka_unit_test_teardown(how_long_a_call_took_is_told, no_misuse),
 	        cmocka_unit_test_teardown(open_calls_are_captured_and_replayed, no_misuse),
 	        cmocka_unit_test_teardown(a_communicator_may_be_aborted_between_the_steps, no_misuse),
 	        cmocka_unit_test_teardown(a_group_within_another_is_not_ended_open, no_misuse),

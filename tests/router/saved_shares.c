@@ -41,14 +41,18 @@ static void leave(int connection, struct ferry_arena *arena)
 
 static const struct ferry_share_line line = {.collective = FERRY_ALLGATHER,
                                              .type = ferryBfloat16,
+                                             .size_class = 54,
                                              .why = FERRY_BALANCE_SETTLED,
                                              .samples = 321,
-                                             .word = 256u << 11,
-                                             .probe_every = 128,
-                                             .interval = 3,
+                                             .word = 32u << 14, /* a quarter is the host's */
+                                             .nccl = 3,
+                                             .ferry = 32u << 14,
+                                             .trial = 64u << 14,
+                                             .run = 5,
+                                             .turn = 7,
                                              .bytes = BYTES,
-                                             .us = 4567.5,
-                                             .paces = {{75, 24000}, {0, 0}, {25, 310000}}};
+                                             .nccl_us = 4567.5,
+                                             .ferry_us = 3210.25};
 
 static void lines_are_rows_of_the_routers_counters(void **state)
 {
@@ -67,23 +71,10 @@ static void lines_are_rows_of_the_routers_counters(void **state)
 	assert_int_equal(counters.share_rows[1].number, 1 << 8 | (FERRY_SHARE_LINES - 1));
 	assert_int_equal(counters.share_rows[0].job, counters.job_rows[0].name);
 	assert_true(ferry_share_line_read(&counters.share_rows[0].line, &found));
-	assert_true(found.collective == line.collective && found.bytes == BYTES && found.us == line.us);
+	assert_true(found.collective == line.collective && found.bytes == BYTES && found.trial == line.trial);
+	assert_true(found.run == 5 && found.turn == 7 && found.nccl == 3 && found.ferry_us == line.ferry_us);
 	leave(connection, &arena);
 }
-
-/* What NCCL and Ferry take for calls that one of them makes whole; the one that makes them now has the share. */
-static const struct ferry_share_line whole = {.collective = FERRY_ALLTOALL,
-                                              .type = ferryFloat32,
-                                              .size_class = 54,
-                                              .whole = true,
-                                              .in_place = true,
-                                              .why = FERRY_BALANCE_SETTLED,
-                                              .samples = 7,
-                                              .word = FERRY_SHARES_WHOLE,
-                                              .interval = 32,
-                                              .bytes = BYTES,
-                                              .us = 181.5,
-                                              .paces = {{0, 0}, {0, 740000}, {0, 485000}}};
 
 static void find_in_output(const char *command, const char *words)
 {
@@ -104,77 +95,79 @@ static void ferry_stat_shows_them(void **state)
 {
 	(void)state;
 	struct ferry_arena arena;
+	struct ferry_share_line other = line;
 	int connection = attach(&arena, 1);
 	ferry_share_line_write(&arena.shares->lines[0], &line);
-	find_in_output(FERRY_STAT " --shares", "allgather     bf16       118M   25.0%    75   24.0                    "
-	                                       "-   75.0%    25  310.0    4567.5      321  settled");
+	find_in_output(FERRY_STAT " --shares", "allgather     bf16       118M   25.0%    0.0%   75.0%      0     4567.5"
+	                                       "     3210.2      321  settled");
 	find_in_output(FERRY_STAT " --shares --json",
-	               "\"bytes\":123456789,\"why\":\"settled\",\"samples\":321,\"us\":4567.5,\"measured_every\":3,"
-	               "\"probed_every\":128,\"host\":0.25,\"host_us\":75,\"host_gbps\":24,\"peer\":0,\"nccl\":0.75,");
-	ferry_share_line_write(&arena.shares->wholes[0], &whole);
-	find_in_output(FERRY_STAT " --shares",
-	               "alltoall      f32        118M                    -  100.0%     0  740.0    0.0%     0  485.0"
-	               "     181.5        7  settled, whole, in place");
-	find_in_output(FERRY_STAT " --shares --json",
-	               "\"whole\":1,\"in_place\":1,\"host\":0,\"peer\":1,\"peer_us\":0,\"peer_gbps\":740,"
-	               "\"nccl\":0,\"nccl_us\":0,\"nccl_gbps\":485}");
+	               "\"bytes\":123456789,\"why\":\"settled\",\"calls\":321,\"nccl_us\":4567.5,\"ferry_us\":3210.2,"
+	               "\"in_place\":0,\"tuning\":0,\"host\":0.25,\"peer\":0,\"nccl\":0.75}");
+	other.in_place = true;
+	other.why = FERRY_BALANCE_HIDDEN;
+	other.word = 3; /* NCCL's, by its third tuning */
+	other.ferry_us = 0;
+	ferry_share_line_write(&arena.shares->lines[1], &other);
+	find_in_output(FERRY_STAT " --shares", "    0.0%    0.0%  100.0%      3     4567.5          -      321  "
+	                                       "hidden, in place");
+	find_in_output(FERRY_STAT " --shares --json", "\"in_place\":1,\"tuning\":3,\"host\":0,\"peer\":0,\"nccl\":1}");
 	leave(connection, &arena);
 }
 
-/* Line by line, and of a line what it knows. */
-static void the_next_job_finds_what_is_known_of_whole_calls(void **state)
-{
-	(void)state;
-	struct ferry_arena arena;
-	struct ferry_share_line other = whole, half = whole, found;
-	int connection = attach(&arena, 3);
-	other.in_place = false;
-	arena.shares->signature = 55;
-	ferry_share_line_write(&arena.shares->wholes[3], &whole);
-	ferry_share_line_write(&arena.shares->wholes[9], &other);
-	leave(connection, &arena);
-
-	connection = attach(&arena, 4);
-	half.paces[FERRY_FABRIC_PEER].rate = 0;
-	half.paces[FERRY_FABRIC_NCCL].rate = 450000;
-	arena.shares->signature = 55;
-	ferry_share_line_write(&arena.shares->wholes[0], &half);
-	leave(connection, &arena);
-
-	connection = attach(&arena, 5);
-	assert_int_equal(arena.shares->saved_signatures[0], 55);
-	assert_true(ferry_share_line_read(&arena.shares->saved_wholes[0][0], &found));
-	assert_true(found.whole && found.in_place);
-	assert_int_equal(found.size_class, 54);
-	assert_true(found.paces[FERRY_FABRIC_PEER].rate == 740000);
-	assert_true(found.paces[FERRY_FABRIC_NCCL].rate == 450000);
-	assert_true(ferry_share_line_read(&arena.shares->saved_wholes[0][1], &found));
-	assert_false(found.in_place);
-	assert_true(found.paces[FERRY_FABRIC_NCCL].rate == 485000);
-	assert_false(ferry_share_line_read(&arena.shares->saved_wholes[0][2], &found));
-	leave(connection, &arena);
-}
-
+/* But for a trial, which ends with its job. */
 static void the_next_job_finds_what_one_has_learned(void **state)
 {
 	(void)state;
 	struct ferry_arena arena;
-	struct ferry_share_course course = {.collective = FERRY_ALLTOALL, .type = ferryFloat32}, found;
-	course.paces[FERRY_FABRIC_HOST][2] = (struct ferry_pace){75, 24000};
-	course.paces[FERRY_FABRIC_NCCL][1] = (struct ferry_pace){-1, NAN}; /* not that */
+	struct ferry_share_line other = line, found;
 	int connection = attach(&arena, 1);
 	assert_int_equal(arena.shares->saved_signatures[0], 0);
 	arena.shares->signature = 99;
-	ferry_share_course_write(&arena.shares->courses[4], &course);
+	other.in_place = true;
+	other.ferry_us = NAN; /* not that */
+	ferry_share_line_write(&arena.shares->lines[4], &line);
+	ferry_share_line_write(&arena.shares->lines[9], &other);
 	leave(connection, &arena);
 
 	connection = attach(&arena, 2);
 	assert_int_equal(arena.shares->saved_signatures[0], 99);
 	assert_int_equal(arena.shares->saved_signatures[1], 0);
-	assert_true(ferry_share_course_read(&arena.shares->saved[0][0], &found));
-	assert_int_equal(found.collective, FERRY_ALLTOALL);
-	assert_true(found.paces[FERRY_FABRIC_HOST][2].rate == 24000);
-	assert_true(found.paces[FERRY_FABRIC_NCCL][1].rate == 0);
+	assert_true(ferry_share_line_read(&arena.shares->saved[0][0], &found));
+	assert_true(found.collective == FERRY_ALLGATHER && found.size_class == 54 && !found.in_place);
+	assert_true(found.word == line.word && found.nccl == line.nccl && found.ferry == line.ferry);
+	assert_true(found.nccl_us == line.nccl_us && found.ferry_us == line.ferry_us && !found.run);
+	assert_true(ferry_share_line_read(&arena.shares->saved[0][1], &found));
+	assert_true(found.in_place && found.ferry_us == 0);
+	assert_false(ferry_share_line_read(&arena.shares->saved[0][2], &found));
+	leave(connection, &arena);
+}
+
+/* Line by line, and of a line what it knows. */
+static void what_a_job_has_not_measured_stays(void **state)
+{
+	(void)state;
+	struct ferry_arena arena;
+	struct ferry_share_line half = line, found;
+	int connection = attach(&arena, 3);
+	arena.shares->signature = 55;
+	ferry_share_line_write(&arena.shares->lines[3], &line);
+	leave(connection, &arena);
+
+	connection = attach(&arena, 4);
+	half.ferry_us = 0;
+	half.ferry = 0;
+	half.nccl = 2;
+	half.nccl_us = 4000;
+	arena.shares->signature = 55;
+	ferry_share_line_write(&arena.shares->lines[0], &half);
+	leave(connection, &arena);
+
+	connection = attach(&arena, 5);
+	assert_int_equal(arena.shares->saved_signatures[0], 55);
+	assert_true(ferry_share_line_read(&arena.shares->saved[0][0], &found));
+	assert_true(found.ferry == line.ferry && found.ferry_us == line.ferry_us);
+	assert_true(found.nccl == 2 && found.nccl_us == 4000);
+	assert_false(ferry_share_line_read(&arena.shares->saved[0][1], &found));
 	leave(connection, &arena);
 }
 
@@ -184,7 +177,7 @@ int main(void)
 	        TEST(lines_are_rows_of_the_routers_counters),
 	        TEST(ferry_stat_shows_them),
 	        TEST(the_next_job_finds_what_one_has_learned),
-	        TEST(the_next_job_finds_what_is_known_of_whole_calls),
+	        TEST(what_a_job_has_not_measured_stays),
 	};
 	return cmocka_run_group_tests_name("saved_shares", tests, NULL, NULL);
 }

@@ -105,28 +105,10 @@ static void nothing_is_divided_by_rates_that_nobody_measured(void **state)
 	assert_int_equal(ferry_share_of_host(&made_up, 1ull << 40, 0), 0);
 }
 
-/* By these a part of the host's share takes as long as one of the peers' rest. */
-static void paces_say_the_same_as_shares(void **state)
-{
-	(void)state;
-	const struct ferry_costs none = {.issue_ns = 4000, .link = 50};
-	for (uint32_t blocks = 1; blocks < 8; blocks++) {
-		uint64_t bytes = 256ull << 20, share = ferry_share_of_host(&made_up, bytes, blocks);
-		struct ferry_pace host = ferry_share_pace_of_host(&made_up, blocks);
-		struct ferry_pace peers = ferry_share_pace_of_peers(&made_up, blocks);
-		double host_us = host.start_us + (double)share / host.rate;
-		double peers_us = peers.start_us + (double)(bytes - share) / peers.rate;
-		assert_true(host_us <= peers_us && host_us > peers_us - 4096 / host.rate - 4096 / peers.rate);
-	}
-	assert_true(ferry_share_pace_of_host(&none, 1).rate == 0);
-	assert_true(ferry_share_pace_of_peers(&none, 1).rate == 0);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(both_fabrics_end_together),
-	        cmocka_unit_test(paces_say_the_same_as_shares),
 	        cmocka_unit_test(a_larger_message_gets_a_larger_share),
 	        cmocka_unit_test(a_faster_fabric_gets_a_larger_share),
 	        cmocka_unit_test(what_gains_less_than_two_percent_is_the_peers_alone),

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * An arm: one way in which calls of a kind may be carried, and what such calls took. Its time is the median of its last
+ * samples. It forgets: where two samples in a row are far from that, only they count, and samples from before the calls
+ * went another way count no more than a measurement of an earlier job once there is a new one. Plain numbers.
+ */
+#ifndef FERRY_ORCHESTRATOR_TUNER_ARM_H
+#define FERRY_ORCHESTRATOR_TUNER_ARM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define FERRY_ARM_SAMPLES 7
+
+struct ferry_arm {
+	uint32_t word;    /* of shares (ipc/shares.h) */
+	uint32_t seen;    /* samples that count */
+	uint32_t tries, next; /* next: the line's calls from which on it may be tried again */
+	uint32_t pending; /* measured calls whose times are not known yet */
+	uint8_t far;      /* samples in a row that were far from the ones before */
+	bool slowed;      /* it has become slow since calls went this way */
+	bool left;        /* calls have gone another way since the last sample */
+	float learned_us; /* by an earlier job, or before the calls went another way; 0: not known */
+	float guess_us;   /* by calls of other sizes, when its line was made; 0: not known */
+	float us[FERRY_ARM_SAMPLES]; /* newest first */
+};
+
+/** The median of its samples; 0: there are none. */
+double ferry_arm_us(const struct ferry_arm *arm);
+
+/** Takes a sample. Returns true if it is far from the ones before. */
+bool ferry_arm_add(struct ferry_arm *arm, double us);
+
+#endif

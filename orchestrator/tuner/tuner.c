@@ -1,0 +1,510 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "orchestrator/tuner/tuner.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WARM        1u   /* calls of a run that do not count */
+#define LONG_US     4000 /* runs of long calls are shorter: their times vary less, and one costs more */
+#define LONGER_US   20000
+#define FASTER      0.98 /* of the time of the arm in use: less is noise */
+#define FASTER_STEP 0.992 /* the same of a measured step of the ladder, of which the next one gains as little */
+#define FASTER_PART 0.97 /* the same of a share of the host's, which gains little and costs little */
+#define FASTER_FAR  0.77 /* the same of what only another size's calls, or nothing measured here, promise */
+#define FASTER_NEAR 0.95
+#define HOPE        1.02 /* an arm that is expected to take so much of the best one's time is tried once */
+#define LIKELY      0.9  /* of what its link allows, a call by the host has */
+#define UNKNOWN     0.97 /* what an arm is expected to take of which nothing is known */
+#define CREDIT      0.005 /* of the time of all calls may be spent on arms that lost */
+#define CREDIT_AWAY 0.1 /* the same for one that was left as slow, halved with each try */
+#define AWAY_SOON   4u
+#define AWAY_FASTER 0.92
+#define REST        32u  /* calls between the tries of an arm at least, twice as many with each, */
+#define RESTS       6u   /* so often */
+#define LOOK        8u
+#define UNREADY     24u  /* calls that are measured while the best arm is not ready */
+#define GIVEN_UP    256u /* calls of the kind in which a trial has had none: it cannot begin */
+#define CHEAP_US    1000 /* two events take some 3 us of the caller's thread: of longer calls all are measured, */
+#define EVERY       8u   /* of others two in so many pairs */
+#define ABORT       2.5  /* the first call of a run takes so many times the best arm's time: it ends */
+#define ABORT_NEXT  1.3
+#define BESIDE        1.04 /* NCCL's part takes so many times as long beside the host's, */
+#define BESIDE_HOST   1.1  /* and the host's beside NCCL's, which starts late */
+#define HOST_START_US 90.0 /* (docs/lab/two-gpus.md) */
+#define NEAR        1    /* size classes: the same size, or a factor of 1.4 */
+#define FAR         4    /* a factor of 4 */
+
+/* ---- kinds and arms ---- */
+
+/* lround(2 * log2(bytes)). */
+uint8_t ferry_tuner_size_class(uint64_t bytes)
+{
+	const uint64_t quarter = (uint64_t)(0x1p63 * 1.189207115002721), three = (uint64_t)(0x1p63 * 1.681792830507429);
+	uint32_t zeros = (uint32_t)__builtin_clzll(bytes | 1);
+	uint64_t top = (bytes | !bytes) << zeros;
+	return (uint8_t)(2 * (63 - zeros) + (top >= quarter) + (top >= three));
+}
+
+void ferry_tuner_init(struct ferry_tuner *tuner, const struct ferry_prior *prior, uint32_t nranks, double host_rate)
+{
+	memset(tuner, 0, sizeof *tuner);
+	tuner->prior = prior;
+	tuner->nranks = nranks;
+	tuner->host_rate = host_rate;
+	tuner->ntunings = 1;
+}
+
+static void add_arm(struct ferry_tuner_line *line, uint32_t host, enum ferry_fabric fabric, uint32_t tuning)
+{
+	struct ferry_shares shares = {.tuning = (uint8_t)tuning};
+	shares.part[fabric] = (uint8_t)host;
+	line->arms[line->narms++] = (struct ferry_arm){.word = ferry_shares_pack(&shares), .next = tuning ? REST : 0};
+}
+
+/* A share grows by a third from step to step. */
+static const uint8_t ladder[] = {4, 6, 8, 11, 15, 20, 27, 36};
+
+static void make_arms(const struct ferry_tuner *tuner, struct ferry_tuner_line *line)
+{
+	bool tuned = line->like.collective <= FERRY_REDUCE_TO_ROOT; /* of others NCCL does not ask its tuner */
+	for (uint32_t tuning = 0; tuning < (tuned ? tuner->ntunings : 1); tuning++)
+		add_arm(line, 0, FERRY_FABRIC_NCCL, tuning);
+	if (!line->like.divided)
+		add_arm(line, FERRY_SHARES_WHOLE, line->like.fabric, 0);
+	for (size_t i = 0; line->like.divided && i < sizeof ladder; i++)
+		add_arm(line, ladder[i], line->like.fabric, 0);
+}
+
+static bool is_ferrys(const struct ferry_arm *arm)
+{
+	return ferry_shares_divide(arm->word);
+}
+
+static struct ferry_arm *arm_of(struct ferry_tuner_line *line, uint32_t word)
+{
+	for (int i = 0; i < line->narms; i++)
+		if (line->arms[i].word == word)
+			return &line->arms[i];
+	return NULL;
+}
+
+/* ---- what an arm is expected to take ---- */
+
+struct belief {
+	double us;   /* 0: nothing is known */
+	double hope; /* if the arm in use has become slow, and this one has not */
+	double than; /* it is taken in place of the arm in use if it takes so much of that one's time, or less */
+};
+
+static double prior_us(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line, enum ferry_prior_arm arm)
+{
+	double us;
+	return ferry_prior_us(tuner->prior, line->like.collective, line->like.bytes, arm, &us) ? us : 0;
+}
+
+/* Of a divided call: the longer one of both parts, which slow each other down a little. */
+static double divided_us(double nccl_us, double host_us, uint32_t word)
+{
+	double part = (double)ferry_shares_unpack(word).part[FERRY_FABRIC_HOST] / FERRY_SHARES_WHOLE;
+	return fmax((1 - part) * nccl_us * BESIDE, part * host_us * BESIDE_HOST + HOST_START_US);
+}
+
+/* What was measured before the job. A tuning of NCCL's that was not is not known. */
+static double before_us(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
+                        const struct ferry_arm *arm)
+{
+	uint32_t tuning = ferry_shares_tuning(arm->word);
+	double nccl = prior_us(tuner, line, FERRY_PRIOR_NCCL), ferry = prior_us(tuner, line, FERRY_PRIOR_FERRY);
+	if (is_ferrys(arm) && line->like.divided)
+		return nccl > 0 && ferry > 0 ? divided_us(nccl, ferry, arm->word) : 0;
+	if (tuning > 1)
+		return 0;
+	return is_ferrys(arm) ? ferry : tuning ? prior_us(tuner, line, FERRY_PRIOR_NCCL_16_CHANNELS) : nccl;
+}
+
+static double twins_us(const struct ferry_tuner_line *other, uint32_t word, bool guesses)
+{
+	for (int i = 0; i < other->narms; i++) {
+		const struct ferry_arm *arm = &other->arms[i];
+		double us = arm->word == word ? ferry_arm_us(arm) : 0;
+		if (arm->word == word)
+			return us > 0 || !guesses         ? us
+			       : arm->learned_us > 0 ? (double)arm->learned_us
+			                             : (double)arm->guess_us;
+	}
+	return 0;
+}
+
+/*
+ * By the line of the nearest size, no further than `most` classes, that has measured the arm: by what it has against
+ * the arm that this line has measured, or by its rate, if there is none.
+ */
+static double like_others(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
+                          const struct ferry_arm *arm, const struct ferry_arm *known, int most)
+{
+	double us = 0;
+	for (uint32_t i = 0; i < tuner->nlines; i++) {
+		const struct ferry_tuner_line *other = &tuner->lines[i];
+		int distance = abs((int)other->size_class - (int)line->size_class);
+		if (other == line || other->like.collective != line->like.collective || distance > most ||
+		    other->like.fabric != line->like.fabric || other->like.divided != line->like.divided)
+			continue;
+		double its = twins_us(other, arm->word, most > NEAR),
+		       base = known ? twins_us(other, known->word, most > NEAR) : its;
+		if (!(its > 0) || !(base > 0))
+			continue;
+		us = its * (known ? ferry_arm_us(known) / base
+		                  : (double)line->like.bytes / (double)other->like.bytes);
+		most = distance - 1;
+	}
+	return us;
+}
+
+/* The arm that the line has measured most lately, by which others are compared. */
+static const struct ferry_arm *measured(const struct ferry_tuner_line *line)
+{
+	if (line->arms[line->best].seen)
+		return &line->arms[line->best];
+	for (int i = 0; i < line->narms; i++)
+		if (line->arms[i].seen)
+			return &line->arms[i];
+	return NULL;
+}
+
+static struct belief believe(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
+                             const struct ferry_arm *arm)
+{
+	double us = ferry_arm_us(arm), before = before_us(tuner, line, arm);
+	if (us > 0)
+		return (struct belief){us, us, line->like.divided ? FASTER_STEP : FASTER};
+	if (arm->learned_us > 0)
+		return (struct belief){(double)arm->learned_us, (double)arm->learned_us, FASTER_NEAR};
+	const struct ferry_arm *known = measured(line);
+	if ((us = like_others(tuner, line, arm, known, NEAR)) > 0)
+		return (struct belief){us, us, line->like.divided ? FASTER_PART : FASTER_NEAR};
+	double knowns = known ? before_us(tuner, line, known) : 0;
+	if (before > 0) {
+		us = knowns > 0 ? before * ferry_arm_us(known) / knowns : before;
+		return (struct belief){us, fmin(us, before), line->like.divided ? FASTER_PART : FASTER_NEAR};
+	}
+	if ((us = like_others(tuner, line, arm, known, FAR)) > 0)
+		return (struct belief){us, 0, FASTER_FAR};
+	return (struct belief){0, 0, 0};
+}
+
+/* No call by the host is faster than its busiest link. */
+static double bound_us(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
+                       const struct ferry_arm *arm)
+{
+	bool whole = is_ferrys(arm) && !line->like.divided && line->like.fabric == FERRY_FABRIC_HOST;
+	double others = (double)(tuner->nranks - 1) / tuner->nranks;
+	bool own = ferry_collective_has_blocks(line->like.collective) &&
+	           !ferry_collective_reduces(line->like.collective); /* nobody sends its own block to itself */
+	return whole && tuner->host_rate > 0 ? (double)line->like.bytes * (own ? others : 1) / tuner->host_rate : 0;
+}
+
+/* What a try of the arm is expected to show. */
+static struct belief expect(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
+                            const struct ferry_arm *arm)
+{
+	struct belief belief = believe(tuner, line, arm);
+	if (!(belief.us > 0)) {
+		belief.us = UNKNOWN * believe(tuner, line, &line->arms[is_ferrys(arm) ? line->best : 0]).us;
+		belief.us = belief.hope = fmax(belief.us, bound_us(tuner, line, arm) / LIKELY);
+	}
+	return belief;
+}
+
+/* ---- decisions ---- */
+
+static uint32_t counted_calls(const struct ferry_tuner_line *line)
+{
+	return line->best_us > LONGER_US ? 2 : line->best_us > LONG_US ? 3 : 4;
+}
+
+static void use(struct ferry_tuner_line *line, int arm)
+{
+	if (line->arms[line->best].slowed) {
+		line->away = line->best;
+		line->away_tries = 0;
+		line->away_us = line->credit_us = 0;
+	}
+	line->arms[line->best].left = true;
+	line->best = arm;
+	line->asked = 0;
+}
+
+/* Takes the fastest arm. */
+static void decide(const struct ferry_tuner *tuner, struct ferry_tuner_line *line)
+{
+	double best = believe(tuner, line, &line->arms[line->best]).us, least = INFINITY;
+	int fastest = line->best;
+	for (int i = 0; i < line->narms; i++) {
+		struct belief belief = believe(tuner, line, &line->arms[i]);
+		if (i == line->best || !(belief.us > 0) || belief.us >= least || belief.us > belief.than * best)
+			continue;
+		least = belief.us;
+		fastest = i;
+	}
+	if (fastest != line->best)
+		use(line, fastest);
+	line->best_us = believe(tuner, line, &line->arms[line->best]).us;
+	line->news = true;
+}
+
+struct ferry_tuner_line *ferry_tuner_line(struct ferry_tuner *tuner, const struct ferry_tuner_call *call)
+{
+	uint8_t size_class = ferry_tuner_size_class(call->bytes);
+	for (uint32_t i = 0; i < tuner->nlines; i++) {
+		uint32_t at = (tuner->found + i) % tuner->nlines;
+		struct ferry_tuner_line *line = &tuner->lines[at];
+		if (line->size_class != size_class || line->like.collective != call->collective ||
+		    line->like.type != call->type || line->like.in_place != call->in_place)
+			continue;
+		tuner->found = at;
+		return line;
+	}
+	if (tuner->nlines == FERRY_SHARE_LINES)
+		return NULL;
+	struct ferry_tuner_line *line = &tuner->lines[tuner->found = tuner->nlines++];
+	*line = (struct ferry_tuner_line){.like = *call, .size_class = size_class, .trial = -1, .away = -1};
+	make_arms(tuner, line);
+	for (int i = 0; i < line->narms; i++)
+		line->arms[i].guess_us = (float)like_others(tuner, line, &line->arms[i], NULL, FAR);
+	decide(tuner, line);
+	return line;
+}
+
+void ferry_tuner_adopt(struct ferry_tuner *tuner, const struct ferry_share_line *learned)
+{
+	struct ferry_shares shares = ferry_shares_unpack(learned->ferry);
+	struct ferry_tuner_call like = {
+	        .collective = (enum ferry_collective)learned->collective,
+	        .type = (ferryDataType_t)learned->type,
+	        .bytes = learned->bytes,
+	        .in_place = learned->in_place,
+	        .fabric = shares.part[FERRY_FABRIC_PEER] ? FERRY_FABRIC_PEER : FERRY_FABRIC_HOST,
+	        .divided = ferry_shares_divide(learned->ferry) && shares.part[FERRY_FABRIC_NCCL]};
+	if (!ferry_shares_divide(learned->ferry) || ferry_tuner_size_class(learned->bytes) != learned->size_class)
+		return; /* how Ferry would carry it is not known */
+	struct ferry_tuner_line *line = ferry_tuner_line(tuner, &like);
+	struct ferry_arm *nccl = line ? arm_of(line, learned->nccl) : NULL,
+	                 *ferry = line ? arm_of(line, learned->ferry) : NULL;
+	if (nccl)
+		nccl->learned_us = (float)learned->nccl_us;
+	if (ferry)
+		ferry->learned_us = (float)learned->ferry_us;
+	if (line)
+		decide(tuner, line);
+}
+
+/* ---- trials ---- */
+
+/* An arm that has not been tried is worth it if it may be the fastest; of shares what is near the best. */
+static bool is_promising(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line, int i, double *us)
+{
+	const struct ferry_arm *arm = &line->arms[i], *used = &line->arms[line->best];
+	double best = believe(tuner, line, used).us;
+	bool beside = !line->like.divided || !is_ferrys(arm) || !is_ferrys(used) || abs(i - line->best) == 1;
+	/* a tuning of NCCL's of which nothing is known costs more than it is likely to gain: it is tried for credit */
+	bool blind = !is_ferrys(arm) && !(believe(tuner, line, arm).us > 0);
+	*us = expect(tuner, line, arm).hope;
+	return i != line->best && !arm->tries && beside && !blind && best > 0 && *us < HOPE * best;
+}
+
+static double cost_of(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line, int i)
+{
+	double best = believe(tuner, line, &line->arms[line->best]).us, us = expect(tuner, line, &line->arms[i]).us;
+	uint32_t calls = i == line->away ? 2 : WARM + counted_calls(line);
+	return calls * fmax(us - best, 0.02 * best);
+}
+
+/* The arm to try now; -1: none. */
+static int next_trial(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line)
+{
+	double least = INFINITY, us;
+	int next = -1;
+	for (int i = 0; i < line->narms; i++)
+		if (is_promising(tuner, line, i, &us) && us < least) {
+			least = us;
+			next = i;
+		}
+	double us_now = ferry_arm_us(&line->arms[line->best]);
+	/* what was slow may have been chance; and what slowed it down has ended if the other arm is faster now */
+	if (next < 0 && line->away >= 0 && line->rested >= AWAY_SOON &&
+	    (!line->away_tries || us_now < AWAY_FASTER * line->away_us))
+		return line->away;
+	if (next >= 0)
+		return next;
+	for (int i = 0; i < line->narms; i++) {
+		const struct ferry_arm *arm = &line->arms[i];
+		bool due = line->away < 0 ? line->calls >= arm->next : i == line->away && line->rested >= REST,
+		     earlier = next < 0 || arm->next < line->arms[next].next;
+		if (i != line->best && due && earlier && cost_of(tuner, line, i) < line->credit_us &&
+		    (!line->like.divided || abs(i - line->best) == 1 || !is_ferrys(arm)))
+			next = i;
+	}
+	return next;
+}
+
+static void begin_trial(struct ferry_tuner *tuner, struct ferry_tuner_line *line, int arm)
+{
+	if (line->arms[arm].tries++ || believe(tuner, line, &line->arms[arm]).us > 0)
+		line->credit_us = fmax(0, line->credit_us - cost_of(tuner, line, arm));
+	uint32_t tries = line->arms[arm].tries;
+	line->arms[arm].next = line->calls + (REST << (tries < RESTS ? tries : RESTS));
+	if (arm == line->away) {
+		line->away_us = ferry_arm_us(&line->arms[line->best]);
+		line->away_tries++;
+	}
+	tuner->ntrials++;
+	line->trial = arm;
+	line->turn++;
+	line->tried = line->waited = line->rested = 0;
+}
+
+static void end_trial(struct ferry_tuner *tuner, struct ferry_tuner_line *line)
+{
+	tuner->ntrials--;
+	line->arms[line->trial].left = line->trial != line->best;
+	line->trial = -1;
+	line->rested = 0;
+}
+
+static bool is_measured(struct ferry_tuner_line *line, const struct ferry_arm *arm)
+{
+	uint32_t counted = counted_calls(line);
+	bool best = arm == &line->arms[line->best], few = line->asked < counted;
+	/* two in a row: from one start to the next is what the program's calls take with all that is between them */
+	bool now = ferry_arm_us(arm) > CHEAP_US || line->calls / 2 % EVERY == 0;
+	/*
+	 * The best one is not ready, or NCCL has all calls by the steps' veto: what they have is a measure, says how
+	 * far ahead the program is, and whether anything hides them still.
+	 */
+	if (!best && (line->trial < 0 || arm != &line->arms[line->trial]))
+		return now || arm->seen + arm->pending < UNREADY;
+	if (!best)
+		return true;
+	line->asked += few;
+	return few || line->doubted || now;
+}
+
+/* The times of a trial are not known yet. */
+static bool awaits_trial(const struct ferry_tuner_line *line)
+{
+	for (int i = 0; i < line->narms; i++)
+		if (i != line->best && line->arms[i].pending)
+			return true;
+	return false;
+}
+
+bool ferry_tuner_sealed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t word, bool still)
+{
+	struct ferry_arm *arm = arm_of(line, word);
+	double us = line->best_us;
+	line->calls++;
+	line->rested++;
+	double part = line->away >= 0 ? fmax(CREDIT_AWAY * exp2(-(double)line->away_tries), CREDIT) : CREDIT;
+	line->credit_us = fmin(line->credit_us + part * us, 100 * us);
+	line->run = word == line->last && line->calls > 1 ? line->run + 1 : 0;
+	line->last = word;
+	bool counts = line->run >= WARM, measured_now = arm && counts && is_measured(line, arm);
+	if (line->trial >= 0 && arm == &line->arms[line->trial]) {
+		line->waited = 0;
+		if (++line->tried == WARM + counted_calls(line))
+			end_trial(tuner, line);
+	} else if (line->trial >= 0 && ++line->waited > GIVEN_UP) {
+		end_trial(tuner, line);
+	}
+	arm = measured_now ? arm : NULL;
+	if (arm)
+		arm->pending++;
+	bool looks = line->news || line->calls % LOOK == 0; /* else nothing but the credit has changed */
+	if (!still && looks && line->trial < 0 && line->asked >= counted_calls(line) &&
+	    !awaits_trial(line)) {
+		line->news = false;
+		int next = next_trial(tuner, line);
+		if (next >= 0)
+			begin_trial(tuner, line, next);
+	}
+	return measured_now;
+}
+
+void ferry_tuner_pass(struct ferry_tuner_line *line, uint32_t word)
+{
+	struct ferry_arm *arm = arm_of(line, word);
+	if (arm)
+		arm->pending -= arm->pending > 0;
+}
+
+void ferry_tuner_feed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t word, uint64_t bytes,
+                      double us)
+{
+	struct ferry_arm *arm = arm_of(line, word);
+	ferry_tuner_pass(line, word);
+	if (!arm || !(us > 0) || !isfinite(us))
+		return;
+	us *= (double)line->like.bytes / (double)bytes;
+	double best = ferry_arm_us(&line->arms[line->best]);
+	line->doubted = ferry_arm_add(arm, us);
+	if (line->trial >= 0 && arm == &line->arms[line->trial] && best > 0 && us > ABORT_NEXT * best)
+		end_trial(tuner, line);
+	decide(tuner, line);
+	if (line->best == line->away)
+		line->away = -1;
+}
+
+/* ---- what is published ---- */
+
+/* The fastest of NCCL's arms, or of Ferry's; -1: there is none. */
+static int fastest(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line, bool ferrys, double *us)
+{
+	int found = -1;
+	*us = 0;
+	for (int i = 0; i < line->narms; i++) {
+		struct belief belief = believe(tuner, line, &line->arms[i]);
+		bool faster = belief.us > 0 && (!(*us > 0) || belief.us < *us);
+		if (is_ferrys(&line->arms[i]) != ferrys || (found >= 0 && !faster))
+			continue;
+		found = i;
+		*us = belief.us;
+	}
+	return found;
+}
+
+static enum ferry_balance why_of(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line)
+{
+	double us;
+	uint32_t seen = 0;
+	bool open = line->trial >= 0;
+	for (int i = 0; i < line->narms; i++) {
+		seen += line->arms[i].seen;
+		open |= is_promising(tuner, line, i, &us);
+	}
+	return open ? FERRY_BALANCE_TRYING : line->arms[line->best].seen ? FERRY_BALANCE_SETTLED : FERRY_BALANCE_PRIOR;
+}
+
+void ferry_tuner_record(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
+                        struct ferry_share_line *record)
+{
+	double nccl_us, ferry_us;
+	int nccl = fastest(tuner, line, false, &nccl_us), ferry = fastest(tuner, line, true, &ferry_us);
+	*record = (struct ferry_share_line){.collective = (uint8_t)line->like.collective,
+	                                    .type = (uint8_t)line->like.type,
+	                                    .size_class = line->size_class,
+	                                    .why = (uint8_t)why_of(tuner, line),
+	                                    .in_place = line->like.in_place,
+	                                    .samples = line->calls,
+	                                    .word = line->arms[line->best].word,
+	                                    .nccl = line->arms[nccl].word,
+	                                    .ferry = line->arms[ferry].word,
+	                                    .bytes = line->like.bytes,
+	                                    .nccl_us = nccl_us,
+	                                    .ferry_us = ferry_us,
+	                                    .turn = line->turn};
+	if (line->trial >= 0) {
+		record->trial = line->arms[line->trial].word;
+		record->run = (uint8_t)(WARM + counted_calls(line));
+	}
+}

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The tuner: which fabric carries a call, in which shares, and with which of NCCL's parameters. The whole policy:
+ *
+ * 1. Calls are of one kind where collective, type, size class (a factor of 1.4) and place (in or out) are the same; a
+ *    kind has a few arms: NCCL as it is, NCCL with other parameters, Ferry, or both with a share for Ferry.
+ * 2. An arm's time is the median of what its last calls took in the stream, from an event before to one behind; the
+ *    first call of a run does not count, because it finds lanes and caches cold.
+ * 3. A kind begins with the arm that is fastest by what an earlier job has learned, by what ferry-perf tune has
+ *    measured on this machine, or by the nearest size whose calls were measured; otherwise with NCCL.
+ * 4. An arm that may be the fastest and has not been measured is tried once: by a run of calls, one after another.
+ * 5. The fastest arm has the calls from then on; another one takes them over only if it is faster by more than noise.
+ * 6. Arms that lost are tried again for credit: a hundredth of the time that the kind's calls have taken.
+ * 7. Where the time of the arm in use changes by a quarter, twice in a row, the machine has changed: the arms are
+ *    compared anew, and an arm that was left for that is tried again early, for a twentieth of the time.
+ * 8. Shares of divided calls are a ladder; the steps beside the best one are arms to try.
+ * 9. Rank 0 decides, and publishes each kind's line (ipc/shares.h); every rank proposes what the line says, and what
+ *    the ranks have sealed (ipc/agreement.h) is what a call has. Captured calls never have a trial.
+ * 10. Where the calls leave the program time, its own steps have a veto (orchestrator/tuner/veto.h).
+ *
+ * Arithmetic alone: no clock, no threads, no memory but its own. Times come after calls have ended, in order, late.
+ */
+#ifndef FERRY_ORCHESTRATOR_TUNER_TUNER_H
+#define FERRY_ORCHESTRATOR_TUNER_TUNER_H
+
+#include "ipc/collective.h"
+#include "ipc/shares.h"
+#include "orchestrator/prior.h"
+#include "orchestrator/tuner/arm.h"
+
+#define FERRY_TUNER_ARMS    12
+#define FERRY_TUNER_TUNINGS 4 /* of NCCL's, its own choice included */
+
+struct ferry_tuner_call {
+	enum ferry_collective collective;
+	ferryDataType_t type;
+	uint64_t bytes; /* of the largest buffer of a rank */
+	bool in_place;
+	enum ferry_fabric fabric; /* by which Ferry carries its part */
+	bool divided;             /* both may have a part; else one has the whole */
+};
+
+struct ferry_tuner_line {
+	struct ferry_tuner_call like;
+	uint8_t size_class, turn;
+	struct ferry_arm arms[FERRY_TUNER_ARMS];
+	int narms, best, trial; /* trial -1: none */
+	uint32_t run, last;     /* calls in a row with the word `last` */
+	uint32_t tried, waited; /* of the trial: calls with it; calls since it began */
+	uint32_t asked;         /* calls of the best arm that are measured or to be, since it became the best */
+	uint32_t calls, rested; /* since the line was made; since the last trial */
+	int away;               /* an arm that was left because it had become slow; -1: none */
+	uint32_t away_tries;
+	double away_us;         /* what the arm that was taken instead took then */
+	double credit_us;
+	double best_us; /* what the best arm is believed to take */
+	bool news;      /* since a trial was looked for */
+	bool doubted;           /* the last sample was far from the ones before */
+};
+
+struct ferry_tuner {
+	const struct ferry_prior *prior;
+	uint32_t nranks;
+	double host_rate;
+	uint32_t ntunings; /* of NCCL's that may be chosen; 1: only its own choice */
+	struct ferry_tuner_line lines[FERRY_SHARE_LINES];
+	uint32_t nlines, found;
+	uint32_t ntrials; /* under way */
+};
+
+/** host_rate: bytes per microsecond of a GPU's link to the host, one way; 0: not known. */
+void ferry_tuner_init(struct ferry_tuner *tuner, const struct ferry_prior *prior, uint32_t nranks, double host_rate);
+
+/** Calls of a class differ by a factor of 1.4 at most. */
+uint8_t ferry_tuner_size_class(uint64_t bytes);
+
+/** The kind's line; made if there is none and there is room, else NULL. */
+struct ferry_tuner_line *ferry_tuner_line(struct ferry_tuner *tuner, const struct ferry_tuner_call *call);
+
+/** Takes what an earlier job has learned. */
+void ferry_tuner_adopt(struct ferry_tuner *tuner, const struct ferry_share_line *learned);
+
+/**
+ * The ranks have sealed this word for a call that can be measured. Returns true if it is to be measured: then
+ * ferry_tuner_feed or ferry_tuner_pass is called for it once. still: no trial is to begin now.
+ */
+bool ferry_tuner_sealed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t word, bool still);
+
+/** A measured call took so long; in the order of the calls. */
+void ferry_tuner_feed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t word, uint64_t bytes,
+                      double us);
+void ferry_tuner_pass(struct ferry_tuner_line *line, uint32_t word);
+
+/** What rank 0 publishes of the line. */
+void ferry_tuner_record(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
+                        struct ferry_share_line *record);
+
+#endif

@@ -1,0 +1,427 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "orchestrator/tuner/veto.h"
+
+#include <math.h>
+#include <string.h>
+
+#define BARE      0.75  /* of the time: calls that take so much are the program's time themselves */
+#define LAID_BARE 0.82 /* calls that were hidden, and are no more */
+#define GAPS      6u    /* that have to be known */
+#define OLD_GAPS  32u   /* then all count half */
+#define RECENT    64u   /* calls, of which Ferry has */
+#define LEAST     8u    /* so many: less is not compared */
+#define ODD       16u   /* one call in so many may differ from the one a step before */
+#define LONGEST   (FERRY_VETO_HISTORY / 2)
+#define NO_STEP   64u    /* calls of a window at least, where they do not repeat, or by kind alone */
+#define WINDOW    8u     /* calls of a window at least, */
+#define WINDOW_US 3000.0 /* and its time */
+#define PATIENCE  16u    /* steps until Ferry has its calls again, whose buffers have to be mapped first */
+
+#define FEW         3u /* pairs that are enough where each says much, */
+#define MUCH        0.05
+#define SOME        5u    /* and otherwise */
+#define SURE        2.5   /* standard deviations, */
+#define UNSURE      4.0   /* and so many times more by the number of pairs, as of few the deviation is a guess */
+#define MARGIN      0.003 /* shorter by no more than this is not shorter */
+#define LEAST_NOISE 0.002
+#define OF_MEDIAN   1.2533 /* its deviation, of that of a mean */
+#define OF_MAD      1.4826 /* a standard deviation, by the median of the absolute deviations */
+
+#define REST     20u   /* times the calls of a comparison, */
+#define BACKOFFS 8u    /* doublings, */
+#define COST     0.005 /* and so much of the time */
+#define STRANGERS 16u
+#define FIRST    16u   /* calls before there is one at all */
+
+enum { NCCLS, TUNED };
+
+void ferry_veto_init(struct ferry_veto *veto)
+{
+	memset(veto, 0, sizeof *veto);
+	veto->rest = FIRST;
+}
+
+/* Whether a window is as tuned: F N N F F N N F, or the other way round. */
+static bool is_tuned(const struct ferry_veto *veto, uint32_t which)
+{
+	return veto->exam.begins_tuned ^ (which & 1) ^ (which >> 1 & 1);
+}
+
+enum ferry_veto_hold ferry_veto_hold(const struct ferry_veto *veto)
+{
+	if (!veto->compares)
+		return veto->held ? FERRY_VETO_HELD : FERRY_VETO_TUNED;
+	/* until the last window's time is known, calls go on as before the comparison */
+	bool tuned = veto->exam.ends ? !veto->held : is_tuned(veto, veto->exam.which);
+	return tuned ? FERRY_VETO_TUNED : veto->held ? FERRY_VETO_HELD : FERRY_VETO_COMPARING;
+}
+
+/* ---- windows ---- */
+
+static const struct ferry_veto_marks nothing = {-1, -1};
+
+static bool has_room(const struct ferry_veto *veto)
+{
+	return veto->nwindows < FERRY_VETO_WINDOWS - 1; /* the next one begins where one ends */
+}
+
+static int8_t begin_window(struct ferry_veto *veto)
+{
+	uint32_t at = (veto->oldest + veto->nwindows) % FERRY_VETO_WINDOWS;
+	veto->windows[at] = (struct ferry_veto_window){.which = (int32_t)veto->exam.which};
+	veto->open = true;
+	return (int8_t)at;
+}
+
+static int8_t end_window(struct ferry_veto *veto, uint32_t length, bool sound)
+{
+	uint32_t at = (veto->oldest + veto->nwindows++) % FERRY_VETO_WINDOWS;
+	veto->windows[at].steps = length;
+	veto->windows[at].sound = sound;
+	veto->open = false;
+	return (int8_t)at;
+}
+
+/* The times of windows under way are not needed any more. */
+static void drop_windows(struct ferry_veto *veto)
+{
+	veto->open = false;
+	for (uint32_t i = 0; i < veto->nwindows; i++)
+		veto->windows[(veto->oldest + i) % FERRY_VETO_WINDOWS].which = -1;
+}
+
+int ferry_veto_awaits(const struct ferry_veto *veto)
+{
+	return veto->nwindows ? (int)veto->oldest : -1;
+}
+
+/* ---- steps ---- */
+
+#define KIND (FERRY_VETO_KINDS - 1) /* of a name */
+#define ALL  UINT32_MAX
+
+static uint32_t name_at(const struct ferry_veto *veto, uint64_t call)
+{
+	return veto->history[call % FERRY_VETO_HISTORY];
+}
+
+/* The least distance at which the calls known repeat in these bits, but for a few; 0: there is none yet. */
+static uint32_t find_period(const struct ferry_veto *veto, uint32_t alike)
+{
+	uint64_t known = veto->calls < FERRY_VETO_HISTORY ? veto->calls : FERRY_VETO_HISTORY;
+	for (uint32_t period = 1; period <= known / 2 && period <= LONGEST; period++) {
+		uint64_t compared = known - period, odd = 0;
+		for (uint64_t last = veto->calls - 1, i = 0; i < compared && odd <= compared / ODD; i++)
+			odd += ((name_at(veto, last - i) ^ name_at(veto, last - i - period)) & alike) != 0;
+		if (odd <= compared / ODD)
+			return period;
+	}
+	return 0;
+}
+
+/* False: that is not to be said yet. Buffers may come from anywhere, which shows in long. */
+static bool find_step(struct ferry_veto *veto)
+{
+	uint32_t alike = ALL, period = find_period(veto, ALL), least = WINDOW;
+	double us_per_call = veto->gaps ? veto->span_us / veto->gaps : WINDOW_US;
+	if (!period && veto->calls >= LONGEST) {
+		alike = KIND;
+		period = find_period(veto, KIND);
+		least = NO_STEP;
+	}
+	if (!period && veto->calls >= FERRY_VETO_HISTORY) {
+		alike = 0;
+		period = NO_STEP;
+	}
+	if (!period)
+		return false;
+	veto->exam.alike = alike;
+	veto->exam.period = period;
+	veto->exam.steps = (uint32_t)fmax(ceil(fmax(WINDOW_US / us_per_call, least) / period), 1);
+	return true;
+}
+
+static uint64_t kinds_of(const struct ferry_veto *veto, uint32_t calls)
+{
+	uint64_t kinds = 0;
+	for (uint32_t i = 0; i < calls && i < veto->calls; i++)
+		kinds |= UINT64_C(1) << (name_at(veto, veto->calls - 1 - i) & KIND);
+	return kinds;
+}
+
+static uint32_t recent_ferrys(const struct ferry_veto *veto)
+{
+	return (uint32_t)__builtin_popcountll(veto->ferrys);
+}
+
+/* ---- comparison ---- */
+
+static void start_rest(struct ferry_veto *veto, uint64_t calls)
+{
+	drop_windows(veto);
+	veto->compares = false;
+	veto->rest = calls;
+	veto->rested = veto->strangers = 0;
+}
+
+/* As calls go now is how it begins. */
+static void start(struct ferry_veto *veto)
+{
+	uint32_t recent = veto->calls < RECENT ? (uint32_t)veto->calls : RECENT;
+	veto->compares = true;
+	veto->exam.begins_tuned = !veto->held;
+	if (!veto->held)
+		veto->exam.part = (double)recent_ferrys(veto) / recent;
+	veto->exam.which = veto->exam.known = veto->exam.calls = 0;
+	veto->exam.made = veto->exam.ferrys = veto->exam.strange = veto->exam.late = 0;
+	veto->exam.ends = veto->exam.leads = false;
+	veto->exam.left = 0;
+	memset(veto->exam.step_us, 0, sizeof veto->exam.step_us);
+}
+
+static uint64_t usual_rest(struct ferry_veto *veto)
+{
+	uint64_t calls = (uint64_t)REST * veto->exam.calls << veto->backoff;
+	veto->backoff += veto->backoff < BACKOFFS;
+	return calls;
+}
+
+/* The calls do not repeat any more, or Ferry does not come to have its part: what was found before stays. */
+static void give_up(struct ferry_veto *veto)
+{
+	start_rest(veto, veto->held ? usual_rest(veto) : RECENT);
+}
+
+/* After a change: from the next call on the calls are those of the window. */
+static struct ferry_veto_marks end_lead(struct ferry_veto *veto)
+{
+	struct ferry_veto_marks marks = nothing;
+	uint32_t period = veto->exam.period;
+	if (veto->exam.leads && is_tuned(veto, veto->exam.which) &&
+	    2 * veto->exam.ferrys < veto->exam.part * period) {
+		veto->exam.left = period;
+		if (++veto->exam.late > PATIENCE)
+			give_up(veto);
+		return marks;
+	}
+	veto->exam.leads = false;
+	veto->exam.left = period * veto->exam.steps;
+	marks.begins = begin_window(veto);
+	return marks;
+}
+
+/* Windows as tuned have Ferry's calls, the others have none. */
+static bool is_sound(const struct ferry_veto *veto, bool tuned)
+{
+	double expected = veto->exam.part * veto->exam.made;
+	return tuned ? 2 * veto->exam.ferrys >= expected : 4 * veto->exam.ferrys <= expected;
+}
+
+static struct ferry_veto_marks end_exams_window(struct ferry_veto *veto)
+{
+	struct ferry_veto_marks marks = nothing;
+	bool was = is_tuned(veto, veto->exam.which);
+	marks.ends = end_window(veto, veto->exam.made / veto->exam.period, is_sound(veto, was));
+	if (++veto->exam.which == 2 * FERRY_VETO_PAIRS) {
+		veto->exam.ends = true;
+		return marks;
+	}
+	veto->exam.leads = is_tuned(veto, veto->exam.which) != was;
+	veto->exam.left = veto->exam.period * (veto->exam.leads ? 1 : veto->exam.steps);
+	if (!veto->exam.leads)
+		marks.begins = begin_window(veto);
+	return marks;
+}
+
+static struct ferry_veto_marks cross_border(struct ferry_veto *veto)
+{
+	struct ferry_veto_marks marks = nothing;
+	if (veto->exam.alike && veto->exam.strange > veto->exam.made / ODD + 1) {
+		give_up(veto);
+		return marks;
+	}
+	if (!has_room(veto)) { /* the stream is far behind: all stays as it is until it has reached the marks */
+		veto->exam.left = veto->exam.period;
+		return marks;
+	}
+	marks = veto->open ? end_exams_window(veto) : end_lead(veto);
+	veto->exam.made = veto->exam.ferrys = veto->exam.strange = 0;
+	return marks;
+}
+
+static struct ferry_veto_marks compare(struct ferry_veto *veto, bool ferrys)
+{
+	struct ferry_veto_marks marks = nothing;
+	if (veto->exam.ends)
+		return marks;
+	if (!veto->exam.left)
+		marks = cross_border(veto);
+	if (!veto->compares || veto->exam.ends)
+		return marks;
+	veto->exam.left--;
+	veto->exam.calls++;
+	veto->exam.made++;
+	veto->exam.ferrys += ferrys;
+	uint32_t other = name_at(veto, veto->calls - 1) ^ name_at(veto, veto->calls - 1 - veto->exam.period);
+	veto->exam.strange += (other & veto->exam.alike) != 0;
+	return marks;
+}
+
+/* ---- verdict ---- */
+
+static double median(double *values, uint32_t count)
+{
+	for (uint32_t i = 1; i < count; i++)
+		for (uint32_t j = i; j && values[j] < values[j - 1]; j--) {
+			double swap = values[j];
+			values[j] = values[j - 1];
+			values[j - 1] = swap;
+		}
+	return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}
+
+/* Of pairs whose times are known: by how much a step is longer as tuned, and the steps of both. Returns how many. */
+static uint32_t look_at_pairs(const struct ferry_veto *veto, double longer[FERRY_VETO_PAIRS], double us[2])
+{
+	double all[2][FERRY_VETO_PAIRS];
+	uint32_t count = 0;
+	for (uint32_t which = 0; which + 1 < veto->exam.known; which += 2) {
+		bool first = is_tuned(veto, which);
+		double of[2] = {veto->exam.step_us[which + first], veto->exam.step_us[which + !first]};
+		if (!(of[NCCLS] > 0) || !(of[TUNED] > 0))
+			continue;
+		longer[count] = log(of[TUNED] / of[NCCLS]);
+		all[NCCLS][count] = of[NCCLS];
+		all[TUNED][count++] = of[TUNED];
+	}
+	for (int side = NCCLS; side <= TUNED && count; side++)
+		us[side] = median(all[side], count);
+	return count;
+}
+
+static bool all_say_much(const double *longer, uint32_t count)
+{
+	uint32_t more = 0, less = 0;
+	for (uint32_t i = 0; i < count; i++) {
+		more += longer[i] > MUCH;
+		less += longer[i] < -MUCH;
+	}
+	return more == count || less == count;
+}
+
+/*
+ * The next comparison comes so late that the cost of this one is small by then; after a changed verdict it comes soon.
+ */
+static void settle(struct ferry_veto *veto, const struct ferry_veto_verdict *verdict)
+{
+	bool same = veto->verdicts && veto->verdict.holds == verdict->holds;
+	double compared = (double)veto->exam.calls / veto->exam.period / 2;
+	double cost = compared * fabs(expm1(verdict->longer)); /* in steps */
+	veto->verdict = *verdict;
+	veto->verdicts++;
+	veto->held = verdict->holds;
+	veto->backoff = same ? veto->backoff : 0;
+	start_rest(veto, (uint64_t)fmax((double)usual_rest(veto), cost / COST * veto->exam.period));
+}
+
+/* True: there is a verdict. Where all pairs are known and say nothing Ferry gives way. */
+static bool judge(struct ferry_veto *veto)
+{
+	struct ferry_veto_verdict verdict = {.period = veto->exam.period};
+	double longer[FERRY_VETO_PAIRS], off[FERRY_VETO_PAIRS];
+	uint32_t count = verdict.pairs = look_at_pairs(veto, longer, verdict.us);
+	bool last = veto->exam.known == 2 * FERRY_VETO_PAIRS;
+	if (last && count < FERRY_VETO_PAIRS / 2) {
+		start_rest(veto, usual_rest(veto));
+		return false;
+	}
+	if (count < FEW)
+		return false;
+	bool much = all_say_much(longer, count); /* before they are put in order */
+	verdict.longer = median(longer, count);
+	for (uint32_t i = 0; i < count; i++)
+		off[i] = fabs(longer[i] - verdict.longer);
+	double noise = fmax(OF_MAD * median(off, count), LEAST_NOISE);
+	verdict.spread = SURE * (1 + UNSURE / count) * OF_MEDIAN * noise / sqrt(count);
+	bool shorter = verdict.longer + verdict.spread < -MARGIN;
+	bool longer_or_same = verdict.longer - verdict.spread > -MARGIN;
+	much &= fabs(verdict.longer) > verdict.spread;
+	if (!last && !much && (count < SOME || !(shorter || longer_or_same)))
+		return false;
+	verdict.holds = much ? verdict.longer > 0 : !shorter;
+	settle(veto, &verdict);
+	return true;
+}
+
+bool ferry_veto_took(struct ferry_veto *veto, double us)
+{
+	struct ferry_veto_window window = veto->windows[veto->oldest];
+	veto->oldest = (veto->oldest + 1) % FERRY_VETO_WINDOWS;
+	veto->nwindows--;
+	if (window.which < 0)
+		return false;
+	veto->exam.step_us[veto->exam.known++] = window.sound && us > 0 ? us / window.steps : 0;
+	return veto->exam.known % 2 == 0 && judge(veto);
+}
+
+/* ---- between comparisons ---- */
+
+void ferry_veto_gap(struct ferry_veto *veto, double busy_us, double span_us)
+{
+	if (veto->gaps == OLD_GAPS) {
+		veto->gaps /= 2;
+		veto->busy_us /= 2;
+		veto->span_us /= 2;
+	}
+	veto->gaps++;
+	veto->busy_us += busy_us;
+	veto->span_us += span_us;
+	if (veto->held && !veto->compares && veto->gaps >= 2 * GAPS && veto->busy_us > LAID_BARE * veto->span_us)
+		veto->held = false; /* nothing hides these calls */
+}
+
+/*
+ * Calls of other kinds than there were: where there are many another phase has begun. What was found is void then, and
+ * so is a comparison under way; and what repeats is looked for in the phase's own calls.
+ */
+static void look_for_strangers(struct ferry_veto *veto, uint8_t kind)
+{
+	veto->strangers += !(veto->examined >> kind & 1);
+	if (veto->strangers >= STRANGERS) {
+		uint64_t last = kinds_of(veto, STRANGERS);
+		start_rest(veto, FIRST);
+		veto->held = false;
+		veto->backoff = veto->gaps = 0;
+		veto->busy_us = veto->span_us = 0;
+		veto->examined = last;
+		veto->calls = 0;
+		veto->ferrys = 0;
+	} else if (veto->calls % RECENT == 0) {
+		veto->examined |= kinds_of(veto, RECENT);
+		veto->strangers = 0;
+	}
+}
+
+static bool is_due(const struct ferry_veto *veto, bool free)
+{
+	if (veto->rested < veto->rest || !free)
+		return false;
+	if (veto->held)
+		return true;
+	return veto->gaps >= GAPS && veto->busy_us <= BARE * veto->span_us && recent_ferrys(veto) >= LEAST;
+}
+
+struct ferry_veto_marks ferry_veto_call(struct ferry_veto *veto, uint8_t kind, uint32_t buffers, bool ferrys,
+                                          bool free)
+{
+	veto->history[veto->calls++ % FERRY_VETO_HISTORY] = (buffers & ~(uint32_t)KIND) | kind;
+	veto->ferrys = veto->ferrys << 1 | ferrys;
+	look_for_strangers(veto, kind);
+	if (!veto->compares) {
+		veto->rested++;
+		if (!is_due(veto, free) || !find_step(veto))
+			return nothing;
+		start(veto);
+	}
+	return compare(veto, ferrys);
+}
