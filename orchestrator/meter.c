@@ -176,6 +176,12 @@ struct ferry_meter_proposal ferry_meter_propose(struct ferry_meter *meter, const
 	return proposal;
 }
 
+/* While the veto compares, or NCCL has all calls, arms are not tried nor exchanged. */
+static bool is_still(const struct ferry_meter *meter)
+{
+	return meter->follows && (meter->veto.compares || meter->veto.held);
+}
+
 bool ferry_meter_sealed(struct ferry_meter *meter, const struct ferry_tuner_call *call, uint32_t word, bool tries)
 {
 	struct ferry_share_line published;
@@ -189,7 +195,7 @@ bool ferry_meter_sealed(struct ferry_meter *meter, const struct ferry_tuner_call
 		return false;
 	int trial = line->trial, best = line->best;
 	bool measured = ferry_tuner_sealed(&meter->tuner, line, word,
-	                                   meter->follows && (meter->veto.compares || meter->veto.held));
+	                                   is_still(meter));
 	if (line->trial != trial || line->best != best)
 		publish(meter, line);
 	return measured;
@@ -325,7 +331,7 @@ static void learn(struct ferry_meter *meter, uint32_t at, double us)
 	if (before && ferry_clock_read(&before->clock, &busy_us) &&
 	    ferry_clock_between(&before->clock, &sample->clock, &span_us))
 		ferry_veto_gap(&meter->veto, busy_us, span_us);
-	ferry_tuner_feed(&meter->tuner, sample->line, sample->word, sample->bytes, us);
+	ferry_tuner_feed(&meter->tuner, sample->line, sample->word, sample->bytes, us, is_still(meter));
 	publish(meter, sample->line);
 	log_sample(meter, sample, us);
 }

@@ -439,7 +439,7 @@ void ferry_tuner_pass(struct ferry_tuner_line *line, uint32_t word)
 }
 
 void ferry_tuner_feed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t word, uint64_t bytes,
-                      double us)
+                      double us, bool still)
 {
 	struct ferry_arm *arm = arm_of(line, word);
 	ferry_tuner_pass(line, word);
@@ -450,7 +450,8 @@ void ferry_tuner_feed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, 
 	line->doubted = ferry_arm_add(arm, us);
 	if (line->trial >= 0 && arm == &line->arms[line->trial] && best > 0 && us > ABORT_NEXT * best)
 		end_trial(tuner, line);
-	decide(tuner, line);
+	if (!still)
+		decide(tuner, line);
 	if (line->best == line->away)
 		line->away = -1;
 }

@@ -86,9 +86,9 @@ void ferry_tuner_adopt(struct ferry_tuner *tuner, const struct ferry_share_line 
  */
 bool ferry_tuner_sealed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t word, bool still);
 
-/** A measured call took so long; in the order of the calls. */
+/** A measured call took so long; in the order of the calls. still: as there, and the best arm stays what it is. */
 void ferry_tuner_feed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t word, uint64_t bytes,
-                      double us);
+                      double us, bool still);
 void ferry_tuner_pass(struct ferry_tuner_line *line, uint32_t word);
 
 /** What rank 0 publishes of the line. */

@@ -17,8 +17,8 @@
 #define WINDOW_US 3000.0 /* and its time */
 #define PATIENCE  16u    /* steps until Ferry has its calls again, whose buffers have to be mapped first */
 
-#define FEW         3u /* pairs that are enough where each says much, */
-#define MUCH        0.05
+#define FEW         2u /* pairs that are enough where all agree, and their median is much, */
+#define MUCH        0.03
 #define SOME        5u    /* and otherwise */
 #define SURE        2.5   /* standard deviations, */
 #define UNSURE      4.0   /* and so many times more by the number of pairs, as of few the deviation is a guess */
@@ -299,14 +299,12 @@ static uint32_t look_at_pairs(const struct ferry_veto *veto, double longer[FERRY
 	return count;
 }
 
-static bool all_say_much(const double *longer, uint32_t count)
+static bool all_agree(const double *longer, uint32_t count)
 {
-	uint32_t more = 0, less = 0;
-	for (uint32_t i = 0; i < count; i++) {
-		more += longer[i] > MUCH;
-		less += longer[i] < -MUCH;
-	}
-	return more == count || less == count;
+	uint32_t more = 0;
+	for (uint32_t i = 0; i < count; i++)
+		more += longer[i] > 0;
+	return !more || more == count;
 }
 
 /*
@@ -337,15 +335,14 @@ static bool judge(struct ferry_veto *veto)
 	}
 	if (count < FEW)
 		return false;
-	bool much = all_say_much(longer, count); /* before they are put in order */
 	verdict.longer = median(longer, count);
+	bool much = all_agree(longer, count) && fabs(verdict.longer) > MUCH;
 	for (uint32_t i = 0; i < count; i++)
 		off[i] = fabs(longer[i] - verdict.longer);
 	double noise = fmax(OF_MAD * median(off, count), LEAST_NOISE);
 	verdict.spread = SURE * (1 + UNSURE / count) * OF_MEDIAN * noise / sqrt(count);
 	bool shorter = verdict.longer + verdict.spread < -MARGIN;
 	bool longer_or_same = verdict.longer - verdict.spread > -MARGIN;
-	much &= fabs(verdict.longer) > verdict.spread;
 	if (!last && !much && (count < SOME || !(shorter || longer_or_same)))
 		return false;
 	verdict.holds = much ? verdict.longer > 0 : !shorter;

@@ -114,7 +114,7 @@ static void feed(struct kind *kind, int until)
 	for (; kind->fed < until; kind->fed++)
 		if (kind->calls[kind->fed].measured)
 			ferry_tuner_feed(kind->tuner, kind->line, kind->calls[kind->fed].word, kind->world->call.bytes,
-			                 kind->calls[kind->fed].us);
+			                 kind->calls[kind->fed].us, false);
 }
 
 /* Returns what the calls have taken. */
@@ -488,7 +488,7 @@ static void a_trial_that_cannot_begin_ends(void **state)
 	uint8_t turn = 0;
 	for (int i = 0; i < 400; i++) {
 		if (ferry_tuner_sealed(&rank0, line, FERRY_SHARES_NONE, false))
-			ferry_tuner_feed(&rank0, line, FERRY_SHARES_NONE, whole.bytes, 2500);
+			ferry_tuner_feed(&rank0, line, FERRY_SHARES_NONE, whole.bytes, 2500, false);
 		turn = line->trial >= 0 && i < 20 ? line->turn : turn;
 	}
 	assert_true(turn && line->turn != turn);
@@ -505,7 +505,7 @@ static void none_begins_while_all_is_to_stay(void **state)
 	struct ferry_tuner_line *line = ferry_tuner_line(&rank0, &whole);
 	for (int i = 0; i < 200; i++) {
 		if (ferry_tuner_sealed(&rank0, line, FERRY_SHARES_NONE, true))
-			ferry_tuner_feed(&rank0, line, FERRY_SHARES_NONE, whole.bytes, 2500);
+			ferry_tuner_feed(&rank0, line, FERRY_SHARES_NONE, whole.bytes, 2500, false);
 		assert_true(line->trial < 0 && !rank0.ntrials);
 	}
 	ferry_tuner_sealed(&rank0, line, FERRY_SHARES_NONE, false);
