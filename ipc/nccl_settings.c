@@ -9,8 +9,9 @@
  * These variables name a run, or its output, and change no speed: as part of the settings they would make each run
  * begin anew. NCCL_HOSTID, too: with containers it is a name of the node, a new one for each. Only if ranks of one node
  * have several does it make NCCL take its network: then what was learned without it is a bad beginning, and measured
- * calls correct it. PyTorch's older torchrun sets NCCL_ASYNC_ERROR_HANDLING for its workers alone. A tuner plugin that
- * is Ferry's own is not there when NCCL is measured.
+ * calls correct it. PyTorch's older torchrun sets NCCL_ASYNC_ERROR_HANDLING for its workers alone, vLLM
+ * NCCL_CUMEM_ENABLE, by which NCCL allocates otherwise, and moves data the same way. A tuner plugin that is Ferry's own
+ * is not there when NCCL is measured.
  */
 static bool names_a_run(const char *variable)
 {
@@ -24,7 +25,8 @@ static bool names_a_run(const char *variable)
 	                                    "NCCL_TOPO_DUMP_FILE_RANK=",
 	                                    "NCCL_GRAPH_DUMP_FILE=",
 	                                    "NCCL_GRAPH_DUMP_FILE_RANK=",
-	                                    "NCCL_ASYNC_ERROR_HANDLING="};
+	                                    "NCCL_ASYNC_ERROR_HANDLING=",
+	                                    "NCCL_CUMEM_ENABLE="};
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
 		if (!strncmp(variable, names[i], strlen(names[i])))
 			return true;

@@ -463,7 +463,8 @@ static uint64_t signature_with(const char *name, const char *value)
 
 static void what_only_names_a_run_lets_it_find_what_others_have_learned(void **state)
 {
-	static const char *const names[] = {"NCCL_COMM_ID", "NCCL_HOSTID", "NCCL_DEBUG_FILE", "NCCL_GRAPH_DUMP_FILE"},
+	static const char *const names[] = {"NCCL_COMM_ID", "NCCL_HOSTID", "NCCL_DEBUG_FILE", "NCCL_GRAPH_DUMP_FILE",
+	                                    "NCCL_CUMEM_ENABLE"},
 	                  *const settings[] = {"NCCL_ALGO", "NCCL_P2P_DISABLE", "NCCL_TOPO_FILE", "FERRY_FABRICS"};
 	uint64_t plain = signature_with("FERRY_UNUSED", "");
 	(void)state;
