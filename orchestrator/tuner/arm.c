@@ -37,12 +37,13 @@ bool ferry_arm_add(struct ferry_arm *arm, double us)
 {
 	double usual = ferry_arm_us(arm);
 	int far = usual > 0 ? side(us, usual) : 0;
-	arm->far = far && arm->seen > 1 ? arm->far + 1 : 0;
+	bool again = far && far * arm->far > 0;
+	arm->far = (int8_t)(arm->seen > 1 ? far + (again ? arm->far : 0) : 0);
 	if (arm->left && arm->seen) {
 		arm->learned_us = (float)usual;
 		arm->seen = arm->far = 0;
 		arm->slowed = false;
-	} else if (arm->far == CHANGED) {
+	} else if (arm->far == far * CHANGED && far) {
 		arm->seen = CHANGED - 1;
 		arm->far = 0;
 		arm->slowed = far > 0;

@@ -17,7 +17,7 @@ struct ferry_arm {
 	uint32_t seen;    /* samples that count */
 	uint32_t tries, next; /* next: the line's calls from which on it may be tried again */
 	uint32_t pending; /* measured calls whose times are not known yet */
-	uint8_t far;      /* samples in a row that were far from the ones before */
+	int8_t far;       /* samples in a row that were far above the ones before; below: negative */
 	bool slowed;      /* it has become slow since calls went this way */
 	bool left;        /* calls have gone another way since the last sample */
 	float learned_us; /* by an earlier job, or before the calls went another way; 0: not known */

@@ -72,6 +72,8 @@ static void two_in_a_row_are_what_calls_take_now(void **state)
 	assert_true(ferry_arm_us(&arm) < 110);
 	arm = ARM(300, 301, 299, 100, 101);
 	assert_true(ferry_arm_us(&arm) == 100.5 && !arm.slowed); /* faster is not slow */
+	arm = ARM(100, 101, 99, 100, 300, 50);
+	assert_true(ferry_arm_us(&arm) == 100 && !arm.slowed); /* to either side is no change */
 }
 
 /* Of which two in a row of the other one hide it for two samples more. */
