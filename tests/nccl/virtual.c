@@ -82,6 +82,7 @@ void virtual_close(void)
 		free(virtual_all.ranks[i].ferry);
 	}
 	ferry_arena_unmap(&virtual_all.arena);
+	virtual_all.machine = NULL; /* the caller's, which ends */
 	free(virtual_all.ranks);
 	free(virtual_all.works);
 }

@@ -128,8 +128,8 @@ ferryResult_t ferry_limits_load(struct ferry_limits *limits, bool *found)
 {
 	const struct virtual_machine *machine = virtual_all.machine;
 	memset(limits, 0, sizeof *limits);
-	*found = machine->tuned;
-	for (int i = 0; machine->tuned && i < 4 && machine->curves[i].nccl[0] > 0; i++)
+	*found = machine && machine->tuned;
+	for (int i = 0; *found && i < 4 && machine->curves[i].nccl[0] > 0; i++)
 		for (int size = 0; size < VIRTUAL_SIZES - 1; size++) {
 			const struct virtual_curve *curve = &machine->curves[i];
 			struct ferry_limits_collective *row = &limits->collectives[limits->ncollectives++];
