@@ -6,6 +6,7 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -279,7 +280,8 @@ ferryResult_t ferry_limits_load(struct ferry_limits *limits, bool *found)
 	ferryResult_t result = ferry_limits_path(path, sizeof path);
 	if (result)
 		return named ? result : ferrySuccess;
-	FILE *file = fopen(path, "r");
+	int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* of a pipe nobody may have the other end */
+	FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "r");
 	if (!file && named && errno != ENOENT)
 		return ferry_fail(ferryInvalidArgument, "FERRY_LIMITS=%s: %s", named, strerror(errno));
 	if (!file)

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cjson/cJSON.h>
@@ -156,6 +157,26 @@ static void new_rows_take_the_place_of_old_ones_of_their_settings_and_ranks(void
 	assert_string_equal(limits.collectives[0].settings, "0000000000000000");
 }
 
+/* Each rank reads it on its way to its first call. */
+static void a_file_that_is_a_pipe_or_a_folder_is_not_waited_for(void **state)
+{
+	static struct ferry_prior prior;
+	bool found;
+	(void)state;
+	keep_two();
+	unlink(file);
+	assert_int_equal(mkfifo(file, 0600), 0);
+	alarm(30);
+	assert_int_equal(ferry_limits_load(&limits, &found), ferryInvalidArgument);
+	ferry_prior_load(&prior, 2);
+	alarm(0);
+	assert_true(known(&prior, 1 << 20, FERRY_PRIOR_NCCL) == 0);
+	unlink(file);
+	assert_int_equal(mkdir(file, 0700), 0);
+	assert_int_equal(ferry_limits_load(&limits, &found), ferryInvalidArgument);
+	assert_int_equal(rmdir(file), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -163,6 +184,7 @@ int main(void)
 	        cmocka_unit_test(rows_of_other_settings_and_ranks_say_nothing),
 	        cmocka_unit_test(a_file_that_is_none_or_broken_says_nothing),
 	        cmocka_unit_test(strange_rows_do_no_harm),
+	        cmocka_unit_test(a_file_that_is_a_pipe_or_a_folder_is_not_waited_for),
 	        cmocka_unit_test(new_rows_take_the_place_of_old_ones_of_their_settings_and_ranks),
 	};
 	int made = mkstemp(file);
