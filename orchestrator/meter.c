@@ -46,14 +46,15 @@ void ferry_meter_free(struct ferry_meter *meter)
 	meter->log = NULL;
 }
 
-/* Adopts what an earlier job with the same settings has learned. */
-static void adopt(struct ferry_meter *meter, uint64_t signature)
+void ferry_meter_adopt(struct ferry_meter *meter, bool tuned)
 {
 	const struct ferry_share_table *table = meter->table;
 	struct ferry_share_line line;
+	meter->tuner.ntunings = tuned ? FERRY_TUNER_TUNINGS : 1;
 	for (int i = 0; i < FERRY_SHARE_SAVED; i++)
 		for (int j = 0; j < FERRY_SHARE_LINES; j++)
-			if (atomic_load_explicit(&table->saved_signatures[i], memory_order_relaxed) == signature &&
+			if (atomic_load_explicit(&table->saved_signatures[i], memory_order_relaxed) ==
+			            meter->signature &&
 			    ferry_share_line_read(&table->saved[i][j], &line))
 				ferry_tuner_adopt(&meter->tuner, &line);
 }
@@ -61,17 +62,16 @@ static void adopt(struct ferry_meter *meter, uint64_t signature)
 void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table, uint32_t nranks, uint32_t self,
                       bool peers, bool tuned, double host_rate)
 {
-	uint64_t signature = ferry_nccl_settings() + nranks;
 	const char *path = self ? NULL : ferry_env("FERRY_SHARES_LOG");
 	meter->table = table;
 	meter->self = self;
 	meter->nranks = nranks;
 	meter->peers = peers;
+	meter->signature = ferry_nccl_settings() + nranks;
 	ferry_prior_load(&meter->prior, nranks);
 	ferry_tuner_init(&meter->tuner, &meter->prior, nranks, host_rate);
-	adopt(meter, signature);
 	if (!self)
-		atomic_store_explicit(&table->signature, signature, memory_order_relaxed);
+		atomic_store_explicit(&table->signature, meter->signature, memory_order_relaxed);
 	if (path && !(meter->log = fopen(path, "ae")))
 		ferry_log(FERRY_LOG_WARN, "FERRY_SHARES_LOG=%s: %s", path, strerror(errno));
 	ferry_share_format_floor(table, self, meter->floor_bytes, tuned);

@@ -31,6 +31,7 @@ struct ferry_meter {
 	struct ferry_shares pins;
 	struct ferry_share_table *table; /* once the ranks have one */
 	uint32_t self, nranks;
+	uint64_t signature; /* of the job's settings */
 	bool peers;            /* collectives without sums are pushed from device to device */
 	uint64_t floor_bytes;  /* calls of less are NCCL's */
 	uint64_t divided_from; /* bytes of sums of which both have a part */
@@ -69,6 +70,12 @@ ferryResult_t ferry_meter_init(struct ferry_meter *meter);
  */
 void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table, uint32_t nranks, uint32_t self,
                       bool peers, bool tuned, double host_rate);
+
+/**
+ * All ranks number the same calls. tuned: NCCL takes tunings on all of them. Adopts what an earlier job with the same
+ * settings has learned, of which tunings are a part. Before the first proposal.
+ */
+void ferry_meter_adopt(struct ferry_meter *meter, bool tuned);
 
 void ferry_meter_free(struct ferry_meter *meter);
 

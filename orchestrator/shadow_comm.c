@@ -250,7 +250,7 @@ static bool is_counted_alike(struct ferry_shadow_comm *shadow_comm)
 	for (; rank < nranks && !shadow_comm->alike && other == own; rank++)
 		other = ferry_share_floor(shadow_comm->meter.table, rank);
 	if (other == own && !shadow_comm->alike)
-		shadow_comm->meter.tuner.ntunings = take_tunings(shadow_comm) ? FERRY_TUNER_TUNINGS : 1;
+		ferry_meter_adopt(&shadow_comm->meter, take_tunings(shadow_comm));
 	shadow_comm->alike |= other == own;
 	if (!shadow_comm->alike && other) {
 		char why[128];

@@ -477,6 +477,40 @@ static void what_only_names_a_run_lets_it_find_what_others_have_learned(void **s
 			fail_msg("with %s a job begins with what others have learned", settings[i]);
 }
 
+static struct ferry_meter meter;
+
+/* Of AllReduces of 64 MiB, with 16 channels as NCCL's fastest. */
+static struct ferry_share_table *table_of_an_earlier_job(void)
+{
+	struct ferry_share_table *table = calloc(1, ferry_share_table_bytes(2));
+	struct ferry_share_line line = {.collective = FERRY_ALLREDUCE, .type = ferryFloat32, .bytes = 64 * MIB};
+	struct ferry_shares ferry = {.part = {FERRY_SHARES_WHOLE, 0, 0}};
+	assert_non_null(table);
+	line.size_class = ferry_tuner_size_class(line.bytes);
+	line.word = line.nccl = 1;
+	line.ferry = ferry_shares_pack(&ferry);
+	line.nccl_us = 400;
+	line.ferry_us = 800;
+	ferry_share_line_write(&table->saved[0][0], &line);
+	table->saved_signatures[0] = signature_with("FERRY_UNUSED", "");
+	return table;
+}
+
+static void a_job_knows_the_tuning_that_an_earlier_one_has_found(void **state)
+{
+	const struct ferry_tuner_call call = {FERRY_ALLREDUCE, ferryFloat32, 64 * MIB, false, FERRY_FABRIC_HOST, false};
+	(void)state;
+	for (int tuned = 0; tuned < 2; tuned++) {
+		struct ferry_share_table *table = table_of_an_earlier_job();
+		assert_int_equal(ferry_meter_init(&meter), ferrySuccess);
+		ferry_meter_open(&meter, table, 2, 0, false, true, 50e3);
+		ferry_meter_adopt(&meter, tuned);
+		assert_int_equal(ferry_meter_propose(&meter, &call, false, true).nccl, tuned);
+		ferry_meter_free(&meter);
+		free(table);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -489,6 +523,7 @@ int main(void)
 	        cmocka_unit_test(one_bad_sample_does_not_turn_ferry_away),
 	        cmocka_unit_test(bursts_are_left_and_met_again),
 	        cmocka_unit_test(a_communicator_that_is_given_up_gets_no_more_calls),
+	        cmocka_unit_test(a_job_knows_the_tuning_that_an_earlier_one_has_found),
 	        cmocka_unit_test(what_only_names_a_run_lets_it_find_what_others_have_learned),
 	};
 	return cmocka_run_group_tests_name("nccl_paces", tests, NULL, NULL);
