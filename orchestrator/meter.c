@@ -150,6 +150,11 @@ static struct ferry_meter_trial *trial_of(struct ferry_meter *meter, uint32_t at
 	return trial;
 }
 
+static void count_trial(struct ferry_meter_trial *trial)
+{
+	trial->used += trial->used < UINT8_MAX;
+}
+
 struct ferry_meter_proposal ferry_meter_propose(struct ferry_meter *meter, const struct ferry_tuner_call *call,
                                                 bool captured, bool tries)
 {
@@ -189,7 +194,7 @@ bool ferry_meter_sealed(struct ferry_meter *meter, const struct ferry_tuner_call
 	if (meter->pinned || !tries)
 		return false;
 	if (find_line(meter, call, &published, &at) && published.run && word == published.trial)
-		trial_of(meter, at, published.turn)->used++;
+		count_trial(trial_of(meter, at, published.turn));
 	struct ferry_tuner_line *line = meter->self || !has_room(meter) ? NULL : ferry_tuner_line(&meter->tuner, call);
 	if (!line)
 		return false;

@@ -230,7 +230,6 @@ static void look_at_meter(struct ferry_shadow_comm *shadow_comm)
 
 static void withdraw(struct ferry_shadow_comm *shadow_comm, const char *why);
 
-/* NCCL's ranks must run a call alike. */
 static bool take_tunings(const struct ferry_shadow_comm *shadow_comm)
 {
 	bool all = true;
@@ -261,6 +260,16 @@ static bool is_counted_alike(struct ferry_shadow_comm *shadow_comm)
 	return shadow_comm->alike;
 }
 
+/*
+ * Under the lock. NCCL hangs where ranks run a call otherwise than others; and whoever has written to the table, a
+ * tuning may have been proposed. A sealed one means that all ranks have said whether they take any.
+ */
+static uint32_t without_refused(const struct ferry_shadow_comm *shadow_comm, uint32_t word)
+{
+	uint32_t tuning = ferry_shares_tuning(word);
+	return tuning && !take_tunings(shadow_comm) ? word - tuning : word;
+}
+
 static uint32_t take(struct ferry_shadow_comm *shadow_comm, struct ferry_agreement *agreement, uint64_t n,
                      const struct ferry_shadow_comm_caller *caller)
 {
@@ -269,6 +278,7 @@ static uint32_t take(struct ferry_shadow_comm *shadow_comm, struct ferry_agreeme
 	           is_counted_alike(shadow_comm);
 	uint32_t word = ferry_agreement_take(agreement, n,
 	                                     all ? caller->propose(caller->argument, n) : FERRY_AGREEMENT_NONE);
+	word = without_refused(shadow_comm, word);
 	if (all)
 		caller->agreed(caller->argument, n, word);
 	return word;

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "orchestrator/meter.h"
+#include "orchestrator/shadow_comm.h"
 #include "tests/nccl/virtual.h"
 
 #include <math.h>
@@ -511,6 +512,60 @@ static void a_job_knows_the_tuning_that_an_earlier_one_has_found(void **state)
 	}
 }
 
+/* ---- whatever the table says ---- */
+
+static uint32_t propose_tuned(void *argument, uint64_t n)
+{
+	(void)n;
+	return *(uint32_t *)argument;
+}
+
+static void agree(void *argument, uint64_t n, uint32_t word)
+{
+	(void)argument, (void)n, (void)word;
+}
+
+/* Any rank may have written a line that has one. NCCL hangs where some ranks run a call otherwise than others. */
+static void a_tuning_that_some_ranks_NCCL_does_not_take_is_no_calls(void **state)
+{
+	const struct ferry_shares half = {.part = {64, 0, 64}, .tuning = 3};
+	uint32_t words[] = {3, ferry_shares_pack(&half)};
+	uint64_t n;
+	(void)state;
+	virtual_open(&pcie, 1);
+	for (int i = 0; i < 2; i++)
+		for (int rank = 0; rank < VIRTUAL_RANKS; rank++) {
+			const struct ferry_shadow_comm_caller caller = {propose_tuned, agree, &words[i]};
+			uint32_t word = ferry_shadow_comm_take(virtual_shadow_comm(rank), &caller, &n);
+			assert_int_equal(word, words[i] - ferry_shares_tuning(words[i]));
+		}
+	virtual_close();
+}
+
+/* Rank 0 is late, or gone: its line still has the trial, and other ranks seal it. */
+static void a_trial_has_an_end_though_rank_0_does_not_end_it(void **state)
+{
+	const struct ferry_tuner_call call = {FERRY_ALLREDUCE, ferryFloat32, 64 * MIB, false, FERRY_FABRIC_HOST, false};
+	struct ferry_share_table *table = table_of_an_earlier_job();
+	struct ferry_share_line line;
+	(void)state;
+	assert_true(ferry_share_line_read(&table->saved[0][0], &line));
+	line.trial = line.ferry;
+	line.run = 4;
+	line.turn = 1;
+	ferry_share_line_write(&table->lines[0], &line);
+	assert_int_equal(ferry_meter_init(&meter), ferrySuccess);
+	ferry_meter_open(&meter, table, 2, 1, false, true, 50e3);
+	ferry_meter_adopt(&meter, true);
+	for (int i = 0; i < 1000; i++) {
+		uint32_t word = ferry_meter_propose(&meter, &call, false, true).word;
+		assert_int_equal(word, i < line.run ? line.trial : line.word);
+		ferry_meter_sealed(&meter, &call, line.trial, true);
+	}
+	ferry_meter_free(&meter);
+	free(table);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -523,6 +578,8 @@ int main(void)
 	        cmocka_unit_test(one_bad_sample_does_not_turn_ferry_away),
 	        cmocka_unit_test(bursts_are_left_and_met_again),
 	        cmocka_unit_test(a_communicator_that_is_given_up_gets_no_more_calls),
+	        cmocka_unit_test(a_tuning_that_some_ranks_NCCL_does_not_take_is_no_calls),
+	        cmocka_unit_test(a_trial_has_an_end_though_rank_0_does_not_end_it),
 	        cmocka_unit_test(a_job_knows_the_tuning_that_an_earlier_one_has_found),
 	        cmocka_unit_test(what_only_names_a_run_lets_it_find_what_others_have_learned),
 	};

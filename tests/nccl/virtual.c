@@ -58,6 +58,11 @@ void virtual_abandon(void)
 		ferry_shadow_comm_abandon(atomic_load(&virtual_all.ranks[i].comm.shadow_comm));
 }
 
+struct ferry_shadow_comm *virtual_shadow_comm(int rank)
+{
+	return atomic_load(&virtual_all.ranks[rank].comm.shadow_comm);
+}
+
 void virtual_open(const struct virtual_machine *machine, unsigned seed)
 {
 	static const struct ferry_arena_shape shape = {

@@ -76,6 +76,9 @@ void virtual_leave_to_nccl(void);
 /** The communicator is about to be ended, as its ranks have heard. */
 void virtual_abandon(void);
 
+/** A rank's, for what its calls never do. */
+struct ferry_shadow_comm *virtual_shadow_comm(int rank);
+
 /** All ranks' routers know these buffers. */
 void virtual_map(int memory);
 
