@@ -292,12 +292,12 @@ void ferry_nccl_comm_made(ncclComm_t handle)
 	ferry_nccl_comm_release(comm);
 }
 
-void ferry_nccl_comm_await(ncclComm_t handle)
+void ferry_nccl_comm_await(ncclComm_t handle, uint64_t since_ns)
 {
 	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(handle);
 	struct ferry_shadow_comm *shadow_comm = comm ? atomic_load_explicit(&comm->shadow_comm, memory_order_acquire)
 	                                             : NULL;
 	if (shadow_comm)
-		ferry_shadow_comm_await(shadow_comm, ferry_now_ns() + seconds_to_wait(comm) * 1000000000u);
+		ferry_shadow_comm_await(shadow_comm, since_ns + seconds_to_wait(comm) * 1000000000u);
 	ferry_nccl_comm_release(comm);
 }

@@ -114,10 +114,10 @@ unsigned ferry_nccl_comm_change(ncclComm_t handle, unsigned set, unsigned clear)
  * instead of with the first call that is worth it, and the caller waits for it, for a second at most: a quarter of one
  * is usual, and a short program, as a benchmark, would be over before Ferry has a call. Later communicators might never
  * make such a call, and each communicator of Ferry's takes staging. FERRY_SPLIT_WAIT says how long the caller waits for
- * all that were begun: ferry_nccl_comm_await.
+ * all that were begun together: ferry_nccl_comm_await, from when they were (ferry_now_ns).
  */
 void ferry_nccl_comm_made(ncclComm_t handle);
-void ferry_nccl_comm_await(ncclComm_t handle);
+void ferry_nccl_comm_await(ncclComm_t handle, uint64_t since_ns);
 
 /**
  * To be called before it is aborted: no thread waits for Ferry's communicator any more. Returns it if it is just being

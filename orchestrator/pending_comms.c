@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "orchestrator/pending_comms.h"
 
+#include "ipc/wait.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -76,8 +78,9 @@ void ferry_nccl_pending_comms_made(const ncclComm_t *comms, int count)
 {
 	for (int i = 0; i < count; i++)
 		ferry_nccl_comm_made(comms[i]);
+	uint64_t begun = ferry_now_ns();
 	for (int i = 0; i < count; i++)
-		ferry_nccl_comm_await(comms[i]);
+		ferry_nccl_comm_await(comms[i], begun);
 }
 
 void ferry_nccl_pending_comm_grouped(ncclComm_t comm)
