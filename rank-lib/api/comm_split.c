@@ -40,11 +40,11 @@ static void end_without(struct ferry_rank *rank, uint64_t split)
 static void report_stall(struct ferry_watchdog *watchdog, uint64_t split)
 {
 	char ranks[FERRY_RANKSET_TEXT], text[FERRY_RANKSET_TEXT + 96];
-	uint64_t waited = ferry_now_ns() - watchdog->since;
-	if (!ferry_watchdog_is_due(watchdog, waited))
+	uint64_t waited = ferry_now_ns() - watchdog->since, late = missing(watchdog->rank, split);
+	if (!late || !ferry_watchdog_is_due(watchdog, waited)) /* the last one may just have come */
 		return;
 	snprintf(text, sizeof text, "in ferryCommSplit for %s to call it, too (split %llu)",
-	         ferry_rankset_print(missing(watchdog->rank, split), ranks), (unsigned long long)split);
+	         ferry_rankset_print(late, ranks), (unsigned long long)split);
 	ferry_watchdog_say(watchdog, waited, text);
 }
 
