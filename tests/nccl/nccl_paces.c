@@ -542,6 +542,44 @@ static void a_tuning_that_some_ranks_NCCL_does_not_take_is_no_calls(void **state
 	virtual_close();
 }
 
+static uint64_t scribbled(unsigned *seed)
+{
+	uint64_t word = 0;
+	for (int i = 0; i < 8; i++)
+		word = word << 8 | ((unsigned)rand_r(seed) >> 8 & 0xff);
+	return word;
+}
+
+/* One of the ranks writes what it likes, where it likes; of lines that are valid at first sight the most. */
+static void scribble(struct ferry_share_table *table, unsigned *seed)
+{
+	struct ferry_share_line_words *line = &table->lines[rand_r(seed) % 4];
+	struct ferry_share_readiness *ready = &table->ranks[rand_r(seed) % 2].ready;
+	_Atomic uint64_t *const words[] = {&line->shares, &line->trial, &line->bytes, &line->us, &line->key,
+	                                   &table->hold, &table->signature,
+	                                   &ready->kinds[rand_r(seed) % FERRY_SHARE_KINDS]};
+	*words[rand_r(seed) % (sizeof words / sizeof *words)] = scribbled(seed) >> (rand_r(seed) % 48);
+}
+
+/* The virtual ranks check that a call has the same parts on all of them. */
+static void who_scribbles_in_the_table_changes_no_rank_alone(void **state)
+{
+	(void)state;
+	for (unsigned seed = 1; seed <= 10; seed++) {
+		struct virtual_machine machine = with_limits(seed % 2 ? &pcie : &nvlink);
+		unsigned chance = seed;
+		virtual_open(&machine, seed);
+		virtual_map(0);
+		for (int i = 0; i < 500; i++) {
+			struct virtual_calls what = {i % 3 ? FERRY_ALLREDUCE : FERRY_ALLGATHER, (64u << i % 3) * MIB,
+			                             false, 0, 1, 0};
+			scribble(virtual_shadow_comm(0)->meter.table, &chance);
+			virtual_run(&what, NULL);
+		}
+		virtual_close();
+	}
+}
+
 /* Rank 0 is late, or gone: its line still has the trial, and other ranks seal it. */
 static void a_trial_has_an_end_though_rank_0_does_not_end_it(void **state)
 {
@@ -579,6 +617,7 @@ int main(void)
 	        cmocka_unit_test(bursts_are_left_and_met_again),
 	        cmocka_unit_test(a_communicator_that_is_given_up_gets_no_more_calls),
 	        cmocka_unit_test(a_tuning_that_some_ranks_NCCL_does_not_take_is_no_calls),
+	        cmocka_unit_test(who_scribbles_in_the_table_changes_no_rank_alone),
 	        cmocka_unit_test(a_trial_has_an_end_though_rank_0_does_not_end_it),
 	        cmocka_unit_test(a_job_knows_the_tuning_that_an_earlier_one_has_found),
 	        cmocka_unit_test(what_only_names_a_run_lets_it_find_what_others_have_learned),
