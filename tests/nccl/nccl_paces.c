@@ -580,6 +580,38 @@ static void who_scribbles_in_the_table_changes_no_rank_alone(void **state)
 	}
 }
 
+/* FERRY_SHARES, FERRY_SPLIT_TEMPO, the file of limits: of one rank alone. */
+static void set_apart(struct ferry_meter *one, int how)
+{
+	if (how == 0)
+		assert_int_equal(ferry_shares_pin("nccl:0.5,host:0.5", &one->pins), ferrySuccess);
+	one->pinned |= how == 0;
+	one->follows &= how != 1;
+	if (how == 2)
+		memset(&one->prior, 0, sizeof one->prior);
+	for (int i = 0; how == 3 && i < FERRY_PRIOR_SIZES; i++)
+		one->prior.points[FERRY_ALLREDUCE][i].us[FERRY_PRIOR_FERRY] /= 10;
+}
+
+/* The virtual ranks check that a call has the same parts on all of them. */
+static void ranks_with_other_settings_have_the_same_parts(void **state)
+{
+	(void)state;
+	for (int how = 0; how < 4; how++)
+		for (int who = 0; who < 4; who++) {
+			struct virtual_machine machine = with_limits(who & 2 ? &pcie : &nvlink);
+			virtual_open(&machine, 1);
+			virtual_map(0);
+			set_apart(&virtual_shadow_comm(who & 1)->meter, how);
+			for (int i = 0; i < 300; i++) {
+				struct virtual_calls what = {i % 3 ? FERRY_ALLREDUCE : FERRY_ALLGATHER,
+				                             (64u << i % 3) * MIB, false, 0, 1, 0};
+				virtual_run(&what, NULL);
+			}
+			virtual_close();
+		}
+}
+
 /* Rank 0 is late, or gone: its line still has the trial, and other ranks seal it. */
 static void a_trial_has_an_end_though_rank_0_does_not_end_it(void **state)
 {
@@ -618,6 +650,7 @@ int main(void)
 	        cmocka_unit_test(a_communicator_that_is_given_up_gets_no_more_calls),
 	        cmocka_unit_test(a_tuning_that_some_ranks_NCCL_does_not_take_is_no_calls),
 	        cmocka_unit_test(who_scribbles_in_the_table_changes_no_rank_alone),
+	        cmocka_unit_test(ranks_with_other_settings_have_the_same_parts),
 	        cmocka_unit_test(a_trial_has_an_end_though_rank_0_does_not_end_it),
 	        cmocka_unit_test(a_job_knows_the_tuning_that_an_earlier_one_has_found),
 	        cmocka_unit_test(what_only_names_a_run_lets_it_find_what_others_have_learned),
