@@ -123,7 +123,7 @@ static uint32_t find_period(const struct ferry_veto *veto, uint32_t alike)
 static bool find_step(struct ferry_veto *veto)
 {
 	uint32_t alike = ALL, period = find_period(veto, ALL), least = WINDOW;
-	double us_per_call = veto->gaps ? veto->span_us / veto->gaps : WINDOW_US;
+	double us_per_call = veto->gaps ? fmax(veto->span_us / veto->gaps, 1) : WINDOW_US; /* clocks have ticks */
 	if (!period && veto->calls >= LONGEST) {
 		alike = KIND;
 		period = find_period(veto, KIND);
@@ -365,6 +365,8 @@ bool ferry_veto_took(struct ferry_veto *veto, double us)
 
 void ferry_veto_gap(struct ferry_veto *veto, double busy_us, double span_us)
 {
+	if (!isfinite(busy_us + span_us))
+		return;
 	if (veto->gaps == OLD_GAPS) {
 		veto->gaps /= 2;
 		veto->busy_us /= 2;

@@ -257,6 +257,31 @@ static void what_could_not_be_timed_does_not_count(void **state)
 	assert_true(program.veto.verdict.pairs < program.veto.exam.known / 2);
 }
 
+/* Of calls that are shorter than a clock's tick. What is said about a window is said by calls then. */
+static void a_clock_that_stands_still_makes_no_endless_window(void **state)
+{
+	static const double clocks[][2] = {{0, 0}, {NAN, NAN}, {0, 1e-9}, {1e-9, 1e-9}, {0, INFINITY}};
+	(void)state;
+	for (size_t i = 0; i < sizeof clocks / sizeof *clocks; i++) {
+		struct program program;
+		open_program(&program, 1);
+		for (int call = 0; call < 4000; call++) {
+			enum ferry_veto_hold hold = ferry_veto_hold(&program.veto);
+			struct ferry_veto_marks marks = ferry_veto_call(&program.veto, 1, 1 << 8,
+			                                                hold == FERRY_VETO_TUNED, true);
+			ferry_veto_gap(&program.veto, clocks[i][0], clocks[i][1]);
+			for (int at = 0; at < FERRY_VETO_WINDOWS; at++)
+				program.took_us[at] = marks.ends == at ? clocks[i][1] : program.took_us[at];
+			take_windows(&program);
+			assert_true(!program.veto.compares || program.veto.exam.left <= 4000);
+		}
+		/* and the clock goes again */
+		make_steps(&program, &hidden, 2000);
+		if (!program.veto.verdicts)
+			fail_msg("nothing is compared after a clock of %g of %g us", clocks[i][0], clocks[i][1]);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -271,6 +296,7 @@ int main(void)
 	        cmocka_unit_test(steps_are_found_where_buffers_wander),
 	        cmocka_unit_test(what_is_settled_is_compared_ever_more_rarely),
 	        cmocka_unit_test(what_could_not_be_timed_does_not_count),
+	        cmocka_unit_test(a_clock_that_stands_still_makes_no_endless_window),
 	};
 	return cmocka_run_group_tests_name("veto", tests, NULL, NULL);
 }
