@@ -286,13 +286,16 @@ void ferry_tuner_adopt(struct ferry_tuner *tuner, const struct ferry_share_line 
 	        .in_place = learned->in_place,
 	        .fabric = shares.part[FERRY_FABRIC_PEER] ? FERRY_FABRIC_PEER : FERRY_FABRIC_HOST,
 	        .divided = ferry_shares_divide(learned->ferry) && shares.part[FERRY_FABRIC_NCCL]};
-	if (!ferry_shares_divide(learned->ferry) || ferry_tuner_size_class(learned->bytes) != learned->size_class)
+	if (!ferry_shares_divide(learned->ferry) || !learned->bytes ||
+	    ferry_tuner_size_class(learned->bytes) != learned->size_class)
 		return; /* how Ferry would carry it is not known */
 	struct ferry_tuner_line *line = ferry_tuner_line(tuner, &like);
 	struct ferry_arm *nccl = line ? arm_of(line, learned->nccl) : NULL,
 	                 *ferry = line ? arm_of(line, learned->ferry) : NULL;
-	if (nccl)
+	if (nccl) {
 		nccl->learned_us = (float)learned->nccl_us;
+		line->best = (int)(nccl - line->arms); /* it was NCCL's fastest; others of NCCL's are not known */
+	}
 	if (ferry)
 		ferry->learned_us = (float)learned->ferry_us;
 	if (line)
@@ -399,12 +402,21 @@ static bool awaits_trial(const struct ferry_tuner_line *line)
 	return false;
 }
 
+/* Of another line, one with each call: the program may have gone on, and its trial keeps the steps' veto away. */
+static void look_for_forgotten(struct ferry_tuner *tuner, const struct ferry_tuner_line *line)
+{
+	struct ferry_tuner_line *other = &tuner->lines[tuner->looked++ % tuner->nlines];
+	if (tuner->ntrials && other != line && other->trial >= 0 && ++other->waited > GIVEN_UP)
+		end_trial(tuner, other);
+}
+
 bool ferry_tuner_sealed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t word, bool still)
 {
 	struct ferry_arm *arm = arm_of(line, word);
 	double us = line->best_us;
 	line->calls++;
 	line->rested++;
+	look_for_forgotten(tuner, line);
 	double part = line->away >= 0 ? fmax(CREDIT_AWAY * exp2(-(double)line->away_tries), CREDIT) : CREDIT;
 	line->credit_us = fmin(line->credit_us + part * us, 100 * us);
 	line->run = word == line->last && line->calls > 1 ? line->run + 1 : 0;

@@ -66,6 +66,7 @@ struct ferry_tuner {
 	struct ferry_tuner_line lines[FERRY_SHARE_LINES];
 	uint32_t nlines, found;
 	uint32_t ntrials; /* under way */
+	uint32_t looked;  /* lines, around, for trials whose calls come no more */
 };
 
 /** host_rate: bytes per microsecond of a GPU's link to the host, one way; 0: not known. */

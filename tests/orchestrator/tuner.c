@@ -497,6 +497,58 @@ static void a_trial_that_cannot_begin_ends(void **state)
 	assert_int_equal(rank0.ntrials, line->trial >= 0);
 }
 
+/* The program has gone on to other calls: the trial must not keep the steps' veto away for ever. */
+static void a_trial_whose_calls_come_no_more_ends(void **state)
+{
+	(void)state;
+	struct ferry_tuner_call other = whole;
+	other.collective = FERRY_BROADCAST;
+	other.bytes = 16 * MIB;
+	ferry_tuner_init(&rank0, &nothing, 2, 50e3);
+	struct ferry_tuner_line *line = ferry_tuner_line(&rank0, &whole);
+	for (int i = 0; i < 100 && line->trial < 0; i++)
+		if (ferry_tuner_sealed(&rank0, line, FERRY_SHARES_NONE, false))
+			ferry_tuner_feed(&rank0, line, FERRY_SHARES_NONE, whole.bytes, 2500, false);
+	assert_int_equal(rank0.ntrials, 1);
+	struct ferry_tuner_line *next = ferry_tuner_line(&rank0, &other);
+	for (int i = 0; i < 4000; i++)
+		ferry_tuner_sealed(&rank0, next, FERRY_SHARES_NONE, true);
+	assert_true(line->trial < 0 && !rank0.ntrials);
+}
+
+/* Of NCCL's arms an earlier job kept its fastest one. */
+static void a_tuning_that_was_learned_is_where_the_next_job_begins(void **state)
+{
+	struct ferry_shares ferrys = {.part = {FERRY_SHARES_WHOLE, 0, 0}};
+	struct ferry_share_line learned = {.collective = FERRY_ALLREDUCE, .type = ferryFloat32, .bytes = 64 * MIB,
+	                                   .word = 1, .nccl = 1, .nccl_us = 2000, .ferry_us = 2500,
+	                                   .size_class = ferry_tuner_size_class(64 * MIB)};
+	struct ferry_share_line record;
+	(void)state;
+	learned.ferry = ferry_shares_pack(&ferrys);
+	for (int ferry_is_faster = 0; ferry_is_faster < 2; ferry_is_faster++) {
+		learned.ferry_us = ferry_is_faster ? 1500 : 2500;
+		ferry_tuner_init(&rank0, &nothing, 2, 50e3);
+		rank0.ntunings = FERRY_TUNER_TUNINGS;
+		ferry_tuner_adopt(&rank0, &learned);
+		ferry_tuner_record(&rank0, ferry_tuner_line(&rank0, &whole), &record);
+		assert_int_equal(record.word, ferry_is_faster ? learned.ferry : 1);
+	}
+}
+
+/* A line that somebody has scribbled in the table. */
+static void what_was_learned_of_no_bytes_is_not_taken(void **state)
+{
+	struct ferry_shares ferrys = {.part = {FERRY_SHARES_WHOLE, 0, 0}};
+	struct ferry_share_line learned = {.collective = FERRY_ALLREDUCE, .type = ferryFloat32, .nccl_us = 1,
+	                                   .ferry_us = 1};
+	(void)state;
+	learned.ferry = ferry_shares_pack(&ferrys);
+	ferry_tuner_init(&rank0, &nothing, 2, 50e3);
+	ferry_tuner_adopt(&rank0, &learned);
+	assert_int_equal(rank0.nlines, 0);
+}
+
 /* While steps are compared. */
 static void none_begins_while_all_is_to_stay(void **state)
 {
@@ -549,6 +601,9 @@ int main(void)
 	        cmocka_unit_test(the_best_tuning_is_found),
 	        cmocka_unit_test(phases_in_any_order_have_their_best),
 	        cmocka_unit_test(a_trial_that_cannot_begin_ends),
+	        cmocka_unit_test(a_trial_whose_calls_come_no_more_ends),
+	        cmocka_unit_test(a_tuning_that_was_learned_is_where_the_next_job_begins),
+	        cmocka_unit_test(what_was_learned_of_no_bytes_is_not_taken),
 	        cmocka_unit_test(none_begins_while_all_is_to_stay),
 	        cmocka_unit_test(what_was_learned_is_where_the_next_job_begins),
 	};
