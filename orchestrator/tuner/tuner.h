@@ -10,9 +10,9 @@
  *    measured on this machine, or by the nearest size whose calls were measured; otherwise with NCCL.
  * 4. An arm that may be the fastest and has not been measured is tried once: by a run of calls, one after another.
  * 5. The fastest arm has the calls from then on; another one takes them over only if it is faster by more than noise.
- * 6. Arms that lost are tried again for credit: a hundredth of the time that the kind's calls have taken.
+ * 6. Arms that lost are tried again for credit: a two-hundredth of the time that the kind's calls have taken.
  * 7. Where the time of the arm in use changes by a quarter, twice in a row, the machine has changed: the arms are
- *    compared anew, and an arm that was left for that is tried again early, for a twentieth of the time.
+ *    compared anew, and one that was left for that is tried again early, for a tenth of the time, half with each try.
  * 8. Shares of divided calls are a ladder; the steps beside the best one are arms to try.
  * 9. Rank 0 decides, and publishes each kind's line (ipc/shares.h); every rank proposes what the line says, and what
  *    the ranks have sealed (ipc/agreement.h) is what a call has. Captured calls never have a trial.
