@@ -5,35 +5,43 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WARM        1u   /* calls of a run that do not count */
-#define LONG_US     4000 /* runs of long calls are shorter: their times vary less, and one costs more */
-#define LONGER_US   20000
-#define FASTER      0.98 /* of the time of the arm in use: less is noise */
-#define FASTER_STEP 0.992 /* the same of a measured step of the ladder, of which the next one gains as little */
-#define FASTER_PART 0.97 /* the same of a share of the host's, which gains little and costs little */
-#define FASTER_FAR  0.77 /* the same of what only another size's calls, or nothing measured here, promise */
-#define FASTER_NEAR 0.95
-#define HOPE        1.02 /* an arm that is expected to take so much of the best one's time is tried once */
-#define LIKELY      0.9  /* of what its link allows, a call by the host has */
-#define UNKNOWN     0.97 /* what an arm is expected to take of which nothing is known */
-#define CREDIT      0.005 /* of the time of all calls may be spent on arms that lost */
-#define CREDIT_AWAY 0.1 /* the same for one that was left as slow, halved with each try */
-#define AWAY_SOON   4u
-#define AWAY_FASTER 0.92
-#define REST        32u  /* calls between the tries of an arm at least, twice as many with each, */
-#define RESTS       6u   /* so often */
-#define LOOK        8u
-#define UNREADY     24u  /* calls that are measured while the best arm is not ready */
-#define GIVEN_UP    256u /* calls of the kind in which a trial has had none: it cannot begin */
-#define CHEAP_US    1000 /* two events take some 3 us of the caller's thread: of longer calls all are measured, */
-#define EVERY       8u   /* of others two in so many pairs */
-#define ABORT       2.5  /* the first call of a run takes so many times the best arm's time: it ends */
-#define ABORT_NEXT  1.3
+/* A run of calls: the first does not count; of long calls, which vary less and cost more, fewer are counted. */
+#define WARM      1u
+#define LONG_US   4000
+#define LONGER_US 20000
+
+/* An arm takes calls over where it takes less than so much of the time of the one in use; the rest is noise. */
+#define FASTER      0.98  /* as measured here */
+#define FASTER_STEP 0.992 /* a measured step of the ladder: the next one gains as little */
+#define FASTER_PART 0.97  /* a share of the host's that is not measured: it gains little and costs little */
+#define FASTER_NEAR 0.95  /* not measured: by a size next to it, or before the job */
+#define FASTER_FAR  0.77  /* not measured: by a size up to FAR classes away */
+#define NEAR        1     /* size classes: a factor of 1.4 */
+#define FAR         4     /* a factor of 4 */
+
+/* What an arm that was not measured is expected to take. */
+#define HOPE          1.02 /* of the best one's time, or less: it is tried once */
+#define UNKNOWN       0.97 /* where nothing is known */
+#define LIKELY        0.9  /* a call by the host has so much of what its link allows */
 #define BESIDE        1.04 /* NCCL's part takes so many times as long beside the host's, */
 #define BESIDE_HOST   1.1  /* and the host's beside NCCL's, which starts late */
 #define HOST_START_US 90.0 /* (docs/lab/two-gpus.md) */
-#define NEAR        1    /* size classes: the same size, or a factor of 1.4 */
-#define FAR         4    /* a factor of 4 */
+
+/* Tries of arms that have lost. */
+#define CREDIT      0.005 /* of the time of all calls may be spent on them, */
+#define CREDIT_AWAY 0.1   /* on one that was left as it had become slow; half as much with each try */
+#define AWAY_SOON   4u    /* calls until such a one is tried the first time: it may have been chance */
+#define AWAY_FASTER 0.92  /* or again: the arm in use takes so much of what it took, so what slowed both has ended */
+#define REST        32u   /* calls between the tries of an arm at least, twice as many with each, */
+#define RESTS       6u    /* so often */
+#define LOOK        8u    /* calls between looks whether the credit suffices */
+#define ABORT       1.3   /* times the best arm's time: the try ends */
+#define GIVEN_UP    256u  /* calls of the kind of which a trial has had none: it cannot begin */
+
+/* Which calls are measured: two events take some 3 us of the caller's thread. */
+#define CHEAP_US 1000 /* all that are longer, */
+#define EVERY    8u   /* two in so many pairs of others, */
+#define UNREADY  24u  /* and so many while the best arm is not ready */
 
 /* ---- kinds and arms ---- */
 
@@ -460,7 +468,7 @@ void ferry_tuner_feed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, 
 	us *= (double)line->like.bytes / (double)bytes;
 	double best = ferry_arm_us(&line->arms[line->best]);
 	line->doubted = ferry_arm_add(arm, us);
-	if (line->trial >= 0 && arm == &line->arms[line->trial] && best > 0 && us > ABORT_NEXT * best)
+	if (line->trial >= 0 && arm == &line->arms[line->trial] && best > 0 && us > ABORT * best)
 		end_trial(tuner, line);
 	if (!still)
 		decide(tuner, line);
