@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * The settings of the environment that make NCCL's and Ferry's calls take another time, as one number: what was
- * measured or learned under one number is of no use under another. Read by whoever keeps such figures, and whoever
- * looks for them. It reads NCCL's variables and FERRY_FABRICS, in any order; the number of ranks is not part of it.
+ * measured or learned under one number is of no use under another. Figures are kept and found under this number. NCCL's
+ * variables and FERRY_FABRICS are part of it, in any order; the number of ranks is not.
  */
 #ifndef FERRY_IPC_NCCL_SETTINGS_H
 #define FERRY_IPC_NCCL_SETTINGS_H

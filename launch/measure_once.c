@@ -95,7 +95,7 @@ ferryResult_t ferry_measure_once(struct ferry_supervisor *supervisor)
 		fprintf(stderr, "ferryrun: measuring NCCL and Ferry: a process: %s\n", strerror(errno));
 		return ferrySuccess;
 	}
-	setpgid(child, child); /* whoever comes first */
+	setpgid(child, child); /* the child does the same: one of the two is first */
 	int status = await_end(supervisor, child, &late);
 	if (supervisor->asked)
 		return ferrySystemError; /* its message is there */

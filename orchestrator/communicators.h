@@ -81,7 +81,7 @@ struct ferry_nccl_comm {
 struct ferry_nccl_pending_comm {
 	struct ferry_nccl_key key;
 	bool has_key, copies;
-	struct ferry_nccl_tuner *tuner; /* of its creation; whoever keeps it holds it */
+	struct ferry_nccl_tuner *tuner; /* of its creation; its communicator holds it, too */
 };
 
 /** Adds a communicator that NCCL has given out; an entry with the same handle that was not removed is forgotten. */

@@ -65,7 +65,6 @@ void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table
 	const char *path = self ? NULL : ferry_env("FERRY_SHARES_LOG");
 	meter->table = table;
 	meter->self = self;
-	meter->nranks = nranks;
 	meter->peers = peers;
 	meter->signature = ferry_nccl_settings() + nranks;
 	ferry_prior_load(&meter->prior, nranks);
@@ -199,8 +198,7 @@ bool ferry_meter_sealed(struct ferry_meter *meter, const struct ferry_tuner_call
 	if (!line)
 		return false;
 	int trial = line->trial, best = line->best;
-	bool measured = ferry_tuner_sealed(&meter->tuner, line, word,
-	                                   is_still(meter));
+	bool measured = ferry_tuner_sealed(&meter->tuner, line, word, is_still(meter));
 	if (line->trial != trial || line->best != best)
 		publish(meter, line);
 	return measured;

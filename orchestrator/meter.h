@@ -30,7 +30,7 @@ struct ferry_meter {
 	bool pinned;
 	struct ferry_shares pins;
 	struct ferry_share_table *table; /* once the ranks have one */
-	uint32_t self, nranks;
+	uint32_t self;
 	uint64_t signature; /* of the job's settings */
 	bool peers;            /* collectives without sums are pushed from device to device */
 	uint64_t floor_bytes;  /* calls of less are NCCL's */

@@ -261,8 +261,8 @@ static bool is_counted_alike(struct ferry_shadow_comm *shadow_comm)
 }
 
 /*
- * Under the lock. NCCL hangs where ranks run a call otherwise than others; and whoever has written to the table, a
- * tuning may have been proposed. A sealed one means that all ranks have said whether they take any.
+ * Under the lock. NCCL hangs where ranks run a call otherwise than others, and a hostile rank may have written a tuning
+ * into the table, which another one then proposed. A sealed one means that all ranks have said whether they take any.
  */
 static uint32_t without_refused(const struct ferry_shadow_comm *shadow_comm, uint32_t word)
 {

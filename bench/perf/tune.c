@@ -156,7 +156,7 @@ static void become_ferryrun(const struct tune_options *how, int ranks)
 	snprintf(count, sizeof count, "%d", ranks);
 	snprintf(most, sizeof most, "%llu", (unsigned long long)how->most);
 	snprintf(end, sizeof end, "%d", how->quick ? QUICK_END_S : END_S);
-	/* Ferry by one fabric, as it has the whole of an NCCL program's call; and NCCL itself, whoever is preloaded */
+	/* one fabric has the whole call, as in NCCL programs; and NCCL's times are its own where Ferry is preloaded */
 	setenv("FERRY_SHARES", "host=0", 1);
 	setenv("FERRY_NCCL", "off", 1);
 	execl(ferryrun, ferryrun, "-n", count, "--fork", "--timeout", end, "--grace", "2", "--", self, "tune", "--rank",

@@ -26,8 +26,8 @@
 struct pace {
 	uint32_t rounds, least_calls; /* of a size; of a row */
 	double row_us;                /* about, but for that */
-	double collective_us;         /* then a round under way is the last one, and a size whose round alone would be
-	                                 longer is left out */
+	/* Of a collective: the round under way is the last one. A size is left out if a round of it takes longer */
+	double collective_us;
 };
 static const struct pace paces[] = {{5, 5, 10e3, 1000e3}, {3, 3, 2.5e3, 300e3}}; /* quick: the second */
 

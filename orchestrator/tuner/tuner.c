@@ -478,7 +478,7 @@ void ferry_tuner_feed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, 
 
 /* ---- what is published ---- */
 
-/* The fastest of NCCL's arms, or of Ferry's; -1: there is none. */
+/* The fastest of NCCL's arms, or of Ferry's: each line has both. *us: what it takes; 0: not known. */
 static int fastest(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line, bool ferrys, double *us)
 {
 	int found = -1;
