@@ -66,8 +66,8 @@ const struct ferry_variable ferry_variables[] = {
 	 "calls of programs are decided without."},
 	{"FERRY_NCCL", "on", "on or off. off: libferry-nccl.so passes all calls on to NCCL, untouched."},
 	{"FERRY_NCCL_CANDIDATE", "0",
-	 "For experiments, the same on all ranks: how NCCL runs the collectives that are its own, by a number in "
-	 "orchestrator/nccl_tuner.c (1: 16 channels, 2: 8, ...). 0: by what Ferry learns."},
+	 "For experiments, the same on all ranks: how NCCL runs the collectives that are its own, by a number of "
+	 "orchestrator/tuner/tuning.h (1: 16 channels, 2: 8; 8: a ring with Simple; ...). 0: by what Ferry learns."},
 	{"FERRY_HOST_LINK", "",
 	 "Speeds of host devices' links in GB/s, 1e-6 to 1e5, separated by commas. d2h=12.5,h2d=12.5: to and from the "
 	 "host. peer=50: from each device to each other; links=dgx1v:25: the cube mesh of a DGX-1V, by one NVLink's "

@@ -193,7 +193,7 @@ void ferry_share_line_write(struct ferry_share_line_words *words, const struct f
 	                              (uint64_t)ferry_shares_tuning(line->nccl) << 2 * FERRY_SHARES_BITS);
 	store(&words->key, USED | line->collective | (uint64_t)line->type << 8 | (uint64_t)line->size_class << 16 |
 	                           (uint64_t)(line->why & 0x7f) << 24 | (uint64_t)line->in_place << IN_PLACE_AT |
-	                           (uint64_t)(line->samples & 0x7fffffff) << 32);
+	                           (uint64_t)(line->calls & 0x7fffffff) << 32);
 }
 
 static double valid_us(double us)
@@ -211,7 +211,7 @@ bool ferry_share_line_read(const struct ferry_share_line_words *words, struct fe
 	                                  .size_class = (uint8_t)(key >> 16),
 	                                  .why = key >> 24 & 0x7f,
 	                                  .in_place = key >> IN_PLACE_AT & 1,
-	                                  .samples = key >> 32 & 0x7fffffff,
+	                                  .calls = key >> 32 & 0x7fffffff,
 	                                  .word = shares & WORD,
 	                                  .ferry = shares >> FERRY_SHARES_BITS & WORD,
 	                                  .nccl = ferry_shares_tuning((uint32_t)(shares >> 2 * FERRY_SHARES_BITS)),

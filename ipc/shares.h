@@ -86,7 +86,7 @@ enum ferry_balance {
 struct ferry_share_line {
 	uint8_t collective, type, size_class, why;
 	bool in_place;
-	uint32_t samples;
+	uint32_t calls;
 	uint32_t word;  /* the shares of these calls */
 	uint32_t nccl;  /* the best word without Ferry; */
 	uint32_t ferry; /* with it: NONE where there is none */

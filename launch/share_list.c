@@ -49,7 +49,7 @@ static void print_row(const struct ferry_share_counters *row, const struct ferry
 	fprintf(out, " %6u", ferry_shares_tuning(line->word));
 	print_us(line->nccl_us, out);
 	print_us(line->ferry_us, out);
-	fprintf(out, " %8u  %s%s\n", line->samples, ferry_balance_name((enum ferry_balance)line->why),
+	fprintf(out, " %8u  %s%s\n", line->calls, ferry_balance_name((enum ferry_balance)line->why),
 	        line->in_place ? ", in place" : "");
 }
 
@@ -78,7 +78,7 @@ static void print_json(const struct ferry_share_counters *row, const struct ferr
 	cJSON_AddStringToObject(object, "type", ferry_type_name((ferryDataType_t)line->type));
 	cJSON_AddNumberToObject(object, "bytes", (double)line->bytes);
 	cJSON_AddStringToObject(object, "why", ferry_balance_name((enum ferry_balance)line->why));
-	cJSON_AddNumberToObject(object, "calls", line->samples);
+	cJSON_AddNumberToObject(object, "calls", line->calls);
 	add_rounded(object, "nccl", "_us", line->nccl_us, 1);
 	add_rounded(object, "ferry", "_us", line->ferry_us, 1);
 	cJSON_AddNumberToObject(object, "in_place", line->in_place);

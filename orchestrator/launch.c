@@ -157,30 +157,25 @@ static ncclResult_t issue_blocks(const struct ferry_nccl_call *call)
 	return result && result != ncclInProgress ? result : ended;
 }
 
-/* Whether NCCL asks its tuner for such calls. */
-static bool is_tuned(const struct ferry_nccl_call *call)
+static struct ferry_nccl_tuner *asked_tuner(const struct ferry_nccl_call *call)
 {
-	return call->comm && (call->collective == FERRY_ALLREDUCE || call->collective == FERRY_ALLGATHER ||
-	                      call->collective == FERRY_REDUCESCATTER || call->collective == FERRY_BROADCAST ||
-	                      call->collective == FERRY_REDUCE_TO_ROOT);
+	return call->comm && ferry_tuning_is_asked_for(call->collective) ? call->comm->tuner : NULL;
 }
 
-/*
- * Broadcasts have NCCL's own choice: since 2.29 those of several roots in a group run as one kernel, for which NCCL
- * takes a tuner's channels as they are, be there so many or not.
- */
+/* The rest of an AllGather in blocks is Broadcasts. */
 static unsigned candidate_of(const struct ferry_nccl_call *call)
 {
 	const struct ferry_nccl_tuner *tuner = call->comm->tuner;
-	if (call->collective == FERRY_BROADCAST || (call->collective == FERRY_ALLGATHER && call->stride))
+	if (!ferry_tuning_is_free(call->collective) || (call->collective == FERRY_ALLGATHER && call->stride))
 		return 0;
 	return tuner && tuner->pinned ? tuner->pinned : call->candidate;
 }
 
 ncclResult_t ferry_nccl_issue(const struct ferry_nccl_call *call)
 {
-	if (is_tuned(call))
-		ferry_nccl_tuner_set(call->comm->tuner, candidate_of(call));
+	struct ferry_nccl_tuner *tuner = asked_tuner(call);
+	if (tuner)
+		ferry_nccl_tuner_set(tuner, candidate_of(call));
 	return call->stride ? issue_blocks(call) : issue_one(call);
 }
 
@@ -190,7 +185,7 @@ ncclResult_t ferry_nccl_issue(const struct ferry_nccl_call *call)
 static void settle_candidates(const struct ferry_nccl_call *calls, int n)
 {
 	for (int i = 0; i < n; i++) {
-		struct ferry_nccl_tuner *tuner = is_tuned(&calls[i]) ? calls[i].comm->tuner : NULL;
+		struct ferry_nccl_tuner *tuner = asked_tuner(&calls[i]);
 		if (tuner && ferry_nccl_tuner_candidate(tuner) != candidate_of(&calls[i]))
 			ferry_nccl_tuner_set(tuner, 0);
 	}

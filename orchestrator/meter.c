@@ -50,7 +50,7 @@ void ferry_meter_adopt(struct ferry_meter *meter, bool tuned)
 {
 	const struct ferry_share_table *table = meter->table;
 	struct ferry_share_line line;
-	meter->tuner.ntunings = tuned ? FERRY_TUNER_TUNINGS : 1;
+	meter->tuner.tuned = tuned;
 	for (int i = 0; i < FERRY_SHARE_SAVED; i++)
 		for (int j = 0; j < FERRY_SHARE_LINES; j++)
 			if (atomic_load_explicit(&table->saved_signatures[i], memory_order_relaxed) ==
@@ -154,6 +154,12 @@ static void count_trial(struct ferry_meter_trial *trial)
 	trial->used += trial->used < UINT8_MAX;
 }
 
+static uint32_t without_connecting(uint32_t word)
+{
+	uint32_t tuning = ferry_shares_tuning(word);
+	return ferry_tuning_connects(tuning) ? word - tuning : word;
+}
+
 struct ferry_meter_proposal ferry_meter_propose(struct ferry_meter *meter, const struct ferry_tuner_call *call,
                                                 bool captured, bool tries)
 {
@@ -168,6 +174,10 @@ struct ferry_meter_proposal ferry_meter_propose(struct ferry_meter *meter, const
 	}
 	if (!find_line(meter, call, &line, &at) && !begin_line(meter, call, &line, &at))
 		return proposal;
+	if (captured) {
+		line.word = without_connecting(line.word);
+		line.nccl = without_connecting(line.nccl);
+	}
 	proposal.word = proposal.settled = line.word;
 	proposal.nccl = line.nccl;
 	proposal.soon = line.why < FERRY_BALANCE_SETTLED ? line.ferry : FERRY_SHARES_NONE;

@@ -8,20 +8,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-/* clang-format off */
-const struct ferry_nccl_candidate ferry_nccl_candidates[FERRY_NCCL_CANDIDATES] = {
-	{0, -1, -1},
-	{16, -1, -1}, {8, -1, -1}, {32, -1, -1}, {24, -1, -1}, {12, -1, -1}, {4, -1, -1}, {2, -1, -1},
-	{0, FERRY_NCCL_RING, FERRY_NCCL_SIMPLE}, {0, FERRY_NCCL_RING, FERRY_NCCL_LL128},
-	{0, FERRY_NCCL_RING, FERRY_NCCL_LL}, {0, FERRY_NCCL_TREE, FERRY_NCCL_SIMPLE},
-	{0, FERRY_NCCL_TREE, FERRY_NCCL_LL128}, {0, FERRY_NCCL_TREE, FERRY_NCCL_LL},
-	{16, FERRY_NCCL_RING, FERRY_NCCL_SIMPLE}, {16, FERRY_NCCL_RING, FERRY_NCCL_LL128},
-	{8, FERRY_NCCL_RING, FERRY_NCCL_SIMPLE}, {8, FERRY_NCCL_RING, FERRY_NCCL_LL128},
-};
-/* clang-format on */
-
-_Static_assert(FERRY_NCCL_CANDIDATES <= 64, "six bits of a call's word");
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ferry_nccl_tuner *under_way; /* under the lock */
 static _Atomic unsigned outstanding;       /* its length; read without the lock by threads that look for work */
@@ -58,7 +44,7 @@ static unsigned read_pinned(void)
 {
 	static atomic_flag logged = ATOMIC_FLAG_INIT;
 	long number;
-	if (!ferry_env_integer("FERRY_NCCL_CANDIDATE", 0, FERRY_NCCL_CANDIDATES - 1, 0, &number))
+	if (!ferry_env_integer("FERRY_NCCL_CANDIDATE", 0, FERRY_TUNINGS - 1, 0, &number))
 		return (unsigned)number;
 	if (!atomic_flag_test_and_set(&logged))
 		ferry_log(FERRY_LOG_WARN, "%s; NCCL's calls run by what Ferry learns", ferry_last_message());
@@ -179,11 +165,10 @@ static ncclResult_t destroy(void *context)
 	return ncclSuccess;
 }
 
-static const struct ferry_nccl_candidate *asked_for(const struct ferry_nccl_tuner *tuner)
+static struct ferry_tuning asked_for(const struct ferry_nccl_tuner *tuner)
 {
 	bool served = atomic_load_explicit(&tuner->nranks, memory_order_acquire);
-	unsigned candidate = served ? ferry_nccl_tuner_candidate(tuner) : 0;
-	return &ferry_nccl_candidates[candidate < FERRY_NCCL_CANDIDATES ? candidate : 0];
+	return ferry_tuning_read(served ? ferry_nccl_tuner_candidate(tuner) : 0);
 }
 
 /* The cheapest combination of this algorithm and protocol (-1: any) in NCCL's table, -1 if there is none. */
@@ -205,17 +190,17 @@ static int cheapest(const float *costs, int algorithms, int protocols, int algor
  */
 static void choose(void *context, void *table, int algorithms, int protocols, int *channels)
 {
-	const struct ferry_nccl_candidate *candidate = asked_for(context);
+	struct ferry_tuning candidate = asked_for(context);
 	float *costs = table;
 	if (!costs || protocols <= 0)
 		return;
-	int chosen = cheapest(costs, algorithms, protocols, candidate->algorithm, candidate->protocol);
+	int chosen = cheapest(costs, algorithms, protocols, candidate.algorithm, candidate.protocol);
 	if (chosen < 0)
 		return;
-	if (candidate->algorithm >= 0 || candidate->protocol >= 0)
+	if (candidate.algorithm >= 0 || candidate.protocol >= 0)
 		costs[chosen] = 0;
-	if (candidate->channels && chosen / protocols <= FERRY_NCCL_RING)
-		*channels = candidate->channels;
+	if (candidate.channels && chosen / protocols <= FERRY_NCCL_RING)
+		*channels = candidate.channels;
 }
 
 static ncclResult_t get_v3(FERRY_NCCL_TABLE_ARGUMENTS, int *channels)
@@ -239,19 +224,19 @@ static ncclResult_t get_v4(FERRY_NCCL_TABLE_ARGUMENTS, int registered, int *chan
 static ncclResult_t get_v2(void *context, int function, size_t bytes, int collnet, int nvls, int pipelined,
                            int *algorithm, int *protocol, int *channels)
 {
-	const struct ferry_nccl_candidate *candidate = asked_for(context);
-	bool ring = candidate->algorithm == FERRY_NCCL_RING &&
-	            (candidate->protocol == FERRY_NCCL_SIMPLE || candidate->protocol == FERRY_NCCL_LL) &&
+	struct ferry_tuning candidate = asked_for(context);
+	bool ring = candidate.algorithm == FERRY_NCCL_RING &&
+	            (candidate.protocol == FERRY_NCCL_SIMPLE || candidate.protocol == FERRY_NCCL_LL) &&
 	            !getenv("NCCL_ALGO") && !getenv("NCCL_PROTO");
 	(void)function, (void)bytes, (void)pipelined;
-	if ((candidate->algorithm >= 0 || candidate->protocol >= 0) && !ring)
+	if ((candidate.algorithm >= 0 || candidate.protocol >= 0) && !ring)
 		return ncclSuccess;
 	if (ring) {
-		*algorithm = candidate->algorithm;
-		*protocol = candidate->protocol;
+		*algorithm = candidate.algorithm;
+		*protocol = candidate.protocol;
 	}
-	if (candidate->channels && (ring || (!collnet && !nvls)))
-		*channels = candidate->channels;
+	if (candidate.channels && (ring || (!collnet && !nvls)))
+		*channels = candidate.channels;
 	return ncclSuccess;
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * NCCL's tuner plugin that is this library itself: for calls that are NCCL's it says how many channels they have, and
- * by which algorithm and protocol they run. What it may say is a candidate of a small table; which one, the thread that
- * issues a call says right before it, and all ranks must say the same, as NCCL hangs otherwise. Without a candidate
- * NCCL does what it does without a plugin. A plugin's error would be the program's: there are none.
+ * by which algorithm and protocol they run. What it may say is a tuning (tuner/tuning.h), here a candidate; which one,
+ * the thread that issues a call says right before it, and all ranks must say the same, as NCCL hangs otherwise. Without
+ * a candidate NCCL does what it does without a plugin. A plugin's error would be the program's: there are none.
  *
  * NCCL makes a context per communicator, on a thread and at a time of its own, and names neither handle nor unique id.
  * A context belongs to the communicator whose creation is under way (constructors.c brackets all of them) on the device
@@ -17,25 +17,10 @@
 #define FERRY_ORCHESTRATOR_NCCL_TUNER_H
 
 #include "orchestrator/nccl_types.h"
+#include "orchestrator/tuner/tuning.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
-
-/** NCCL's numbers, the same in all its versions. */
-enum ferry_nccl_algorithm { FERRY_NCCL_TREE, FERRY_NCCL_RING };
-enum ferry_nccl_protocol { FERRY_NCCL_LL, FERRY_NCCL_LL128, FERRY_NCCL_SIMPLE };
-
-struct ferry_nccl_candidate {
-	int channels;            /* 0: NCCL's own choice; more than the communicator has are all that it has */
-	int algorithm, protocol; /* -1: NCCL's own choice */
-};
-
-/**
- * The candidates: 0 is NCCL's own choice. They fit six bits. Those that name an algorithm must not be chosen for a
- * captured call, as its first use connects GPUs; Broadcasts have none at all (launch.c).
- */
-#define FERRY_NCCL_CANDIDATES 18
-extern const struct ferry_nccl_candidate ferry_nccl_candidates[FERRY_NCCL_CANDIDATES];
 
 struct ferry_nccl_tuner {
 	struct ferry_nccl_tuner *next; /* in the list */

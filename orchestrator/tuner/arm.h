@@ -7,8 +7,7 @@
 #ifndef FERRY_ORCHESTRATOR_TUNER_ARM_H
 #define FERRY_ORCHESTRATOR_TUNER_ARM_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "ipc/shares.h"
 
 #define FERRY_ARM_SAMPLES 7
 
@@ -24,6 +23,12 @@ struct ferry_arm {
 	float guess_us;   /* by calls of other sizes, when its line was made; 0: not known */
 	float us[FERRY_ARM_SAMPLES]; /* newest first */
 };
+
+/** Whether Ferry has a part of such calls. */
+static inline bool ferry_arm_is_ferrys(const struct ferry_arm *arm)
+{
+	return ferry_shares_divide(arm->word);
+}
 
 /** The median of its samples; 0: there are none. */
 double ferry_arm_us(const struct ferry_arm *arm);

@@ -10,32 +10,23 @@
 #define LONG_US   4000
 #define LONGER_US 20000
 
-/* An arm takes calls over where it takes less than so much of the time of the one in use; the rest is noise. */
-#define FASTER      0.98  /* as measured here */
-#define FASTER_STEP 0.992 /* a measured step of the ladder: the next one gains as little */
-#define FASTER_PART 0.97  /* a share of the host's that is not measured: it gains little and costs little */
-#define FASTER_NEAR 0.95  /* not measured: by a size next to it, or before the job */
-#define FASTER_FAR  0.77  /* not measured: by a size up to FAR classes away */
-#define NEAR        1     /* size classes: a factor of 1.4 */
-#define FAR         4     /* a factor of 4 */
-
 /* What an arm that was not measured is expected to take. */
 #define HOPE          1.02 /* of the best one's time, or less: it is tried once */
-#define UNKNOWN       0.97 /* where nothing is known */
+#define UNKNOWN       0.97 /* where nothing is known: of the best one, or of NCCL's fastest */
 #define LIKELY        0.9  /* a call by the host has so much of what its link allows */
-#define BESIDE        1.04 /* NCCL's part takes so many times as long beside the host's, */
-#define BESIDE_HOST   1.1  /* and the host's beside NCCL's, which starts late */
-#define HOST_START_US 90.0 /* (docs/lab/two-gpus.md) */
 
 /* Tries of arms that have lost. */
 #define CREDIT      0.005 /* of the time of all calls may be spent on them, */
+#define ADVANCE     3     /* and so many calls' time before that on tunings of NCCL's, where it has the calls: */
+#define BLIND       0.5   /* so much may be lost by a tuning of which nothing is known */
 #define CREDIT_AWAY 0.1   /* on one that was left as it had become slow; half as much with each try */
 #define AWAY_SOON   4u    /* calls until such a one is tried the first time: it may have been chance */
 #define AWAY_FASTER 0.92  /* or again: the arm in use takes so much of what it took, so what slowed both has ended */
 #define REST        32u   /* calls between the tries of an arm at least, twice as many with each, */
 #define RESTS       6u    /* so often */
 #define LOOK        8u    /* calls between looks whether the credit suffices */
-#define ABORT       1.3   /* times the best arm's time: the try ends */
+#define ABORT       1.3   /* times the best arm's time: the try ends, */
+#define ABORT_TUNING 1.15 /* of a tuning, of which there are many, sooner */
 #define GIVEN_UP    256u  /* calls of the kind of which a trial has had none: it cannot begin */
 
 /* Which calls are measured: two events take some 3 us of the caller's thread. */
@@ -60,7 +51,6 @@ void ferry_tuner_init(struct ferry_tuner *tuner, const struct ferry_prior *prior
 	tuner->prior = prior;
 	tuner->nranks = nranks;
 	tuner->host_rate = host_rate;
-	tuner->ntunings = 1;
 }
 
 static void add_arm(struct ferry_tuner_line *line, uint32_t host, enum ferry_fabric fabric, uint32_t tuning)
@@ -75,18 +65,13 @@ static const uint8_t ladder[] = {4, 6, 8, 11, 15, 20, 27, 36};
 
 static void make_arms(const struct ferry_tuner *tuner, struct ferry_tuner_line *line)
 {
-	bool tuned = line->like.collective <= FERRY_REDUCE_TO_ROOT; /* of others NCCL does not ask its tuner */
-	for (uint32_t tuning = 0; tuning < (tuned ? tuner->ntunings : 1); tuning++)
-		add_arm(line, 0, FERRY_FABRIC_NCCL, tuning);
+	add_arm(line, 0, FERRY_FABRIC_NCCL, 0);
 	if (!line->like.divided)
 		add_arm(line, FERRY_SHARES_WHOLE, line->like.fabric, 0);
 	for (size_t i = 0; line->like.divided && i < sizeof ladder; i++)
 		add_arm(line, ladder[i], line->like.fabric, 0);
-}
-
-static bool is_ferrys(const struct ferry_arm *arm)
-{
-	return ferry_shares_divide(arm->word);
+	if (tuner->tuned && ferry_tuning_is_free(line->like.collective))
+		add_arm(line, 0, FERRY_FABRIC_NCCL, FERRY_TUNING_16_CHANNELS); /* which is measured before jobs */
 }
 
 static struct ferry_arm *arm_of(struct ferry_tuner_line *line, uint32_t word)
@@ -97,130 +82,54 @@ static struct ferry_arm *arm_of(struct ferry_tuner_line *line, uint32_t word)
 	return NULL;
 }
 
-/* ---- what an arm is expected to take ---- */
-
-struct belief {
-	double us;   /* 0: nothing is known */
-	double hope; /* if the arm in use has become slow, and this one has not */
-	double than; /* it is taken in place of the arm in use if it takes so much of that one's time, or less */
-};
-
-static double prior_us(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line, enum ferry_prior_arm arm)
+/* Adds what the line lacks, where there is room. */
+static struct ferry_arm *add_tuning(struct ferry_tuner_line *line, uint32_t tuning)
 {
-	double us;
-	return ferry_prior_us(tuner->prior, line->like.collective, line->like.bytes, arm, &us) ? us : 0;
+	struct ferry_arm *arm = arm_of(line, tuning);
+	if (arm || line->narms == FERRY_TUNER_ARMS)
+		return arm;
+	add_arm(line, 0, FERRY_FABRIC_NCCL, tuning);
+	line->beliefs[line->narms - 1] = (struct ferry_belief){0, 0, 0};
+	return &line->arms[line->narms - 1];
 }
 
-/* Of a divided call: the longer one of both parts, which slow each other down a little. */
-static double divided_us(double nccl_us, double host_us, uint32_t word)
+static void look(const struct ferry_tuner *tuner, struct ferry_tuner_line *line)
 {
-	double part = (double)ferry_shares_unpack(word).part[FERRY_FABRIC_HOST] / FERRY_SHARES_WHOLE;
-	return fmax((1 - part) * nccl_us * BESIDE, part * host_us * BESIDE_HOST + HOST_START_US);
-}
-
-/* What was measured before the job. A tuning of NCCL's that was not is not known. */
-static double before_us(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
-                        const struct ferry_arm *arm)
-{
-	uint32_t tuning = ferry_shares_tuning(arm->word);
-	double nccl = prior_us(tuner, line, FERRY_PRIOR_NCCL), ferry = prior_us(tuner, line, FERRY_PRIOR_FERRY);
-	if (is_ferrys(arm) && line->like.divided)
-		return nccl > 0 && ferry > 0 ? divided_us(nccl, ferry, arm->word) : 0;
-	if (tuning > 1)
-		return 0;
-	return is_ferrys(arm) ? ferry : tuning ? prior_us(tuner, line, FERRY_PRIOR_NCCL_16_CHANNELS) : nccl;
-}
-
-static double twins_us(const struct ferry_tuner_line *other, uint32_t word, bool guesses)
-{
-	for (int i = 0; i < other->narms; i++) {
-		const struct ferry_arm *arm = &other->arms[i];
-		double us = arm->word == word ? ferry_arm_us(arm) : 0;
-		if (arm->word == word)
-			return us > 0 || !guesses         ? us
-			       : arm->learned_us > 0 ? (double)arm->learned_us
-			                             : (double)arm->guess_us;
-	}
-	return 0;
-}
-
-/*
- * By the line of the nearest size, no further than `most` classes, that has measured the arm: by what it has against
- * the arm that this line has measured, or by its rate, if there is none.
- */
-static double like_others(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
-                          const struct ferry_arm *arm, const struct ferry_arm *known, int most)
-{
-	double us = 0;
-	for (uint32_t i = 0; i < tuner->nlines; i++) {
-		const struct ferry_tuner_line *other = &tuner->lines[i];
-		int distance = abs((int)other->size_class - (int)line->size_class);
-		if (other == line || other->like.collective != line->like.collective || distance > most ||
-		    other->like.fabric != line->like.fabric || other->like.divided != line->like.divided)
-			continue;
-		double its = twins_us(other, arm->word, most > NEAR),
-		       base = known ? twins_us(other, known->word, most > NEAR) : its;
-		if (!(its > 0) || !(base > 0))
-			continue;
-		us = its * (known ? ferry_arm_us(known) / base
-		                  : (double)line->like.bytes / (double)other->like.bytes);
-		most = distance - 1;
-	}
-	return us;
-}
-
-/* The arm that the line has measured most lately, by which others are compared. */
-static const struct ferry_arm *measured(const struct ferry_tuner_line *line)
-{
-	if (line->arms[line->best].seen)
-		return &line->arms[line->best];
 	for (int i = 0; i < line->narms; i++)
-		if (line->arms[i].seen)
-			return &line->arms[i];
-	return NULL;
+		line->beliefs[i] = ferry_believe(tuner, line, &line->arms[i]);
 }
 
-static struct belief believe(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
-                             const struct ferry_arm *arm)
+static double best_us(const struct ferry_tuner_line *line)
 {
-	double us = ferry_arm_us(arm), before = before_us(tuner, line, arm);
-	if (us > 0)
-		return (struct belief){us, us, line->like.divided ? FASTER_STEP : FASTER};
-	if (arm->learned_us > 0)
-		return (struct belief){(double)arm->learned_us, (double)arm->learned_us, FASTER_NEAR};
-	const struct ferry_arm *known = measured(line);
-	if ((us = like_others(tuner, line, arm, known, NEAR)) > 0)
-		return (struct belief){us, us, line->like.divided ? FASTER_PART : FASTER_NEAR};
-	double knowns = known ? before_us(tuner, line, known) : 0;
-	if (before > 0) {
-		us = knowns > 0 ? before * ferry_arm_us(known) / knowns : before;
-		return (struct belief){us, fmin(us, before), line->like.divided ? FASTER_PART : FASTER_NEAR};
+	return line->beliefs[line->best].us;
+}
+
+/* The fastest of NCCL's arms, or of Ferry's: each line has both. *us: what it takes; 0: not known. */
+static int fastest(const struct ferry_tuner_line *line, bool ferrys, double *us)
+{
+	int found = -1;
+	*us = 0;
+	for (int i = 0; i < line->narms; i++) {
+		double its = line->beliefs[i].us;
+		bool faster = its > 0 && (!(*us > 0) || its < *us);
+		if (ferry_arm_is_ferrys(&line->arms[i]) != ferrys || (found >= 0 && !faster))
+			continue;
+		found = i;
+		*us = its;
 	}
-	if ((us = like_others(tuner, line, arm, known, FAR)) > 0)
-		return (struct belief){us, 0, FASTER_FAR};
-	return (struct belief){0, 0, 0};
-}
-
-/* No call by the host is faster than its busiest link. */
-static double bound_us(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
-                       const struct ferry_arm *arm)
-{
-	bool whole = is_ferrys(arm) && !line->like.divided && line->like.fabric == FERRY_FABRIC_HOST;
-	double others = (double)(tuner->nranks - 1) / tuner->nranks;
-	bool own = ferry_collective_has_blocks(line->like.collective) &&
-	           !ferry_collective_reduces(line->like.collective); /* nobody sends its own block to itself */
-	return whole && tuner->host_rate > 0 ? (double)line->like.bytes * (own ? others : 1) / tuner->host_rate : 0;
+	return found;
 }
 
 /* What a try of the arm is expected to show. */
-static struct belief expect(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
-                            const struct ferry_arm *arm)
+static struct ferry_belief expect(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line, int i)
 {
-	struct belief belief = believe(tuner, line, arm);
-	if (!(belief.us > 0)) {
-		belief.us = UNKNOWN * believe(tuner, line, &line->arms[is_ferrys(arm) ? line->best : 0]).us;
-		belief.us = belief.hope = fmax(belief.us, bound_us(tuner, line, arm) / LIKELY);
-	}
+	struct ferry_belief belief = line->beliefs[i];
+	double nccl_us, bound = ferry_belief_bound(tuner, line, &line->arms[i]);
+	if (belief.us > 0)
+		return belief;
+	fastest(line, false, &nccl_us);
+	belief.us = UNKNOWN * (ferry_arm_is_ferrys(&line->arms[i]) ? best_us(line) : nccl_us);
+	belief.us = belief.hope = fmax(belief.us, bound / LIKELY);
 	return belief;
 }
 
@@ -228,7 +137,7 @@ static struct belief expect(const struct ferry_tuner *tuner, const struct ferry_
 
 static uint32_t counted_calls(const struct ferry_tuner_line *line)
 {
-	return line->best_us > LONGER_US ? 2 : line->best_us > LONG_US ? 3 : 4;
+	return best_us(line) > LONGER_US ? 2 : best_us(line) > LONG_US ? 3 : 4;
 }
 
 static void use(struct ferry_tuner_line *line, int arm)
@@ -246,18 +155,21 @@ static void use(struct ferry_tuner_line *line, int arm)
 /* Takes the fastest arm. */
 static void decide(const struct ferry_tuner *tuner, struct ferry_tuner_line *line)
 {
-	double best = believe(tuner, line, &line->arms[line->best]).us, least = INFINITY;
+	double least = INFINITY;
 	int fastest = line->best;
+	look(tuner, line);
 	for (int i = 0; i < line->narms; i++) {
-		struct belief belief = believe(tuner, line, &line->arms[i]);
-		if (i == line->best || !(belief.us > 0) || belief.us >= least || belief.us > belief.than * best)
+		const struct ferry_belief *belief = &line->beliefs[i];
+		if (i == line->best || !(belief->us > 0) || belief->us >= least ||
+		    belief->us > belief->than * best_us(line))
 			continue;
-		least = belief.us;
+		least = belief->us;
 		fastest = i;
 	}
-	if (fastest != line->best)
+	if (fastest != line->best) {
 		use(line, fastest);
-	line->best_us = believe(tuner, line, &line->arms[line->best]).us;
+		look(tuner, line);
+	}
 	line->news = true;
 }
 
@@ -276,10 +188,10 @@ struct ferry_tuner_line *ferry_tuner_line(struct ferry_tuner *tuner, const struc
 	if (tuner->nlines == FERRY_SHARE_LINES)
 		return NULL;
 	struct ferry_tuner_line *line = &tuner->lines[tuner->found = tuner->nlines++];
-	*line = (struct ferry_tuner_line){.like = *call, .size_class = size_class, .trial = -1, .away = -1};
+	*line = (struct ferry_tuner_line){.like = *call, .size_class = size_class, .trial = -1, .away = -1, .owed = -1};
 	make_arms(tuner, line);
 	for (int i = 0; i < line->narms; i++)
-		line->arms[i].guess_us = (float)like_others(tuner, line, &line->arms[i], NULL, FAR);
+		line->arms[i].guess_us = (float)ferry_belief_guess(tuner, line, &line->arms[i]);
 	decide(tuner, line);
 	return line;
 }
@@ -298,7 +210,8 @@ void ferry_tuner_adopt(struct ferry_tuner *tuner, const struct ferry_share_line 
 	    ferry_tuner_size_class(learned->bytes) != learned->size_class)
 		return; /* how Ferry would carry it is not known */
 	struct ferry_tuner_line *line = ferry_tuner_line(tuner, &like);
-	struct ferry_arm *nccl = line ? arm_of(line, learned->nccl) : NULL,
+	bool tunings = tuner->tuned && ferry_tuning_is_free(like.collective) && learned->nccl < FERRY_TUNINGS;
+	struct ferry_arm *nccl = !line ? NULL : tunings ? add_tuning(line, learned->nccl) : arm_of(line, learned->nccl),
 	                 *ferry = line ? arm_of(line, learned->ferry) : NULL;
 	if (nccl) {
 		nccl->learned_us = (float)learned->nccl_us;
@@ -312,23 +225,61 @@ void ferry_tuner_adopt(struct ferry_tuner *tuner, const struct ferry_share_line 
 
 /* ---- trials ---- */
 
-/* An arm that has not been tried is worth it if it may be the fastest; of shares what is near the best. */
+/* A tuning of NCCL's of which nothing is known. */
+static bool is_blind(const struct ferry_tuner_line *line, int i)
+{
+	return !ferry_arm_is_ferrys(&line->arms[i]) && !line->arms[i].tries && !(line->beliefs[i].us > 0);
+}
+
+/*
+ * An arm that has not been tried is worth it if it may be the fastest; of shares what is near the best. A tuning of
+ * which nothing is known costs more than it is likely to gain: it is tried for credit.
+ */
 static bool is_promising(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line, int i, double *us)
 {
 	const struct ferry_arm *arm = &line->arms[i], *used = &line->arms[line->best];
-	double best = believe(tuner, line, used).us;
-	bool beside = !line->like.divided || !is_ferrys(arm) || !is_ferrys(used) || abs(i - line->best) == 1;
-	/* a tuning of NCCL's of which nothing is known costs more than it is likely to gain: it is tried for credit */
-	bool blind = !is_ferrys(arm) && !(believe(tuner, line, arm).us > 0);
-	*us = expect(tuner, line, arm).hope;
-	return i != line->best && !arm->tries && beside && !blind && best > 0 && *us < HOPE * best;
+	bool beside = !line->like.divided || !ferry_arm_is_ferrys(arm) || !ferry_arm_is_ferrys(used) ||
+	              abs(i - line->best) == 1;
+	*us = expect(tuner, line, i).hope;
+	return i != line->best && !arm->tries && beside && !is_blind(line, i) && best_us(line) > 0 &&
+	       *us < HOPE * best_us(line);
 }
 
 static double cost_of(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line, int i)
 {
-	double best = believe(tuner, line, &line->arms[line->best]).us, us = expect(tuner, line, &line->arms[i]).us;
+	double best = best_us(line), us = expect(tuner, line, i).us;
 	uint32_t calls = i == line->away ? 2 : WARM + counted_calls(line);
 	return calls * fmax(us - best, 0.02 * best);
+}
+
+static bool is_affordable(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line, int i)
+{
+	bool advance = is_blind(line, i) && !ferry_arm_is_ferrys(&line->arms[line->best]);
+	return cost_of(tuner, line, i) < line->credit_us + (advance ? (ADVANCE - BLIND) * best_us(line) : 0);
+}
+
+/*
+ * Coordinate descent, as AutoCCL's (NSDI 2025): NCCL's fastest arm in the other ways, once; then the channels beside
+ * those of the fastest. What is opened is tried before there is more.
+ */
+static void open_tunings(const struct ferry_tuner *tuner, struct ferry_tuner_line *line)
+{
+	double us;
+	int nccl = fastest(line, false, &us);
+	uint32_t tuning = ferry_shares_tuning(line->arms[nccl].word), beside[FERRY_TUNING_BESIDE], count = 0;
+	bool open = !tuner->tuned || !ferry_tuning_is_free(line->like.collective) || !(us > 0);
+	for (int i = 0; i < line->narms && !open; i++)
+		open = is_blind(line, i);
+	if (open)
+		return;
+	for (uint32_t way = 1; way < FERRY_TUNING_WAYS && !line->ways; way++)
+		if (ferry_tuning_is_sensible(way, line->like.collective, line->like.bytes))
+			add_tuning(line, ferry_tuning_by(tuning, way));
+	if (line->ways)
+		count = ferry_tuning_beside(tuning, beside);
+	for (uint32_t i = 0; i < count; i++)
+		add_tuning(line, beside[i]);
+	line->ways = true;
 }
 
 /* The arm to try now; -1: none. */
@@ -352,19 +303,22 @@ static int next_trial(const struct ferry_tuner *tuner, const struct ferry_tuner_
 		const struct ferry_arm *arm = &line->arms[i];
 		bool due = line->away < 0 ? line->calls >= arm->next : i == line->away && line->rested >= REST,
 		     earlier = next < 0 || arm->next < line->arms[next].next;
-		if (i != line->best && due && earlier && cost_of(tuner, line, i) < line->credit_us &&
-		    (!line->like.divided || abs(i - line->best) == 1 || !is_ferrys(arm)))
+		if (i != line->best && due && earlier && is_affordable(tuner, line, i) &&
+		    (!line->like.divided || abs(i - line->best) == 1 || !ferry_arm_is_ferrys(arm)))
 			next = i;
 	}
 	return next;
 }
 
+/* What a try is expected to cost is paid before, and what one of which nothing is known has cost, later (pay). */
 static void begin_trial(struct ferry_tuner *tuner, struct ferry_tuner_line *line, int arm)
 {
-	if (line->arms[arm].tries++ || believe(tuner, line, &line->arms[arm]).us > 0)
-		line->credit_us = fmax(0, line->credit_us - cost_of(tuner, line, arm));
-	uint32_t tries = line->arms[arm].tries;
+	line->owed = is_blind(line, arm) ? arm : -1;
+	if (line->owed < 0 && (line->arms[arm].tries || line->beliefs[arm].us > 0))
+		line->credit_us = fmax(line->credit_us - cost_of(tuner, line, arm), fmin(line->credit_us, 0));
+	uint32_t tries = ++line->arms[arm].tries;
 	line->arms[arm].next = line->calls + (REST << (tries < RESTS ? tries : RESTS));
+	line->owed_calls = 0;
 	if (arm == line->away) {
 		line->away_us = ferry_arm_us(&line->arms[line->best]);
 		line->away_tries++;
@@ -375,9 +329,18 @@ static void begin_trial(struct ferry_tuner *tuner, struct ferry_tuner_line *line
 	line->tried = line->waited = line->rested = 0;
 }
 
+/* The times of the last try are known. */
+static void pay(struct ferry_tuner_line *line)
+{
+	if (line->owed >= 0)
+		line->credit_us -= line->owed_calls * fmax(line->beliefs[line->owed].us - best_us(line), 0);
+	line->owed = -1;
+}
+
 static void end_trial(struct ferry_tuner *tuner, struct ferry_tuner_line *line)
 {
 	tuner->ntrials--;
+	line->owed_calls = line->tried;
 	line->arms[line->trial].left = line->trial != line->best;
 	line->trial = -1;
 	line->rested = 0;
@@ -421,7 +384,7 @@ static void look_for_forgotten(struct ferry_tuner *tuner, const struct ferry_tun
 bool ferry_tuner_sealed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t word, bool still)
 {
 	struct ferry_arm *arm = arm_of(line, word);
-	double us = line->best_us;
+	double us = best_us(line);
 	line->calls++;
 	line->rested++;
 	look_for_forgotten(tuner, line);
@@ -444,7 +407,11 @@ bool ferry_tuner_sealed(struct ferry_tuner *tuner, struct ferry_tuner_line *line
 	if (!still && looks && line->trial < 0 && line->asked >= counted_calls(line) &&
 	    !awaits_trial(line)) {
 		line->news = false;
+		look(tuner, line);
+		pay(line);
 		int next = next_trial(tuner, line);
+		if (next < 0)
+			open_tunings(tuner, line);
 		if (next >= 0)
 			begin_trial(tuner, line, next);
 	}
@@ -468,31 +435,18 @@ void ferry_tuner_feed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, 
 	us *= (double)line->like.bytes / (double)bytes;
 	double best = ferry_arm_us(&line->arms[line->best]);
 	line->doubted = ferry_arm_add(arm, us);
-	if (line->trial >= 0 && arm == &line->arms[line->trial] && best > 0 && us > ABORT * best)
+	double most = ferry_arm_is_ferrys(arm) ? ABORT : ABORT_TUNING;
+	if (line->trial >= 0 && arm == &line->arms[line->trial] && best > 0 && us > most * best)
 		end_trial(tuner, line);
-	if (!still)
+	if (still)
+		look(tuner, line);
+	else
 		decide(tuner, line);
 	if (line->best == line->away)
 		line->away = -1;
 }
 
 /* ---- what is published ---- */
-
-/* The fastest of NCCL's arms, or of Ferry's: each line has both. *us: what it takes; 0: not known. */
-static int fastest(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line, bool ferrys, double *us)
-{
-	int found = -1;
-	*us = 0;
-	for (int i = 0; i < line->narms; i++) {
-		struct belief belief = believe(tuner, line, &line->arms[i]);
-		bool faster = belief.us > 0 && (!(*us > 0) || belief.us < *us);
-		if (is_ferrys(&line->arms[i]) != ferrys || (found >= 0 && !faster))
-			continue;
-		found = i;
-		*us = belief.us;
-	}
-	return found;
-}
 
 static enum ferry_balance why_of(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line)
 {
@@ -510,13 +464,13 @@ void ferry_tuner_record(const struct ferry_tuner *tuner, const struct ferry_tune
                         struct ferry_share_line *record)
 {
 	double nccl_us, ferry_us;
-	int nccl = fastest(tuner, line, false, &nccl_us), ferry = fastest(tuner, line, true, &ferry_us);
+	int nccl = fastest(line, false, &nccl_us), ferry = fastest(line, true, &ferry_us);
 	*record = (struct ferry_share_line){.collective = (uint8_t)line->like.collective,
 	                                    .type = (uint8_t)line->like.type,
 	                                    .size_class = line->size_class,
 	                                    .why = (uint8_t)why_of(tuner, line),
 	                                    .in_place = line->like.in_place,
-	                                    .samples = line->calls,
+	                                    .calls = line->calls,
 	                                    .word = line->arms[line->best].word,
 	                                    .nccl = line->arms[nccl].word,
 	                                    .ferry = line->arms[ferry].word,

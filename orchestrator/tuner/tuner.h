@@ -10,10 +10,12 @@
  *    measured on this machine, or by the nearest size whose calls were measured; otherwise with NCCL.
  * 4. An arm that may be the fastest and has not been measured is tried once: by a run of calls, one after another.
  * 5. The fastest arm has the calls from then on; another one takes them over only if it is faster by more than noise.
- * 6. Arms that lost are tried again for credit: a two-hundredth of the time that the kind's calls have taken.
+ * 6. Arms that lost are tried again for credit: a two-hundredth of the time that the kind's calls have taken. For that
+ *    parameters of NCCL's are tried of which nothing is known; where NCCL has the calls, on an advance of three calls.
  * 7. Where the time of the arm in use changes by a quarter, twice in a row, the machine has changed: the arms are
  *    compared anew, and one that was left for that is tried again early, for a tenth of the time, half with each try.
- * 8. Shares of divided calls are a ladder; the steps beside the best one are arms to try.
+ * 8. Shares of divided calls and NCCL's channels are ladders, of which the steps beside the best one are arms to try;
+ *    before the channels each algorithm with each protocol is one, so that the descent is by coordinates.
  * 9. Rank 0 decides, and publishes each kind's line (ipc/shares.h); every rank proposes what the line says, and what
  *    the ranks have sealed (ipc/agreement.h) is what a call has. Captured calls never have a trial.
  * 10. Where the calls leave the program time, its own steps have a veto (orchestrator/tuner/veto.h).
@@ -27,9 +29,10 @@
 #include "ipc/shares.h"
 #include "orchestrator/prior.h"
 #include "orchestrator/tuner/arm.h"
+#include "orchestrator/tuner/belief.h"
+#include "orchestrator/tuner/tuning.h"
 
-#define FERRY_TUNER_ARMS    12
-#define FERRY_TUNER_TUNINGS 4 /* of NCCL's, its own choice included */
+#define FERRY_TUNER_ARMS 24 /* Ferry's, of which there are eight at most, and what is tried of NCCL's tunings */
 
 struct ferry_tuner_call {
 	enum ferry_collective collective;
@@ -44,7 +47,9 @@ struct ferry_tuner_line {
 	struct ferry_tuner_call like;
 	uint8_t size_class, turn;
 	struct ferry_arm arms[FERRY_TUNER_ARMS];
+	struct ferry_belief beliefs[FERRY_TUNER_ARMS]; /* of the arms, as of the last look at them */
 	int narms, best, trial; /* trial -1: none */
+	bool ways;              /* the ways of NCCL's tunings are arms */
 	uint32_t run, last;     /* calls in a row with the word `last` */
 	uint32_t tried, waited; /* of the trial: calls with it; calls since it began */
 	uint32_t asked;         /* calls of the best arm that are measured or to be, since it became the best */
@@ -52,9 +57,10 @@ struct ferry_tuner_line {
 	int away;               /* an arm that was left because it had become slow; -1: none */
 	uint32_t away_tries;
 	double away_us;         /* what the arm that was taken instead took then */
-	double credit_us;
-	double best_us; /* what the best arm is believed to take */
-	bool news;      /* since a trial was looked for */
+	double credit_us;       /* that tries may cost; negative: they have cost more than was expected */
+	int owed;               /* the arm of the last try, where that is to be paid, of so many calls; -1: none */
+	uint32_t owed_calls;
+	bool news;              /* since a trial was looked for */
 	bool doubted;           /* the last sample was far from the ones before */
 };
 
@@ -62,7 +68,7 @@ struct ferry_tuner {
 	const struct ferry_prior *prior;
 	uint32_t nranks;
 	double host_rate;
-	uint32_t ntunings; /* of NCCL's that may be chosen; 1: only its own choice */
+	bool tuned; /* NCCL takes tunings on all ranks */
 	struct ferry_tuner_line lines[FERRY_SHARE_LINES];
 	uint32_t nlines, found;
 	uint32_t ntrials; /* under way */

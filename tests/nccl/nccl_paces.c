@@ -512,6 +512,25 @@ static void a_job_knows_the_tuning_that_an_earlier_one_has_found(void **state)
 	}
 }
 
+/* Its first use in this process may be that one, and connects GPUs. */
+static void a_captured_call_has_no_algorithm_of_ferrys_choice(void **state)
+{
+	const struct ferry_tuner_call call = {FERRY_ALLREDUCE, ferryFloat32, 64 * MIB, false, FERRY_FABRIC_HOST, false};
+	struct ferry_share_table *table = table_of_an_earlier_job();
+	struct ferry_share_line line;
+	(void)state;
+	assert_true(ferry_share_line_read(&table->saved[0][0], &line));
+	line.word = line.nccl = FERRY_TUNING_STEPS + FERRY_TUNING_16_CHANNELS;
+	ferry_share_line_write(&table->saved[0][0], &line);
+	assert_int_equal(ferry_meter_init(&meter), ferrySuccess);
+	ferry_meter_open(&meter, table, 2, 0, false, true, 50e3);
+	ferry_meter_adopt(&meter, true);
+	assert_int_equal(ferry_meter_propose(&meter, &call, false, true).word, line.nccl);
+	assert_int_equal(ferry_meter_propose(&meter, &call, true, false).word, FERRY_SHARES_NONE);
+	ferry_meter_free(&meter);
+	free(table);
+}
+
 /* ---- whatever the table says ---- */
 
 static uint32_t propose_tuned(void *argument, uint64_t n)
@@ -653,6 +672,7 @@ int main(void)
 	        cmocka_unit_test(ranks_with_other_settings_have_the_same_parts),
 	        cmocka_unit_test(a_trial_has_an_end_though_rank_0_does_not_end_it),
 	        cmocka_unit_test(a_job_knows_the_tuning_that_an_earlier_one_has_found),
+	        cmocka_unit_test(a_captured_call_has_no_algorithm_of_ferrys_choice),
 	        cmocka_unit_test(what_only_names_a_run_lets_it_find_what_others_have_learned),
 	};
 	return cmocka_run_group_tests_name("nccl_paces", tests, NULL, NULL);

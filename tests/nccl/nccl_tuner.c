@@ -81,24 +81,24 @@ static void had_own(ncclComm_t comm, bool tree)
 }
 
 /* Whether this interface can say so. 2.21's, without a table, says nothing of what may be missing. */
-static bool is_sayable(const struct ferry_nccl_candidate *candidate)
+static bool is_sayable(struct ferry_tuning candidate)
 {
-	bool any = candidate->algorithm < 0 && candidate->protocol < 0;
+	bool any = candidate.algorithm < 0 && candidate.protocol < 0;
 	return version > 2 || any ||
-	       (candidate->algorithm == FERRY_NCCL_RING && candidate->protocol != FERRY_NCCL_LL128);
+	       (candidate.algorithm == FERRY_NCCL_RING && candidate.protocol != FERRY_NCCL_LL128);
 }
 
 static void had_candidate(ncclComm_t comm, unsigned number, bool tree)
 {
-	const struct ferry_nccl_candidate *candidate = &ferry_nccl_candidates[number];
-	if (!is_sayable(candidate) || (candidate->algorithm == FERRY_NCCL_TREE && !tree)) {
+	struct ferry_tuning candidate = ferry_tuning_read(number);
+	if (!is_sayable(candidate) || (candidate.algorithm == FERRY_NCCL_TREE && !tree)) {
 		had_own(comm, tree);
 		return;
 	}
 	had(comm,
-	    candidate->algorithm >= 0 ? candidate->algorithm : tree ? FERRY_NCCL_TREE : FERRY_NCCL_RING,
-	    candidate->protocol >= 0 ? candidate->protocol : FERRY_NCCL_SIMPLE,
-	    candidate->channels && candidate->channels < CHANNELS ? candidate->channels : CHANNELS);
+	    candidate.algorithm >= 0 ? candidate.algorithm : tree ? FERRY_NCCL_TREE : FERRY_NCCL_RING,
+	    candidate.protocol >= 0 ? candidate.protocol : FERRY_NCCL_SIMPLE,
+	    candidate.channels && candidate.channels < CHANNELS ? candidate.channels : CHANNELS);
 }
 
 /* ---- promises ---- */
@@ -108,7 +108,7 @@ static void each(struct rank *r)
 	enter(r);
 	ranks_init(r);
 	HOLDS(is_served(r->comm));
-	for (unsigned i = 0; i < FERRY_NCCL_CANDIDATES; i++) {
+	for (unsigned i = 0; i < FERRY_TUNINGS; i++) {
 		make(r, r->comm, FERRY_ALLREDUCE, i);
 		had_candidate(r->comm, i, true);
 		HOLDS(r->output[COUNT - 1] == SUM);
@@ -156,8 +156,8 @@ static void impossible(struct rank *r)
 {
 	enter(r);
 	ranks_init(r);
-	struct ferry_nccl_call call = call_of(r, r->comm, FERRY_ALLREDUCE, COUNT, 15);
-	EQUAL(ferry_nccl_candidates[15].protocol, FERRY_NCCL_LL128);
+	struct ferry_nccl_call call = call_of(r, r->comm, FERRY_ALLREDUCE, COUNT, 17);
+	EQUAL(ferry_tuning_read(17).protocol, FERRY_NCCL_LL128);
 	call.type = ncclInt8; /* which the double has no LL128 for */
 	NCCL(ferry_nccl_issue(&call));
 	had_own(r->comm, true);
@@ -220,7 +220,7 @@ static void broadcasts(struct rank *r)
 	ranks_init(r);
 	struct ferry_nccl_call calls[] = {call_of(r, r->comm, FERRY_BROADCAST, COUNT, 3),
 	                                  call_of(r, r->comm, FERRY_BROADCAST, COUNT, 3)};
-	EQUAL(ferry_nccl_candidates[3].channels, 2 * CHANNELS);
+	EQUAL(ferry_tuning_read(3).channels, 2 * CHANNELS);
 	calls[1].root = 1;
 	NCCL(ferry_nccl_launch(calls, 2));
 	had_own(r->comm, false);
@@ -444,7 +444,7 @@ static void has_pinned(struct rank *r)
 {
 	enter(r);
 	ranks_init(r);
-	for (unsigned i = 0; i < FERRY_NCCL_CANDIDATES; i++) {
+	for (unsigned i = 0; i < FERRY_TUNINGS; i++) {
 		make(r, r->comm, FERRY_ALLREDUCE, i);
 		had(r->comm, FERRY_NCCL_TREE, FERRY_NCCL_SIMPLE, 8);
 	}

@@ -43,7 +43,7 @@ static const struct ferry_share_line line = {.collective = FERRY_ALLGATHER,
                                              .type = ferryBfloat16,
                                              .size_class = 54,
                                              .why = FERRY_BALANCE_SETTLED,
-                                             .samples = 321,
+                                             .calls = 321,
                                              .word = 32u << 14, /* a quarter is the host's */
                                              .nccl = 3,
                                              .ferry = 32u << 14,

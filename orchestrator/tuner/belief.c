@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "orchestrator/tuner/belief.h"
+
+#include "orchestrator/tuner/tuner.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* An arm takes calls over where it takes less than so much of the time of the one in use; the rest is noise. */
+#define FASTER      0.98  /* as measured here */
+#define FASTER_STEP 0.992 /* a measured step, of shares or of NCCL's parameters: the next one gains as little */
+#define FASTER_PART 0.97  /* a share of the host's that is not measured: it gains little and costs little */
+#define FASTER_NEAR 0.95  /* not measured: by a size next to it, or before the job */
+#define FASTER_FAR  0.77  /* not measured: by a size up to FAR classes away */
+#define NEAR        1     /* size classes: a factor of 1.4 */
+#define FAR         4     /* a factor of 4 */
+
+/* Of a divided call. */
+#define BESIDE        1.04 /* NCCL's part takes so many times as long beside the host's, */
+#define BESIDE_HOST   1.1  /* and the host's beside NCCL's, which starts late */
+#define HOST_START_US 90.0 /* (docs/lab/two-gpus.md) */
+
+static double prior_us(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line, enum ferry_prior_arm arm)
+{
+	double us;
+	return ferry_prior_us(tuner->prior, line->like.collective, line->like.bytes, arm, &us) ? us : 0;
+}
+
+/* Of a divided call: the longer one of both parts, which slow each other down a little. */
+static double divided_us(double nccl_us, double host_us, uint32_t word)
+{
+	double part = (double)ferry_shares_unpack(word).part[FERRY_FABRIC_HOST] / FERRY_SHARES_WHOLE;
+	return fmax((1 - part) * nccl_us * BESIDE, part * host_us * BESIDE_HOST + HOST_START_US);
+}
+
+/* What was measured before the job. A tuning of NCCL's that was not is not known. */
+static double before_us(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
+                        const struct ferry_arm *arm)
+{
+	uint32_t tuning = ferry_shares_tuning(arm->word);
+	double nccl = prior_us(tuner, line, FERRY_PRIOR_NCCL), ferry = prior_us(tuner, line, FERRY_PRIOR_FERRY);
+	if (ferry_arm_is_ferrys(arm) && line->like.divided)
+		return nccl > 0 && ferry > 0 ? divided_us(nccl, ferry, arm->word) : 0;
+	if (tuning && tuning != FERRY_TUNING_16_CHANNELS)
+		return 0;
+	return ferry_arm_is_ferrys(arm) ? ferry : tuning ? prior_us(tuner, line, FERRY_PRIOR_NCCL_16_CHANNELS) : nccl;
+}
+
+static double twins_us(const struct ferry_tuner_line *other, uint32_t word, bool guesses)
+{
+	for (int i = 0; i < other->narms; i++) {
+		const struct ferry_arm *arm = &other->arms[i];
+		double us = arm->word == word ? ferry_arm_us(arm) : 0;
+		if (arm->word == word)
+			return us > 0 || !guesses         ? us
+			       : arm->learned_us > 0 ? (double)arm->learned_us
+			                             : (double)arm->guess_us;
+	}
+	return 0;
+}
+
+/*
+ * By the line of the nearest size, no further than `most` classes, that has measured the arm: by what it has against
+ * the arm that this line has measured, or by its rate, if there is none.
+ */
+static double like_others(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
+                          const struct ferry_arm *arm, const struct ferry_arm *known, int most)
+{
+	double us = 0;
+	for (uint32_t i = 0; i < tuner->nlines; i++) {
+		const struct ferry_tuner_line *other = &tuner->lines[i];
+		int distance = abs((int)other->size_class - (int)line->size_class);
+		if (other == line || other->like.collective != line->like.collective || distance > most ||
+		    other->like.fabric != line->like.fabric || other->like.divided != line->like.divided)
+			continue;
+		double its = twins_us(other, arm->word, most > NEAR),
+		       base = known ? twins_us(other, known->word, most > NEAR) : its;
+		if (!(its > 0) || !(base > 0))
+			continue;
+		us = its * (known ? ferry_arm_us(known) / base
+		                  : (double)line->like.bytes / (double)other->like.bytes);
+		most = distance - 1;
+	}
+	return us;
+}
+
+/* The arm that the line has measured most lately, by which others are compared. */
+static const struct ferry_arm *measured(const struct ferry_tuner_line *line)
+{
+	if (line->arms[line->best].seen)
+		return &line->arms[line->best];
+	for (int i = 0; i < line->narms; i++)
+		if (line->arms[i].seen)
+			return &line->arms[i];
+	return NULL;
+}
+
+struct ferry_belief ferry_believe(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
+                                  const struct ferry_arm *arm)
+{
+	bool step = line->like.divided ||
+	            (!ferry_arm_is_ferrys(arm) && !ferry_arm_is_ferrys(&line->arms[line->best]));
+	double us = ferry_arm_us(arm);
+	if (us > 0)
+		return (struct ferry_belief){us, us, step ? FASTER_STEP : FASTER};
+	if (arm->learned_us > 0)
+		return (struct ferry_belief){(double)arm->learned_us, (double)arm->learned_us, FASTER_NEAR};
+	const struct ferry_arm *known = measured(line);
+	if ((us = like_others(tuner, line, arm, known, NEAR)) > 0)
+		return (struct ferry_belief){us, us, line->like.divided ? FASTER_PART : FASTER_NEAR};
+	double before = before_us(tuner, line, arm), knowns = known ? before_us(tuner, line, known) : 0;
+	if (before > 0) {
+		us = knowns > 0 ? before * ferry_arm_us(known) / knowns : before;
+		return (struct ferry_belief){us, fmin(us, before), line->like.divided ? FASTER_PART : FASTER_NEAR};
+	}
+	if ((us = like_others(tuner, line, arm, known, FAR)) > 0)
+		return (struct ferry_belief){us, 0, FASTER_FAR};
+	return (struct ferry_belief){0, 0, 0};
+}
+
+double ferry_belief_guess(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
+                          const struct ferry_arm *arm)
+{
+	return like_others(tuner, line, arm, NULL, FAR);
+}
+
+double ferry_belief_bound(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
+                          const struct ferry_arm *arm)
+{
+	bool whole = ferry_arm_is_ferrys(arm) && !line->like.divided && line->like.fabric == FERRY_FABRIC_HOST;
+	double others = (double)(tuner->nranks - 1) / tuner->nranks;
+	bool own = ferry_collective_has_blocks(line->like.collective) &&
+	           !ferry_collective_reduces(line->like.collective); /* nobody sends its own block to itself */
+	return whole && tuner->host_rate > 0 ? (double)line->like.bytes * (own ? others : 1) / tuner->host_rate : 0;
+}

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * A tuning: how NCCL runs a call. It is a way, which is an algorithm and a protocol or NCCL's own choice of both, and a
+ * number of channels, as 8 * way + step; 0 is NCCL's own choice of all. All ranks of a call have the same, as six bits
+ * of its word (ipc/shares.h). Constant; what calls may have one at all is said here and nowhere else.
+ */
+#ifndef FERRY_ORCHESTRATOR_TUNER_TUNING_H
+#define FERRY_ORCHESTRATOR_TUNER_TUNING_H
+
+#include "ipc/collective.h"
+
+/** NCCL's numbers, the same in all its versions. */
+enum ferry_nccl_algorithm { FERRY_NCCL_TREE, FERRY_NCCL_RING };
+enum ferry_nccl_protocol { FERRY_NCCL_LL, FERRY_NCCL_LL128, FERRY_NCCL_SIMPLE };
+
+#define FERRY_TUNING_WAYS  7
+#define FERRY_TUNING_STEPS 8
+#define FERRY_TUNINGS      (FERRY_TUNING_WAYS * FERRY_TUNING_STEPS)
+#define FERRY_TUNING_16_CHANNELS 1u
+
+struct ferry_tuning {
+	int algorithm, protocol; /* -1: NCCL's own choice */
+	int channels;            /* 0: NCCL's own choice; more than the communicator has are all that it has */
+};
+
+/** Of a number from FERRY_TUNINGS on: NCCL's own choice. */
+struct ferry_tuning ferry_tuning_read(uint32_t number);
+
+/** The same channels by that way. */
+uint32_t ferry_tuning_by(uint32_t number, uint32_t way);
+
+#define FERRY_TUNING_BESIDE 3
+
+/** The same way with more and less channels, the next ones of each, or for NCCL's own number some. Returns how many. */
+uint32_t ferry_tuning_beside(uint32_t number, uint32_t beside[FERRY_TUNING_BESIDE]);
+
+/**
+ * Whether it names an algorithm. Its first use connects GPUs, so a captured call has none that does: a graph may be the
+ * first that uses it.
+ */
+static inline bool ferry_tuning_connects(uint32_t number)
+{
+	return number >= FERRY_TUNING_STEPS;
+}
+
+/** Whether NCCL asks its tuner for such calls. It does not for messages, nor for what it makes of them. */
+static inline bool ferry_tuning_is_asked_for(enum ferry_collective collective)
+{
+	return collective <= FERRY_REDUCE_TO_ROOT;
+}
+
+/**
+ * Whether such calls may have another one than NCCL's own. Broadcasts have not: since 2.29 those of several roots in a
+ * group run as one kernel, for which NCCL takes a tuner's channels as they are, be there so many or not.
+ */
+static inline bool ferry_tuning_is_free(enum ferry_collective collective)
+{
+	return ferry_tuning_is_asked_for(collective) && collective != FERRY_BROADCAST;
+}
+
+/** Whether such calls may be faster by that way: trees sum for all, and LL carries a flag for each word. */
+bool ferry_tuning_is_sensible(uint32_t way, enum ferry_collective collective, uint64_t bytes);
+
+#endif
