@@ -64,7 +64,9 @@ const struct ferry_variable ferry_variables[] = {
 	 "on: before ferryrun --nccl starts its command, it measures what calls take by NCCL and by Ferry (ferry-perf "
 	 "tune --quick), once for each machine, number of GPUs and settings of NCCL. off: it does not, and the first "
 	 "calls of programs are decided without."},
-	{"FERRY_NCCL", "on", "on or off. off: libferry-nccl.so passes all calls on to NCCL, untouched."},
+	{"FERRY_NCCL", "on",
+	 "on, tune or off. tune: under libferry-nccl.so NCCL has all of every call, and Ferry learns which of NCCL's "
+	 "algorithms, protocols and channels are fastest. off: all calls are passed on to NCCL, untouched."},
 	{"FERRY_NCCL_CANDIDATE", "0",
 	 "For experiments, the same on all ranks: how NCCL runs the collectives that are its own, by a number of "
 	 "orchestrator/tuner/tuning.h (1: 16 channels, 2: 8; 8: a ring with Simple; ...). 0: by what Ferry learns."},

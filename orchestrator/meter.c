@@ -22,7 +22,8 @@
 
 ferryResult_t ferry_meter_init(struct ferry_meter *meter)
 {
-	const char *given = ferry_env("FERRY_SHARES"), *floor = ferry_env("FERRY_SPLIT_FLOOR");
+	const char *given = ferry_env("FERRY_SHARES"), *floor = ferry_env("FERRY_SPLIT_FLOOR"),
+	           *nccl = ferry_env("FERRY_NCCL");
 	memset(meter, 0, sizeof *meter);
 	ferryResult_t result = ferry_env_bytes("FERRY_SPLIT_FLOOR", 1, 1ull << 40, FLOOR, &meter->floor_bytes);
 	if (!result && given)
@@ -30,6 +31,7 @@ ferryResult_t ferry_meter_init(struct ferry_meter *meter)
 	else if (!result)
 		result = ferry_env_switch("FERRY_SPLIT_TEMPO", true, &meter->follows);
 	meter->pinned = given;
+	meter->nccl_alone = nccl && !strcmp(nccl, "tune");
 	meter->divided_from = floor ? meter->floor_bytes : DIVIDED_FROM;
 	ferry_veto_init(&meter->veto);
 	return result;
@@ -69,6 +71,7 @@ void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table
 	meter->signature = ferry_nccl_settings() + nranks;
 	ferry_prior_load(&meter->prior, nranks);
 	ferry_tuner_init(&meter->tuner, &meter->prior, nranks, host_rate);
+	meter->tuner.nccl_alone = meter->nccl_alone;
 	if (!self)
 		atomic_store_explicit(&table->signature, meter->signature, memory_order_relaxed);
 	if (path && !(meter->log = fopen(path, "ae")))

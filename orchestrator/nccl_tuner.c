@@ -171,49 +171,17 @@ static struct ferry_tuning asked_for(const struct ferry_nccl_tuner *tuner)
 	return ferry_tuning_read(served ? ferry_nccl_tuner_candidate(tuner) : 0);
 }
 
-/* The cheapest combination of this algorithm and protocol (-1: any) in NCCL's table, -1 if there is none. */
-static int cheapest(const float *costs, int algorithms, int protocols, int algorithm, int protocol)
-{
-	int best = -1;
-	for (int i = 0; i < algorithms * protocols; i++) {
-		if ((algorithm >= 0 && algorithm != i / protocols) || (protocol >= 0 && protocol != i % protocols))
-			continue;
-		if (costs[i] >= 0 && (best < 0 || costs[i] < costs[best])) /* negative: impossible */
-			best = i;
-	}
-	return best;
-}
-
-/*
- * Channels are given to rings and trees alone: the other algorithms have numbers of their own, and some do not clamp.
- * NCCL takes the combination that costs least, so the chosen one costs nothing.
- */
-static void choose(void *context, void *table, int algorithms, int protocols, int *channels)
-{
-	struct ferry_tuning candidate = asked_for(context);
-	float *costs = table;
-	if (!costs || protocols <= 0)
-		return;
-	int chosen = cheapest(costs, algorithms, protocols, candidate.algorithm, candidate.protocol);
-	if (chosen < 0)
-		return;
-	if (candidate.algorithm >= 0 || candidate.protocol >= 0)
-		costs[chosen] = 0;
-	if (candidate.channels && chosen / protocols <= FERRY_NCCL_RING)
-		*channels = candidate.channels;
-}
-
 static ncclResult_t get_v3(FERRY_NCCL_TABLE_ARGUMENTS, int *channels)
 {
 	(void)function, (void)bytes, (void)pipelined;
-	choose(context, costs, algorithms, protocols, channels);
+	ferry_tuning_choose(asked_for(context), (void *)costs, algorithms, protocols, channels);
 	return ncclSuccess;
 }
 
 static ncclResult_t get_v4(FERRY_NCCL_TABLE_ARGUMENTS, int registered, int *channels)
 {
 	(void)function, (void)bytes, (void)pipelined, (void)registered;
-	choose(context, costs, algorithms, protocols, channels);
+	ferry_tuning_choose(asked_for(context), (void *)costs, algorithms, protocols, channels);
 	return ncclSuccess;
 }
 

@@ -133,9 +133,10 @@ static ferryResult_t look_for(struct ferry_nccl *nccl, const void *caller)
 static bool is_on(void)
 {
 	const char *value = ferry_env("FERRY_NCCL");
-	if (value && strcmp(value, "on") && strcmp(value, "off"))
-		ferry_log(FERRY_LOG_ERROR, "FERRY_NCCL=%s: on or off; taken as off", value);
-	return !value || !strcmp(value, "on");
+	bool on = !value || !strcmp(value, "on") || !strcmp(value, "tune");
+	if (!on && strcmp(value, "off"))
+		ferry_log(FERRY_LOG_ERROR, "FERRY_NCCL=%s: on, tune or off; taken as off", value);
+	return on;
 }
 
 static void set_log_level(void)

@@ -32,7 +32,7 @@ void ferry_nccl_tuner_offer(void)
 {
 	char path[PATH_MAX];
 	const char *on = ferry_env("FERRY_NCCL");
-	if ((!on || !strcmp(on, "on")) && !getenv(VARIABLE) && find_own_path(path))
+	if ((!on || !strcmp(on, "on") || !strcmp(on, "tune")) && !getenv(VARIABLE) && find_own_path(path))
 		setenv(VARIABLE, path, 1);
 }
 

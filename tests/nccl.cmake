@@ -75,6 +75,10 @@ add_library(nccl_user_tuner MODULE nccl/user_tuner.c)
 target_include_directories(nccl_user_tuner PRIVATE ${PROJECT_SOURCE_DIR})
 set_target_properties(nccl_user_tuner PROPERTIES PREFIX "" OUTPUT_NAME libnccl-tuner
   LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/user_tuner)
+# One that pins tunings at run time, for gpu/nccl_tunings.py.
+add_library(nccl_pins MODULE gpu/nccl_pins.c ../orchestrator/tuner/tuning.c)
+target_include_directories(nccl_pins PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/ipc)
+set_target_properties(nccl_pins PROPERTIES OUTPUT_NAME nccl-pins)
 foreach(plugin 2 3 4 5 6 none pinned $<TARGET_FILE:nccl_user_tuner>)
   string(REGEX REPLACE ".*TARGET_FILE.*" users name ${plugin})
   add_test(NAME nccl_tuner_${name} COMMAND nccl_tuner ${plugin})
@@ -207,4 +211,15 @@ if(NOT FERRY_SANITIZE)
 FERRY_SPLIT_FLOOR=4K;FERRY_SHARES=nccl:0.4,host:0.6;FAKE_CUDA_DEVICES=2;FERRY_DOMAINS=1;FERRY_LOG=error")
   endforeach()
   add_dependencies(nccl_trials_fake ferry-router ferry-nccl)
+
+  # The double ends the process where ranks come to different tunings, and those here are two processes.
+  find_program(PYTHON python3)
+  if(PYTHON)
+    add_test(NAME nccl_tunings COMMAND ${PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/gpu/nccl_tunings.py --sizes 1
+      --calls 30 --more 60 --collectives allreduce --ferry ${PROJECT_BINARY_DIR})
+    set_tests_properties(nccl_tunings PROPERTIES TIMEOUT 120 LABELS api
+      PASS_REGULAR_EXPRESSION "allreduce +1 MiB .* all .* AutoCCL .* tune [0-9.]+ .(own|Ring|Tree).* ferry [0-9]"
+      ENVIRONMENT "FERRY_CUDA_LIBRARY=$<TARGET_FILE:cuda-fake>;FERRY_NCCL_LIBRARY=$<TARGET_FILE:fake_nccl_now>;\
+FAKE_CUDA_DEVICES=2;FERRY_TUNE=off")
+  endif()
 endif()

@@ -66,9 +66,9 @@ static const uint8_t ladder[] = {4, 6, 8, 11, 15, 20, 27, 36};
 static void make_arms(const struct ferry_tuner *tuner, struct ferry_tuner_line *line)
 {
 	add_arm(line, 0, FERRY_FABRIC_NCCL, 0);
-	if (!line->like.divided)
+	if (!line->like.divided && !tuner->nccl_alone)
 		add_arm(line, FERRY_SHARES_WHOLE, line->like.fabric, 0);
-	for (size_t i = 0; line->like.divided && i < sizeof ladder; i++)
+	for (size_t i = 0; line->like.divided && !tuner->nccl_alone && i < sizeof ladder; i++)
 		add_arm(line, ladder[i], line->like.fabric, 0);
 	if (tuner->tuned && ferry_tuning_is_free(line->like.collective))
 		add_arm(line, 0, FERRY_FABRIC_NCCL, FERRY_TUNING_16_CHANNELS); /* which is measured before jobs */
@@ -104,7 +104,7 @@ static double best_us(const struct ferry_tuner_line *line)
 	return line->beliefs[line->best].us;
 }
 
-/* The fastest of NCCL's arms, or of Ferry's: each line has both. *us: what it takes; 0: not known. */
+/* The fastest of NCCL's arms, or of Ferry's; -1: there is none. *us: what it takes; 0: not known. */
 static int fastest(const struct ferry_tuner_line *line, bool ferrys, double *us)
 {
 	int found = -1;
@@ -206,7 +206,7 @@ void ferry_tuner_adopt(struct ferry_tuner *tuner, const struct ferry_share_line 
 	        .in_place = learned->in_place,
 	        .fabric = shares.part[FERRY_FABRIC_PEER] ? FERRY_FABRIC_PEER : FERRY_FABRIC_HOST,
 	        .divided = ferry_shares_divide(learned->ferry) && shares.part[FERRY_FABRIC_NCCL]};
-	if (!ferry_shares_divide(learned->ferry) || !learned->bytes ||
+	if ((!ferry_shares_divide(learned->ferry) && !tuner->nccl_alone) || !learned->bytes ||
 	    ferry_tuner_size_class(learned->bytes) != learned->size_class)
 		return; /* how Ferry would carry it is not known */
 	struct ferry_tuner_line *line = ferry_tuner_line(tuner, &like);
@@ -473,7 +473,7 @@ void ferry_tuner_record(const struct ferry_tuner *tuner, const struct ferry_tune
 	                                    .calls = line->calls,
 	                                    .word = line->arms[line->best].word,
 	                                    .nccl = line->arms[nccl].word,
-	                                    .ferry = line->arms[ferry].word,
+	                                    .ferry = ferry < 0 ? FERRY_SHARES_NONE : line->arms[ferry].word,
 	                                    .bytes = line->like.bytes,
 	                                    .nccl_us = nccl_us,
 	                                    .ferry_us = ferry_us,

@@ -68,7 +68,8 @@ struct ferry_tuner {
 	const struct ferry_prior *prior;
 	uint32_t nranks;
 	double host_rate;
-	bool tuned; /* NCCL takes tunings on all ranks */
+	bool tuned;      /* NCCL takes tunings on all ranks */
+	bool nccl_alone; /* Ferry has no arms */
 	struct ferry_tuner_line lines[FERRY_SHARE_LINES];
 	uint32_t nlines, found;
 	uint32_t ntrials; /* under way */

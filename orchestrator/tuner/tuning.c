@@ -26,6 +26,33 @@ struct ferry_tuning ferry_tuning_read(uint32_t number)
 	                             number < FERRY_TUNINGS ? channels[number % FERRY_TUNING_STEPS] : 0};
 }
 
+/* The cheapest combination of this algorithm and protocol (-1: any) in NCCL's table, -1 if there is none. */
+static int cheapest(const float *costs, int algorithms, int protocols, int algorithm, int protocol)
+{
+	int best = -1;
+	for (int i = 0; i < algorithms * protocols; i++) {
+		if ((algorithm >= 0 && algorithm != i / protocols) || (protocol >= 0 && protocol != i % protocols))
+			continue;
+		if (costs[i] >= 0 && (best < 0 || costs[i] < costs[best])) /* negative: impossible */
+			best = i;
+	}
+	return best;
+}
+
+bool ferry_tuning_choose(struct ferry_tuning tuning, float *costs, int algorithms, int protocols, int *number)
+{
+	int chosen = costs && protocols > 0
+	                     ? cheapest(costs, algorithms, protocols, tuning.algorithm, tuning.protocol)
+	                     : -1;
+	if (chosen < 0)
+		return false;
+	if (tuning.algorithm >= 0 || tuning.protocol >= 0)
+		costs[chosen] = 0;
+	if (tuning.channels && chosen / protocols <= FERRY_NCCL_RING)
+		*number = tuning.channels;
+	return true;
+}
+
 uint32_t ferry_tuning_by(uint32_t number, uint32_t way)
 {
 	return way * FERRY_TUNING_STEPS + number % FERRY_TUNING_STEPS;

@@ -26,6 +26,13 @@ struct ferry_tuning {
 /** Of a number from FERRY_TUNINGS on: NCCL's own choice. */
 struct ferry_tuning ferry_tuning_read(uint32_t number);
 
+/**
+ * Fills it in, in NCCL's answer: the chosen one of the table's costs, of so many algorithms times protocols, becomes 0,
+ * as NCCL takes what costs least. False: the table has it as impossible, and all stays as it is. Channels are given to
+ * rings and trees alone: the other algorithms have numbers of their own, and some do not clamp.
+ */
+bool ferry_tuning_choose(struct ferry_tuning tuning, float *costs, int algorithms, int protocols, int *number);
+
 /** The same channels by that way. */
 uint32_t ferry_tuning_by(uint32_t number, uint32_t way);
 

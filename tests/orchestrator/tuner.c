@@ -483,6 +483,29 @@ static void the_best_tuning_is_found(void **state)
 	assert_in_range(most_tried, 1, TRIES);
 }
 
+/* FERRY_NCCL=tune, and what such a job has learned. */
+static void where_nccl_has_all_calls_its_tunings_are_found_all_the_same(void **state)
+{
+	(void)state;
+	struct world world = {.call = whole, .ferry_us = 100, .noise = 0.01};
+	struct ferry_share_line record;
+	fill_in(&world, 8 + 6, 1, 16);
+	for (int again = 0; again < 2; again++) {
+		seed = 1;
+		ferry_tuner_init(&rank0, &nothing, 2, 50e3);
+		rank0.tuned = rank0.nccl_alone = true;
+		if (again)
+			ferry_tuner_adopt(&rank0, &record);
+		open_kind(&single, &rank0, &world);
+		make(&single, again ? 1 : 500);
+		assert_int_equal(count_ferrys(0, single.made), 0);
+		assert_true(steady_us(&world, single.calls[single.made - 1].word) < 1.03 * BEST_US);
+		feed(&single, single.made);
+		ferry_tuner_record(&rank0, single.line, &record);
+		assert_int_equal(record.ferry, FERRY_SHARES_NONE);
+	}
+}
+
 /* Phases of a program, in any order: each kind has its own best after twenty calls, whatever was before. */
 static void phases_in_any_order_have_their_best(void **state)
 {
@@ -644,6 +667,7 @@ int main(void)
 	        cmocka_unit_test(the_ladder_of_shares_is_climbed),
 	        cmocka_unit_test(the_ladder_is_climbed_from_nothing),
 	        cmocka_unit_test(the_best_tuning_is_found),
+	        cmocka_unit_test(where_nccl_has_all_calls_its_tunings_are_found_all_the_same),
 	        cmocka_unit_test(phases_in_any_order_have_their_best),
 	        cmocka_unit_test(a_trial_that_cannot_begin_ends),
 	        cmocka_unit_test(a_trial_whose_calls_come_no_more_ends),
