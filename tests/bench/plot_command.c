@@ -127,6 +127,26 @@ static void a_sweep_is_named_once_whatever_it_has_at_each_size(void **state)
 	assert_non_null(strstr(figure, ">NCCL, each setting of its sweep<"));
 }
 
+/* What ferry-perf tune has written into the file of limits: of several settings and numbers of ranks the last ones. */
+static void the_file_of_limits_is_drawn_as_what_was_measured_last(void **state)
+{
+	(void)state;
+	char command[1200];
+	if (system("python3 -c 'import matplotlib' 2>/dev/null"))
+		skip();
+	snprintf(command, sizeof command,
+	         "cd %s && printf '{\"gpus\": [{\"name\": \"G1\"}], \"collectives\": [%%s, %%s, %%s]}' '"
+	         "{\"settings\": \"x\", \"ranks\": 4, \"collective\": \"gather\", \"bytes\": 1024, \"ferry_us\": 2}' "
+	         "'{\"settings\": \"y\", \"ranks\": 2, \"collective\": \"alltoall\", \"bytes\": 1024, \"nccl_us\": 3, "
+	         "\"ferry_us\": 2}' '{\"settings\": \"y\", \"ranks\": 2, \"collective\": \"allreduce\", "
+	         "\"bytes\": 4096, \"nccl_us\": 3, \"nccl_16_channels_us\": 2, \"ferry_us\": 2}' >limits.json && "
+	         "%s limits.json >/dev/null && grep -q '>allreduce<' limits.svg && grep -q '>alltoall<' limits.svg && "
+	         "! grep -q '>gather<' limits.svg && grep -q '>2 ranks, 1 × G1<' limits.svg && "
+	         "grep -q '>NCCL, each setting of its sweep<' limits.svg",
+	         directory, FERRY_PLOT);
+	assert_int_equal(system(command), 0);
+}
+
 /* Debian's and Ubuntu's Python refuses pip. */
 static void a_python_without_matplotlib_is_told_the_name_of_the_package(void **state)
 {
@@ -225,6 +245,7 @@ int main(void)
 	        cmocka_unit_test(what_another_run_has_measured_is_drawn_under_its_name),
 	        cmocka_unit_test(settings_that_nccl_does_not_support_are_left_out),
 	        cmocka_unit_test(a_sweep_is_named_once_whatever_it_has_at_each_size),
+	        cmocka_unit_test(the_file_of_limits_is_drawn_as_what_was_measured_last),
 	        cmocka_unit_test(a_python_without_matplotlib_is_told_the_name_of_the_package),
 	        cmocka_unit_test(rows_of_no_bytes_are_left_out),
 	        cmocka_unit_test(shares_are_drawn_call_by_call),

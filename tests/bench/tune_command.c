@@ -46,6 +46,16 @@ static void programs_know_what_collectives_take_by_nccl_and_by_ferry(void **stat
 	assert_false(knows(3, FERRY_ALLREDUCE, FERRY_PRIOR_NCCL));
 }
 
+/* Without matplotlib ferry-plot says so. */
+static void what_was_measured_is_drawn(void **state)
+{
+	(void)state;
+	char arguments[256];
+	snprintf(arguments, sizeof arguments, "--plot %s.picture; code=$?; rm -f %s.picture.*; exit $code", file, file);
+	bool draws = !system("python3 -c 'import matplotlib' 2>/dev/null");
+	must(tune("", arguments), !draws, draws ? ".picture.png" : "ferry-plot: needs matplotlib");
+}
+
 static void channels_that_the_user_has_set_are_nccls_defaults(void **state)
 {
 	(void)state;
@@ -118,6 +128,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        TUNES(programs_know_what_collectives_take_by_nccl_and_by_ferry),
+	        TUNES(what_was_measured_is_drawn),
 	        TUNES(channels_that_the_user_has_set_are_nccls_defaults),
 	        TUNES(once_measures_once_and_for_each_settings),
 	        TUNES(two_at_once_measure_one_after_the_other),
