@@ -96,7 +96,7 @@ const struct ferry_variable ferry_variables[] = {
 	{"FERRY_SPLIT_FLOOR", "8M",
 	 "Calls of NCCL programs that move less, in bytes (K, M, G), are NCCL's alone. Where ranks have different ones "
 	 "all calls are. Where it is set sums are divided from there on, too; else from 128M."},
-	{"FERRY_SPLIT_TEMPO", "on",
+	{"FERRY_SPLIT_VETO", "on",
 	 "Whether Ferry gives way, under libferry-nccl.so, where an NCCL program's steps are no shorter with it (on), "
 	 "or what calls take decides alone (off). The same on all ranks."},
 	{"FERRY_SPLIT_WAIT", "",

@@ -29,7 +29,7 @@ ferryResult_t ferry_meter_init(struct ferry_meter *meter)
 	if (!result && given)
 		result = ferry_shares_pin(given, &meter->pins);
 	else if (!result)
-		result = ferry_env_switch("FERRY_SPLIT_TEMPO", true, &meter->follows);
+		result = ferry_env_switch("FERRY_SPLIT_VETO", true, &meter->follows);
 	meter->pinned = given;
 	meter->nccl_alone = nccl && !strcmp(nccl, "tune");
 	meter->divided_from = floor ? meter->floor_bytes : DIVIDED_FROM;

@@ -59,7 +59,7 @@ struct ferry_meter_proposal {
 	uint32_t soon;    /* such calls may have this soon: it is to be made ready. FERRY_SHARES_NONE: nothing */
 };
 
-/** Reads FERRY_NCCL, FERRY_SHARES, FERRY_SPLIT_FLOOR and FERRY_SPLIT_TEMPO. Errors: ferryInvalidArgument. */
+/** Reads FERRY_NCCL, FERRY_SHARES, FERRY_SPLIT_FLOOR and FERRY_SPLIT_VETO. Errors: ferryInvalidArgument. */
 ferryResult_t ferry_meter_init(struct ferry_meter *meter);
 
 /**

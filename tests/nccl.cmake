@@ -55,7 +55,7 @@ target_include_directories(nccl_virtual PUBLIC ${PROJECT_SOURCE_DIR}/rank-lib/in
   ${PROJECT_SOURCE_DIR}/ipc)
 target_link_libraries(nccl_virtual PUBLIC ferry_tuner ferry_ipc PRIVATE ferry_flags)
 ferry_test(nccl_paces FOLDER nccl LIBRARIES nccl_virtual LABELS program)
-ferry_test(nccl_tempo FOLDER nccl LIBRARIES nccl_virtual LABELS program TIMEOUT 200)
+ferry_test(nccl_veto FOLDER nccl LIBRARIES nccl_virtual LABELS program TIMEOUT 200)
 ferry_test(nccl_phases FOLDER nccl LIBRARIES nccl_virtual LABELS program)
 
 ferry_test(nccl_lookup FOLDER nccl LIBRARIES ferry_names Threads::Threads LABELS lanes)

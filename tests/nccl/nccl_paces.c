@@ -18,34 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MIB  (1u << 20)
-#define GB_S 1000.0 /* bytes per microsecond */
-
-static const struct virtual_machine nvlink = {
-        .name = "NVLink",
-        .peers = true,
-        .curves = {{FERRY_ALLREDUCE, {54, 119, 214, 269, 300, 329}, {11, 20, 30, 38, 42, 44}, {90, 40 * GB_S}},
-                   {FERRY_REDUCESCATTER, {80, 190, 340, 419, 476, 551}, {10, 22, 36, 42, 44, 45}, {90, 40 * GB_S}},
-                   {FERRY_ALLGATHER, {48, 153, 307, 429, 491, 544}, {41, 173, 417, 588, 717, 745}, {0, 0}},
-                   {FERRY_BROADCAST, {40, 110, 230, 300, 330, 340}, {35, 115, 230, 330, 372, 380}, {0, 0}}},
-        .slow = 0.04,
-        .nccl_noise = 0.015,
-        .ferry_noise = 0.03,
-        .plan_us = 300,
-        .export_us = 4000,
-        .wake_us = 40};
-static const struct virtual_machine pcie = {
-        .name = "PCIe",
-        .curves = {{FERRY_ALLREDUCE, {16, 25, 27, 27, 27, 27}, {9, 20, 33, 40, 43, 44}, {90, 40 * GB_S}},
-                   {FERRY_REDUCESCATTER, {25, 41, 48, 50, 50, 50}, {10, 22, 36, 42, 44, 45}, {90, 40 * GB_S}},
-                   {FERRY_ALLGATHER, {25, 41, 48, 50, 50, 50}, {11, 31, 66, 84, 92, 94}, {0, 0}},
-                   {FERRY_BROADCAST, {14, 22, 25, 26, 26, 26}, {9, 20, 33, 42, 45, 46}, {0, 0}}},
-        .slow = 0.3,
-        .nccl_noise = 0.015,
-        .ferry_noise = 0.03,
-        .plan_us = 300,
-        .export_us = 4000,
-        .wake_us = 40};
+#define MIB (1u << 20)
 
 static struct virtual_machine with_limits(const struct virtual_machine *machine)
 {
@@ -99,7 +72,7 @@ static void shares_are_good_after_five_calls(void **state)
 	(void)state;
 	static const uint64_t sizes[] = {16, 32, 64, 256, 1024};
 	static const enum ferry_collective which[] = {FERRY_ALLREDUCE, FERRY_ALLGATHER, FERRY_REDUCESCATTER};
-	const struct virtual_machine machines[] = {with_limits(&nvlink), with_limits(&pcie)};
+	const struct virtual_machine machines[] = {with_limits(&virtual_nvlink), with_limits(&virtual_pcie)};
 	int starts = 0, late = 0;
 	for (int m = 0; m < 2; m++)
 		for (int c = 0; c < 3; c++)
@@ -117,7 +90,7 @@ static void no_call_of_a_cold_start_waits_for_its_plan(void **state)
 	for (int known = 0; known < 2; known++)
 		for (uint64_t mib = 128; mib <= 1024; mib *= 2)
 			for (unsigned seed = 1; seed < 11; seed++) {
-				struct virtual_machine machine = known ? with_limits(&nvlink) : nvlink;
+				struct virtual_machine machine = known ? with_limits(&virtual_nvlink) : virtual_nvlink;
 				struct virtual_calls what = {FERRY_ALLREDUCE, mib * MIB, false, 0, 1, 0};
 				struct virtual_call call;
 				int divided = 0;
@@ -142,7 +115,7 @@ static void divided_calls_come_close_to_the_best_shares(void **state)
 {
 	(void)state;
 	enum { LEARNING = 10, LEARNED = 40 };
-	struct virtual_machine machine = with_limits(&nvlink);
+	struct virtual_machine machine = with_limits(&virtual_nvlink);
 	for (uint64_t mib = 256; mib <= 1024; mib *= 2)
 		for (unsigned seed = 1; seed < 11; seed++) {
 			struct virtual_calls what = {FERRY_ALLREDUCE, mib * MIB, false, 0, 1, 0};
@@ -238,7 +211,7 @@ static void who_runs_ahead_of_a_cold_start_is_never_slower_than_nccl(void **stat
 	for (int known = 0; known < 2; known++)
 		for (int m = 0; m < 2; m++)
 			for (int c = 0; c < 4; c++) {
-				struct virtual_machine machine = m ? pcie : nvlink;
+				struct virtual_machine machine = m ? virtual_pcie : virtual_nvlink;
 				machine = known ? with_limits(&machine) : machine;
 				struct gains gains = sweep(&machine, machine.curves[c].collective);
 				for (int i = 0; i < BATCHES; i++)
@@ -251,14 +224,14 @@ static void who_runs_ahead_of_a_cold_start_is_never_slower_than_nccl(void **stat
 static void who_runs_ahead_has_what_is_faster_in_the_second_batch(void **state)
 {
 	(void)state;
-	struct virtual_machine known = with_limits(&pcie);
-	struct gains gains = sweep(&pcie, FERRY_ALLGATHER);
+	struct virtual_machine known = with_limits(&virtual_pcie);
+	struct gains gains = sweep(&virtual_pcie, FERRY_ALLGATHER);
 	assert_true(gains.middle[5] > 1.75 && gains.middle[7] > 1.8);
-	gains = sweep(&pcie, FERRY_ALLREDUCE);
+	gains = sweep(&virtual_pcie, FERRY_ALLREDUCE);
 	assert_true(gains.middle[5] > 1.5 && gains.middle[7] > 1.55);
 	gains = sweep(&known, FERRY_ALLREDUCE);
 	assert_true(gains.middle[0] > 1.15 && gains.middle[2] > 1.4 && gains.middle[4] > 1.5);
-	known = with_limits(&nvlink);
+	known = with_limits(&virtual_nvlink);
 	gains = sweep(&known, FERRY_ALLREDUCE);
 	assert_true(gains.middle[4] > 1.03 && gains.middle[5] > 1.03);
 }
@@ -307,7 +280,7 @@ static void what_is_worse_is_not_kept_for_long(void **state)
 		for (int c = 0; c < 4; c++)
 			for (uint64_t mib = 16; mib <= 1024; mib *= 4)
 				for (int batch = 1; batch <= 20; batch += 19) {
-					struct virtual_machine machine = m ? pcie : nvlink;
+					struct virtual_machine machine = m ? virtual_pcie : virtual_nvlink;
 					double worst = INFINITY, least = INFINITY;
 					machine = m == 2 ? machine : with_limits(&machine);
 					machine.nccl_noise = 0.04;
@@ -336,7 +309,7 @@ static void one_bad_sample_does_not_turn_ferry_away(void **state)
 	for (int c = 0; c < 4; c++)
 		for (uint64_t mib = 64; mib <= 256; mib *= 4)
 			for (unsigned seed = 1; seed <= 20; seed++, starts++) {
-				struct virtual_machine machine = with_limits(&pcie);
+				struct virtual_machine machine = with_limits(&virtual_pcie);
 				static struct virtual_call calls[200];
 				struct virtual_calls what = {machine.curves[c].collective, mib * MIB, false, 0, 1, 0};
 				uint32_t best;
@@ -401,10 +374,10 @@ static void bursts_are_left_and_met_again(void **state)
 {
 	(void)state;
 	static const struct burst bursts[] = {
-	        {&pcie, FERRY_ALLREDUCE, 256, 4, 1.2},   {&pcie, FERRY_ALLREDUCE, 64, 4, 1.2},
-	        {&pcie, FERRY_ALLREDUCE, 256, 2, 2},     {&pcie, FERRY_ALLGATHER, 256, 2.5, 1.2},
-	        {&nvlink, FERRY_ALLREDUCE, 256, 4, 1},   {&nvlink, FERRY_ALLREDUCE, 1024, 4, 1},
-	        {&nvlink, FERRY_ALLREDUCE, 256, 2, 1},
+	        {&virtual_pcie, FERRY_ALLREDUCE, 256, 4, 1.2},   {&virtual_pcie, FERRY_ALLREDUCE, 64, 4, 1.2},
+	        {&virtual_pcie, FERRY_ALLREDUCE, 256, 2, 2},     {&virtual_pcie, FERRY_ALLGATHER, 256, 2.5, 1.2},
+	        {&virtual_nvlink, FERRY_ALLREDUCE, 256, 4, 1},   {&virtual_nvlink, FERRY_ALLREDUCE, 1024, 4, 1},
+	        {&virtual_nvlink, FERRY_ALLREDUCE, 256, 2, 1},
 	};
 	for (size_t i = 0; i < sizeof bursts / sizeof *bursts; i++)
 		for (int batch = 1; batch <= 4; batch += 3) {
@@ -428,7 +401,7 @@ static void bursts_are_left_and_met_again(void **state)
 static void a_communicator_that_is_given_up_gets_no_more_calls(void **state)
 {
 	(void)state;
-	struct virtual_machine machine = with_limits(&pcie);
+	struct virtual_machine machine = with_limits(&virtual_pcie);
 	struct virtual_calls what = {FERRY_ALLGATHER, 256 * MIB, false, 0, 1, 0};
 	struct virtual_call call;
 	virtual_open(&machine, 1);
@@ -551,7 +524,7 @@ static void a_tuning_that_some_ranks_NCCL_does_not_take_is_no_calls(void **state
 	uint32_t words[] = {3, ferry_shares_pack(&half)};
 	uint64_t n;
 	(void)state;
-	virtual_open(&pcie, 1);
+	virtual_open(&virtual_pcie, 1);
 	for (int i = 0; i < 2; i++)
 		for (int rank = 0; rank < VIRTUAL_RANKS; rank++) {
 			const struct ferry_shadow_comm_caller caller = {propose_tuned, agree, &words[i]};
@@ -585,7 +558,7 @@ static void who_scribbles_in_the_table_changes_no_rank_alone(void **state)
 {
 	(void)state;
 	for (unsigned seed = 1; seed <= 10; seed++) {
-		struct virtual_machine machine = with_limits(seed % 2 ? &pcie : &nvlink);
+		struct virtual_machine machine = with_limits(seed % 2 ? &virtual_pcie : &virtual_nvlink);
 		unsigned chance = seed;
 		virtual_open(&machine, seed);
 		virtual_map(0);
@@ -599,7 +572,7 @@ static void who_scribbles_in_the_table_changes_no_rank_alone(void **state)
 	}
 }
 
-/* FERRY_SHARES, FERRY_SPLIT_TEMPO, the file of limits: of one rank alone. */
+/* FERRY_SHARES, FERRY_SPLIT_VETO, the file of limits: of one rank alone. */
 static void set_apart(struct ferry_meter *one, int how)
 {
 	if (how == 0)
@@ -618,7 +591,7 @@ static void ranks_with_other_settings_have_the_same_parts(void **state)
 	(void)state;
 	for (int how = 0; how < 4; how++)
 		for (int who = 0; who < 4; who++) {
-			struct virtual_machine machine = with_limits(who & 2 ? &pcie : &nvlink);
+			struct virtual_machine machine = with_limits(who & 2 ? &virtual_pcie : &virtual_nvlink);
 			virtual_open(&machine, 1);
 			virtual_map(0);
 			set_apart(&virtual_shadow_comm(who & 1)->meter, how);

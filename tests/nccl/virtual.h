@@ -50,6 +50,9 @@ struct virtual_machine {
 	double burst[FERRY_NUM_FABRICS]; /* times as slow, in those */
 };
 
+/** Two H200s as they were measured; of programs nothing is said. */
+extern const struct virtual_machine virtual_nvlink, virtual_pcie;
+
 /* A call as it was, of rank 0. */
 struct virtual_call {
 	uint32_t word;

@@ -15,6 +15,33 @@
 #define ASLEEP_US  2000.0 /* at most so much, */
 #define ROUSED_US  1000.0 /* and is slow to come where it has had nothing to do for so long */
 
+/* Two H200s (docs/performance.md, docs/lab/nccl-programs.md). */
+const struct virtual_machine virtual_nvlink = {
+        .name = "NVLink",
+        .peers = true,
+        .curves = {{FERRY_ALLREDUCE, {54, 119, 214, 269, 300, 329}, {11, 20, 30, 38, 42, 44}, {90, 40 * GB_S}},
+                   {FERRY_REDUCESCATTER, {80, 190, 340, 419, 476, 551}, {10, 22, 36, 42, 44, 45}, {90, 40 * GB_S}},
+                   {FERRY_ALLGATHER, {48, 153, 307, 429, 491, 544}, {41, 173, 417, 588, 717, 745}, {0, 0}},
+                   {FERRY_BROADCAST, {40, 110, 230, 300, 330, 340}, {35, 115, 230, 330, 372, 380}, {0, 0}}},
+        .slow = 0.04,
+        .nccl_noise = 0.015,
+        .ferry_noise = 0.03,
+        .plan_us = 300,
+        .export_us = 4000,
+        .wake_us = 40};
+const struct virtual_machine virtual_pcie = {
+        .name = "PCIe",
+        .curves = {{FERRY_ALLREDUCE, {16, 25, 27, 27, 27, 27}, {9, 20, 33, 40, 43, 44}, {90, 40 * GB_S}},
+                   {FERRY_REDUCESCATTER, {25, 41, 48, 50, 50, 50}, {10, 22, 36, 42, 44, 45}, {90, 40 * GB_S}},
+                   {FERRY_ALLGATHER, {25, 41, 48, 50, 50, 50}, {11, 31, 66, 84, 92, 94}, {0, 0}},
+                   {FERRY_BROADCAST, {14, 22, 25, 26, 26, 26}, {9, 20, 33, 42, 45, 46}, {0, 0}}},
+        .slow = 0.3,
+        .nccl_noise = 0.015,
+        .ferry_noise = 0.03,
+        .plan_us = 300,
+        .export_us = 4000,
+        .wake_us = 40};
+
 double virtual_uniform(void)
 {
 	return (rand_r(&virtual_all.seed) + 0.5) / (RAND_MAX + 1.0);
