@@ -9,7 +9,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define OLD 4096 /* looks after which a sample is given up */
+#define OLD 4096 /* looks after which a sample is given up, or a window */
 
 /* Two H200s: shorter calls gain little, and to find that out costs more (docs/lab/nccl-programs.md). */
 #define FLOOR (8u << 20)
@@ -261,15 +261,17 @@ void ferry_meter_mark(struct ferry_meter *meter, struct ferry_veto_marks marks, 
 		meter->untimed |= 1u << marks.begins;
 }
 
-/* The stream comes to the windows' ends in their order. */
+/* The stream comes to the windows' ends in their order; one that hangs holds up no comparison for ever. */
 static bool look_at_windows(struct ferry_meter *meter)
 {
 	int which;
 	bool news = false;
 	while ((which = ferry_veto_awaits(&meter->veto)) >= 0) {
 		double us = 0;
-		if (!(meter->untimed >> which & 1) && !ferry_clock_read(&meter->windows[which], &us))
+		if (!(meter->untimed >> which & 1) && !ferry_clock_read(&meter->windows[which], &us) &&
+		    ++meter->window_age < OLD)
 			break;
+		meter->window_age = 0;
 		news |= ferry_veto_took(&meter->veto, us);
 		record_hold(meter);
 	}

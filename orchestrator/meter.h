@@ -45,6 +45,7 @@ struct ferry_meter {
 	struct ferry_veto veto;    /* rank 0's */
 	struct ferry_clock windows[FERRY_VETO_WINDOWS];
 	uint32_t untimed;        /* bit i: of window i the stream has no time */
+	uint32_t window_age;     /* looks at the oldest one */
 	double us_per_byte;      /* of the last call that was measured */
 	uint32_t oldest, nsamples; /* in the order of their calls, from samples[oldest] on, around */
 	struct ferry_sample samples[FERRY_METER_SAMPLES];

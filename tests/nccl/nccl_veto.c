@@ -9,6 +9,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include "orchestrator/shadow_comm.h"
 #include "tests/nccl/virtual.h"
 
 #include <math.h>
@@ -327,6 +328,24 @@ static void pinned_shares_stay(void **state)
 	unsetenv("FERRY_SHARES");
 }
 
+/* Its stream hangs, and calls go on in another one: the comparison does not wait for it for ever. */
+static void a_window_whose_stream_hangs_is_given_up(void **state)
+{
+	(void)state;
+	struct program hidden = {.name = "hidden", .ahead = 1};
+	add(&hidden, 8, FERRY_ALLREDUCE, 64, 8000);
+	start(&pcie, BOTH, 1);
+	const struct ferry_veto *veto = &virtual_shadow_comm(0)->meter.veto;
+	for (int i = 0; i < STEPS && ferry_veto_awaits(veto) < 0; i++)
+		make_steps(&hidden, 1);
+	assert_true(veto->compares && ferry_veto_awaits(veto) >= 0);
+	uint32_t known = veto->exam.known;
+	virtual_hang();
+	make_steps(&hidden, 600);
+	assert_true(!veto->compares || veto->exam.known > known);
+	virtual_close();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -339,6 +358,7 @@ int main(void)
 	        cmocka_unit_test(what_is_settled_is_looked_at_ever_more_rarely),
 	        cmocka_unit_test(captured_calls_go_by_what_is_settled),
 	        cmocka_unit_test(pinned_shares_stay),
+	        cmocka_unit_test(a_window_whose_stream_hangs_is_given_up),
 	};
 	pcie = beside_programs(&virtual_pcie);
 	return cmocka_run_group_tests_name("nccl_veto", tests, NULL, NULL);

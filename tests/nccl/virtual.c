@@ -215,6 +215,11 @@ void virtual_capture(bool on)
 	virtual_all.captures = on;
 }
 
+void virtual_hang(void)
+{
+	virtual_all.hangs = true;
+}
+
 double virtual_now_us(void)
 {
 	return virtual_all.ranks[0].now_us;

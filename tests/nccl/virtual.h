@@ -98,6 +98,9 @@ void virtual_leave_to_calls(void);
 /** Calls are captured from now on, or no more. They are made and take their time all the same. */
 void virtual_capture(bool on);
 
+/** From now on no event is passed, as far as the ranks see. */
+void virtual_hang(void);
+
 double virtual_now_us(void);
 
 /** What a call of those shares takes without noise, lanes awake. */

@@ -63,7 +63,7 @@ static double time_of_event(const struct virtual_rank *rank, const struct virtua
 bool ferry_clock_read(const struct ferry_clock *clock, double *us)
 {
 	double end = time_of_event(virtual_all.current, clock->end);
-	if (end > virtual_all.current->now_us)
+	if (virtual_all.hangs || end > virtual_all.current->now_us)
 		return false;
 	*us = end - time_of_event(virtual_all.current, clock->start);
 	return true;

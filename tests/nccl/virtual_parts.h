@@ -83,6 +83,7 @@ struct virtual_all {
 	double lanes_us; /* when lanes have had their last call */
 	int late_plans;
 	bool captures;
+	bool hangs; /* no stream comes to an event any more */
 };
 extern struct virtual_all virtual_all;
 
