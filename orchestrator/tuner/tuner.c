@@ -26,7 +26,8 @@
 #define RESTS       6u    /* so often */
 #define LOOK        8u    /* calls between looks whether the credit suffices */
 #define ABORT       1.3   /* times the best arm's time: the try ends, */
-#define ABORT_TUNING 1.15 /* of a tuning, of which there are many, sooner */
+#define ABORT_TUNING 1.15 /* of a tuning, of which there are many, sooner, */
+#define ABORT_STEP   1.08 /* and of a share, of which the next one differs as little */
 #define GIVEN_UP    256u  /* calls of the kind of which a trial has had none: it cannot begin */
 
 /* Which calls are measured: two events take some 3 us of the caller's thread. */
@@ -231,6 +232,13 @@ static bool is_blind(const struct ferry_tuner_line *line, int i)
 	return !ferry_arm_is_ferrys(&line->arms[i]) && !line->arms[i].tries && !(line->beliefs[i].us > 0);
 }
 
+/* How many steps of the ladder a share is above the best arm; NCCL alone is below the lowest one. 0: it is no share. */
+static int steps_above(const struct ferry_tuner_line *line, int i)
+{
+	int best = ferry_arm_is_ferrys(&line->arms[line->best]) ? line->best : 0;
+	return line->like.divided && ferry_arm_is_ferrys(&line->arms[i]) ? i - best : 0;
+}
+
 /*
  * An arm that has not been tried is worth it if it may be the fastest; of shares what is near the best. A tuning of
  * which nothing is known costs more than it is likely to gain: it is tried for credit.
@@ -238,18 +246,17 @@ static bool is_blind(const struct ferry_tuner_line *line, int i)
 static bool is_promising(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line, int i, double *us)
 {
 	const struct ferry_arm *arm = &line->arms[i], *used = &line->arms[line->best];
-	bool beside = !line->like.divided || !ferry_arm_is_ferrys(arm) || !ferry_arm_is_ferrys(used) ||
-	              abs(i - line->best) == 1;
+	bool near = !ferry_arm_is_ferrys(used) || abs(steps_above(line, i)) <= 1;
 	*us = expect(tuner, line, i).hope;
-	return i != line->best && !arm->tries && beside && !is_blind(line, i) && best_us(line) > 0 &&
+	return i != line->best && !arm->tries && near && !is_blind(line, i) && best_us(line) > 0 &&
 	       *us < HOPE * best_us(line);
 }
 
 static double cost_of(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line, int i)
 {
 	double best = best_us(line), us = expect(tuner, line, i).us;
-	uint32_t calls = i == line->away ? 2 : WARM + counted_calls(line);
-	return calls * fmax(us - best, 0.02 * best);
+	bool ends_soon = i == line->away || steps_above(line, i);
+	return (ends_soon ? WARM + 1 : WARM + counted_calls(line)) * fmax(us - best, 0.02 * best);
 }
 
 static bool is_affordable(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line, int i)
@@ -304,7 +311,7 @@ static int next_trial(const struct ferry_tuner *tuner, const struct ferry_tuner_
 		bool due = line->away < 0 ? line->calls >= arm->next : i == line->away && line->rested >= REST,
 		     earlier = next < 0 || arm->next < line->arms[next].next;
 		if (i != line->best && due && earlier && is_affordable(tuner, line, i) &&
-		    (!line->like.divided || abs(i - line->best) == 1 || !ferry_arm_is_ferrys(arm)))
+		    abs(steps_above(line, i)) <= 1)
 			next = i;
 	}
 	return next;
@@ -435,7 +442,7 @@ void ferry_tuner_feed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, 
 	us *= (double)line->like.bytes / (double)bytes;
 	double best = ferry_arm_us(&line->arms[line->best]);
 	line->doubted = ferry_arm_add(arm, us);
-	double most = ferry_arm_is_ferrys(arm) ? ABORT : ABORT_TUNING;
+	double most = line->like.divided ? ABORT_STEP : ferry_arm_is_ferrys(arm) ? ABORT : ABORT_TUNING;
 	if (line->trial >= 0 && arm == &line->arms[line->trial] && best > 0 && us > most * best)
 		end_trial(tuner, line);
 	if (still)

@@ -385,23 +385,27 @@ static const struct ferry_tuner_call divided = {FERRY_ALLREDUCE, ferryFloat32, 2
 
 /*
  * From what was measured before, of which Ferry's rate is right or too high: part_us is what all of it takes Ferry.
- * Steps that gain less than noise are not made.
+ * Steps that gain less than noise are not made. Where the rate was too low, larger shares seem to be slower, and each
+ * is tried for credit.
  */
 static void the_ladder_of_shares_is_climbed(void **state)
 {
 	(void)state;
-	double most = 0;
-	for (double wrong = 0.6; wrong < 1.1; wrong *= 1.15)
+	double most = 0, most_later = 0;
+	for (double wrong = 0.6; wrong < 1.6; wrong *= 1.15)
 		for (double part = 40e3; part < 160e3; part *= 1.25)
 			for (unsigned with = 1; with <= SEEDS; with++) {
 				struct world world = {.call = divided, .nccl_us = {20e3}, .part_us = part,
 				                      .noise = 0.005};
 				struct ferry_prior prior = prior_of(20e3 / 4, wrong * part / 4);
 				run(&world, &prior, with, 3 * FIRST);
-				most = fmax(most, make(&single, 500) / 500 / least_us(&world));
+				double over = make(&single, 400) / 400 / least_us(&world);
+				most = fmax(most, wrong < 1.1 ? over : 0);
+				most_later = fmax(most_later, make(&single, 100) / 100 / least_us(&world));
 			}
-	print_message("on the ladder: %.4f of its best step at most\n", most);
-	assert_true(most < 1.03);
+	print_message("on the ladder: %.4f of its best step at most; where Ferry was slighted %.4f later\n", most,
+	              most_later);
+	assert_true(most < 1.03 && most_later < 1.03);
 }
 
 /* Where nothing is known: from NCCL alone to the best step, though the first ones gain little. */
