@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * One call that a kernel carries, as the host writes it and the kernel reads it: the kernel's only argument, by value.
+ * Nothing in it changes from call to call of one kind, so a captured call may be replayed: what changes lies in `state`,
+ * in device memory. Compiled as C and as CUDA.
+ *
+ * Mailboxes. A rank sends packets through a box and reads those of each peer out of a box; both are given by pointers,
+ * so the kernels are the same in both layouts (mailboxes.h):
+ * - by peer memory each rank has an inbox with a region per sender: out[p] is this rank's region in p's inbox, in[p]
+ *   p's region in its own. out_shared = 0;
+ * - by host memory each rank has an outbox of one region, which all others read: out[p] is the rank's own outbox for
+ *   every p, in[p] the outbox of p. out_shared = 1: what goes to all is written once.
+ *
+ * A region is | half 0 | half 1 |, and a half is | data | flags | headers |. Call n of the communicator uses half n mod
+ * 2. A rank reuses a half two calls later. By then it has ended the call between, in which it has received from every
+ * peer; so every peer had begun that call, and ended the one before. This needs every rank to hear from every other one
+ * in every call: who has no data for a peer sends it a header.
+ */
+#ifndef FERRY_RANK_LIB_KERNELS_KERNEL_CALL_H
+#define FERRY_RANK_LIB_KERNELS_KERNEL_CALL_H
+
+#include <stdint.h>
+
+#define FERRY_KERNEL_RANKS   8u   /* a communicator of more ranks has no kernels */
+#define FERRY_KERNEL_BLOCKS  64u  /* of a call at most */
+#define FERRY_KERNEL_FLAGS   16384u /* of a half */
+
+#define FERRY_BOX_FLAG_BYTES   (4u * FERRY_KERNEL_FLAGS)
+#define FERRY_BOX_HEADER_BYTES (16u * FERRY_KERNEL_BLOCKS * FERRY_KERNEL_RANKS)
+/* A half has `data` bytes of data, a multiple of 4096; so has its sum with the rest. */
+#define FERRY_BOX_HALF(data) ((uint64_t)(data) + FERRY_BOX_FLAG_BYTES + FERRY_BOX_HEADER_BYTES)
+
+/* In the rank's own device memory, zeroed before the first call; written by its kernels alone. */
+struct ferry_kernel_state {
+	uint32_t flag;    /* the last one that was used; wraps (kernels.cu says what happens then) */
+	uint32_t calls;   /* of the communicator, so far; its lowest bit is the half */
+	uint32_t arrived; /* blocks of the call under way that have ended */
+	uint32_t plain;   /* calls that were not captured, so far: what a call on another stream waits for */
+};
+
+struct ferry_kernel_call {
+	const char *send;
+	char *receive;
+	uint64_t count;          /* elements of a block */
+	/* bytes from one rank's block to the next in the user's buffers; 0: the same block for all, or a sum */
+	uint64_t send_stride, receive_stride;
+	struct ferry_kernel_state *state;
+	const uint32_t *abort;   /* 1: the call is given up; host memory, read now and then by a kernel that waits */
+	char *out[FERRY_KERNEL_RANKS];      /* half 0; out[rank] is unused */
+	const char *in[FERRY_KERNEL_RANKS];
+	uint64_t box_bytes;      /* data bytes of a half */
+	uint32_t out_shared;
+	uint32_t rank, nranks;
+	uint32_t senders, receivers; /* bit r: rank r sends a block to each receiver, or receives one from each sender */
+	uint32_t reduces;        /* 1: the result is one block, the reduction of all senders' */
+	uint32_t op;             /* ferryRedOp_t; ferryNumOps for premulsum */
+	uint32_t divisor;        /* of integers: an average divides the sum by it; else 1 */
+	uint32_t scaled;         /* 1: each rank multiplies by its own factor (premulsum); 2: all by `factor` (averages) */
+	uint64_t factor;         /* its bits in the type, */
+	const char *factor_at;   /* or where they are in device memory; NULL: `factor` */
+	uint32_t chunk;          /* bytes of a chunk, a multiple of 16: bulk and pipelined kernels */
+	uint32_t captured;       /* 1: counts no plain call */
+	uint32_t awaits;         /* waits until state->plain has come to awaited_plain: the last call was on another stream */
+	uint32_t awaited_plain;
+};
+
+#endif
