@@ -11,28 +11,39 @@
  * - by host memory each rank has an outbox of one region, which all others read: out[p] is the rank's own outbox for
  *   every p, in[p] the outbox of p. out_shared = 1: what goes to all is written once.
  *
- * A region is | half 0 | half 1 |, and a half is | data | flags | headers |. Call n of the communicator uses half n mod
- * 2. A rank reuses a half two calls later. By then it has ended the call between, in which it has received from every
- * peer; so every peer had begun that call, and ended the one before. This needs every rank to hear from every other one
- * in every call: who has no data for a peer sends it a header.
+ * A region is | half 0 | half 1 |, and a half is | LL packets | headers | flags | data |: the first three never hold a
+ * user's bytes, which could look like a flag. Call n of the communicator uses half n mod 2. A rank reuses a half two
+ * calls later. By then it has ended the call between, in which it has received from every peer; so every peer had begun
+ * that call, and ended the one before. This needs every rank to hear from every other one in every call: who has no data
+ * for a peer sends it a header.
  */
 #ifndef FERRY_RANK_LIB_KERNELS_KERNEL_CALL_H
 #define FERRY_RANK_LIB_KERNELS_KERNEL_CALL_H
 
 #include <stdint.h>
 
-#define FERRY_KERNEL_RANKS   8u   /* a communicator of more ranks has no kernels */
-#define FERRY_KERNEL_BLOCKS  64u  /* of a call at most */
-#define FERRY_KERNEL_FLAGS   16384u /* of a half */
+#define FERRY_KERNEL_RANKS  8u     /* a communicator of more ranks has no kernels */
+#define FERRY_KERNEL_BLOCKS 64u    /* of a call at most */
+#define FERRY_KERNEL_FLAGS  16384u /* chunks of a half at most */
 
+#define FERRY_BOX_LL_BYTES     (1u << 20)
+#define FERRY_BOX_HEADER_BYTES 4096u
 #define FERRY_BOX_FLAG_BYTES   (4u * FERRY_KERNEL_FLAGS)
-#define FERRY_BOX_HEADER_BYTES (16u * FERRY_KERNEL_BLOCKS * FERRY_KERNEL_RANKS)
-/* A half has `data` bytes of data, a multiple of 4096; so has its sum with the rest. */
-#define FERRY_BOX_HALF(data) ((uint64_t)(data) + FERRY_BOX_FLAG_BYTES + FERRY_BOX_HEADER_BYTES)
+#define FERRY_BOX_HEADERS      FERRY_BOX_LL_BYTES
+#define FERRY_BOX_FLAGS        (FERRY_BOX_HEADERS + FERRY_BOX_HEADER_BYTES)
+#define FERRY_BOX_DATA         (FERRY_BOX_FLAGS + FERRY_BOX_FLAG_BYTES)
+/* Bytes of a half with room for so many bytes of data, a multiple of 4096. */
+#define FERRY_BOX_HALF(data)   (FERRY_BOX_DATA + (uint64_t)(data))
+
+/*
+ * A flag is 32 bits and comes again after 2^32 of them, hours of short calls. What a packet's place held before must not
+ * look like the new flag, so every so many calls the two halves are filled with what is half of all flags away.
+ */
+#define FERRY_KERNEL_SWEEP (1u << 20)
 
 /* In the rank's own device memory, zeroed before the first call; written by its kernels alone. */
 struct ferry_kernel_state {
-	uint32_t flag;    /* the last one that was used; wraps (kernels.cu says what happens then) */
+	uint32_t flag;    /* the last one that was used; wraps (FERRY_KERNEL_SWEEP) */
 	uint32_t calls;   /* of the communicator, so far; its lowest bit is the half */
 	uint32_t arrived; /* blocks of the call under way that have ended */
 	uint32_t plain;   /* calls that were not captured, so far: what a call on another stream waits for */

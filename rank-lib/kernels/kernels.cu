@@ -1,0 +1,614 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The kernels that carry short calls and sums, for the element type FERRY_NUMBER (number.h). Block i of a rank waits for
+ * block i of the others only, so no block needs another one of its own to run. Sources: MSCCL++ (LL packets, all pairs
+ * in one and two phases), NCCL (LL: 4 bytes of data beside 4 bytes of flag).
+ */
+#include "rank-lib/kernels/number.h"
+
+#define POLLS 2048u /* that fail between two looks at the abort word */
+#define BATCH 4     /* loads of 16 bytes that a lane has under way */
+#define EACH_OF(n, i, at, step, end)                                                                                   \
+	UNROLL                                                                                                         \
+	for (uint32_t i = 0; i < (n); i++)                                                                             \
+		if ((at) + i * (step) < (end))
+#define EACH_OF_BATCH(i, at, step, end) EACH_OF(BATCH, i, at, step, end)
+#define EACH_OF_SUMS(i, at, step, end)  EACH_OF(SUMS, i, at, step, end)
+#undef SUMS
+#define SUMS (BITS == 8 ? 1 : BATCH) /* of which sums are made at a time: those of bytes are long */
+
+#ifndef FERRY_KERNELS_ONCE
+#define FERRY_KERNELS_ONCE
+
+/* A call as a block carries it. */
+struct ferry_course {
+	uint32_t flag;   /* of its first step */
+	uint32_t calls;
+	uint64_t half;   /* bytes from the start of a box to the half in use */
+	uint64_t bytes;  /* of a block of the user's */
+	uint64_t unread; /* out_shared: bytes from one receiver's part of the box to the next; in units of `data` */
+	bool given_up;   /* by this lane: it waits for nothing any more */
+	bool all;        /* every rank sends data to every other one, and no factors: no headers */
+};
+
+DEVICE bool ferry_sends(const struct ferry_kernel_call *c, uint32_t from, uint32_t to)
+{
+	return from != to && (c->senders >> from & 1) && (c->receivers >> to & 1);
+}
+
+/* Polls that failed: looks whether the call is given up. */
+DEVICE void ferry_miss(const struct ferry_kernel_call *c, struct ferry_course *course, uint32_t *misses)
+{
+	ferry_pause();
+	if (++*misses % POLLS == 0 && ferry_load_word32(c->abort))
+		course->given_up = true;
+}
+
+DEVICE uint64_t ferry_await_packet(const struct ferry_kernel_call *c, struct ferry_course *course, const char *from)
+{
+	uint32_t misses = 0;
+	for (;;) {
+		struct ferry_vector v = ferry_load_packet(from);
+		if (((uint32_t)(v.low >> 32) == course->flag && (uint32_t)(v.high >> 32) == course->flag) ||
+		    course->given_up)
+			return (v.low & 0xffffffffu) | v.high << 32;
+		ferry_miss(c, course, &misses);
+	}
+}
+
+DEVICE void ferry_send_packet(char *to, uint64_t word, uint32_t flag)
+{
+	ferry_store_packet(to, (word & 0xffffffffu) | (uint64_t)flag << 32, word >> 32 | (uint64_t)flag << 32);
+}
+
+DEVICE void ferry_await_flag(const struct ferry_kernel_call *c, struct ferry_course *course, const char *from,
+                             uint32_t flag)
+{
+	uint32_t misses = 0;
+	while (!course->given_up && ferry_load_flag(from) != flag)
+		ferry_miss(c, course, &misses);
+}
+
+/* ---- the user's buffers, of any alignment and length ---- */
+
+/* The bytes of one access: what divides all of these addresses, 16 at most. */
+DEVICE uint32_t ferry_granule(uint64_t addresses)
+{
+	uint64_t lowest = addresses & (~addresses + 1);
+	return lowest && lowest < 16 ? (uint32_t)lowest : 16;
+}
+
+/* Bytes from `at` on, 8 or what is left before `end`. */
+APART uint64_t ferry_read_pieces(const char *from, uint32_t bytes, uint32_t granule)
+{
+	uint64_t word = 0;
+	if (granule >= 4 && bytes == 8)
+		return *(const uint32_t *)(const void *)from |
+		       (uint64_t) * (const uint32_t *)(const void *)(from + 4) << 32;
+	if (granule >= 2 && bytes % 2 == 0) {
+		ROLL
+		for (uint32_t i = 0; i < bytes; i += 2)
+			word |= (uint64_t) * (const uint16_t *)(const void *)(from + i) << (8 * i);
+		return word;
+	}
+	ROLL
+	for (uint32_t i = 0; i < bytes; i++)
+		word |= (uint64_t)(uint8_t)from[i] << (8 * i);
+	return word;
+}
+
+APART void ferry_write_pieces(char *to, uint32_t bytes, uint32_t granule, uint64_t word)
+{
+	if (granule >= 4 && bytes == 8) {
+		*(uint32_t *)(void *)to = (uint32_t)word;
+		*(uint32_t *)(void *)(to + 4) = (uint32_t)(word >> 32);
+		return;
+	}
+	const uint32_t step = granule >= 2 && bytes % 2 == 0 ? 2 : 1;
+	ROLL
+	for (uint32_t i = 0; i < bytes; i += step) {
+		if (step == 2)
+			*(uint16_t *)(void *)(to + i) = (uint16_t)(word >> (8 * i));
+		else
+			to[i] = (char)(word >> (8 * i));
+	}
+}
+
+DEVICE uint64_t ferry_read_word(const char *from, uint64_t at, uint64_t end, uint32_t granule)
+{
+	const bool whole = at + 8 <= end;
+	return granule >= 8 && whole ? *(const uint64_t *)(const void *)(from + at)
+	                             : ferry_read_pieces(from + at, whole ? 8 : (uint32_t)(end - at), granule);
+}
+
+DEVICE void ferry_write_word(char *to, uint64_t at, uint64_t end, uint32_t granule, uint64_t word)
+{
+	const bool whole = at + 8 <= end;
+	if (granule >= 8 && whole)
+		*(uint64_t *)(void *)(to + at) = word;
+	else
+		ferry_write_pieces(to + at, whole ? 8 : (uint32_t)(end - at), granule, word);
+}
+
+APART struct ferry_vector ferry_read_words(const char *from, uint64_t bytes, uint32_t granule)
+{
+	struct ferry_vector v = {ferry_read_word(from, 0, bytes, granule), 0};
+	if (bytes > 8)
+		v.high = ferry_read_word(from, 8, bytes, granule);
+	return v;
+}
+
+APART void ferry_write_words(char *to, uint64_t bytes, uint32_t granule, struct ferry_vector v)
+{
+	ferry_write_word(to, 0, bytes, granule, v.low);
+	if (bytes > 8)
+		ferry_write_word(to, 8, bytes, granule, v.high);
+}
+
+DEVICE struct ferry_vector ferry_read_vector(const char *from, uint64_t at, uint64_t end, uint32_t granule)
+{
+	return granule == 16 && at + 16 <= end ? ferry_load_vector(from + at)
+	                                       : ferry_read_words(from + at, end - at, granule);
+}
+
+DEVICE void ferry_write_vector(char *to, uint64_t at, uint64_t end, uint32_t granule, struct ferry_vector v)
+{
+	if (granule == 16 && at + 16 <= end)
+		ferry_store_vector(to + at, v);
+	else
+		ferry_write_words(to + at, end - at, granule, v);
+}
+
+/* ---- begin and end ---- */
+
+DEVICE struct ferry_course ferry_enter(const struct ferry_kernel_call *c, uint64_t bytes)
+{
+	struct ferry_course course = {0};
+	uint32_t every = c->nranks == 32 ? ~0u : (1u << c->nranks) - 1, misses = 0;
+	course.bytes = bytes;
+	course.all = c->senders == every && c->receivers == every && c->scaled != 1;
+	if (c->awaits) { /* the communicator's last call is on another stream */
+		while (!course.given_up && (int32_t)(ferry_load_word32(&c->state->plain) - c->awaited_plain) < 0)
+			ferry_miss(c, &course, &misses);
+		BARRIER();
+	}
+	course.flag = ferry_load_word32(&c->state->flag) + 1;
+	course.calls = ferry_load_word32(&c->state->calls);
+	course.half = (course.calls & 1) * FERRY_BOX_HALF(c->box_bytes);
+	return course;
+}
+
+/* Fills what holds flags of a half with such that are far from all that come before the next sweep. */
+DEVICE void ferry_sweep(char *half, uint32_t flag)
+{
+	const uint64_t old = flag ^ 0x80000000u, words = FERRY_BOX_DATA / 16;
+	struct ferry_vector v = {old | old << 32, old | old << 32};
+	EACH_LANE (lane)
+		for (uint64_t i = lane; i < words; i += THREADS)
+			ferry_store_data(half + 16 * i, v);
+}
+
+/*
+ * Sweeps this rank's own memory. Peers do not write to an inbox's half that was read in this call, nor read an outbox's
+ * half of the call before, until they have heard from this rank in the next call.
+ */
+DEVICE void ferry_sweep_boxes(const struct ferry_kernel_call *c, const struct ferry_course *course)
+{
+	const uint64_t other = FERRY_BOX_HALF(c->box_bytes) - course->half;
+	for (uint32_t r = 0; r < c->nranks; r++) {
+		if (r == c->rank)
+			continue;
+		ferry_sweep(c->out_shared ? c->out[r] + other : (char *)(uintptr_t)c->in[r] + course->half,
+		            course->flag);
+		if (c->out_shared)
+			break;
+	}
+}
+
+DEVICE void ferry_leave(const struct ferry_kernel_call *c, const struct ferry_course *course, uint32_t steps)
+{
+	SHARED uint32_t last;
+	EACH_LANE (lane) {
+		BARRIER();
+		if (lane == 0)
+			last = ferry_arrive(&c->state->arrived);
+	}
+	BARRIER();
+	if (!last)
+		return;
+	if ((course->calls & (FERRY_KERNEL_SWEEP - 1)) < 2)
+		ferry_sweep_boxes(c, course);
+	BARRIER();
+	EACH_LANE (lane) {
+		if (lane == 0) {
+			c->state->flag = course->flag - 1 + steps;
+			c->state->calls = course->calls + 1;
+			if (!c->captured)
+				ferry_store_word32(&c->state->plain, c->state->plain + 1);
+		}
+	}
+}
+
+/* ---- headers ---- */
+
+/* A packet to each rank that would hear nothing of this block otherwise; with it the factor. */
+DEVICE void ferry_send_headers(const struct ferry_kernel_call *c, const struct ferry_course *course)
+{
+	if (course->all)
+		return;
+	EACH_LANE (lane) {
+		if (lane >= c->nranks || lane == c->rank || (c->out_shared && lane != (c->rank == 0)))
+			continue;
+		uint64_t factor = c->factor_at ? ferry_read_word(c->factor_at, 0, 8, 1) : c->factor;
+		ferry_send_packet(c->out[lane] + course->half + FERRY_BOX_HEADERS + 16 * BLOCK, factor, course->flag);
+	}
+}
+
+/* factors: FERRY_KERNEL_RANKS, of the block. */
+DEVICE void ferry_await_headers(const struct ferry_kernel_call *c, struct ferry_course *course, uint64_t *factors)
+{
+	EACH_LANE (lane) {
+		if (lane >= c->nranks)
+			continue;
+		uint64_t own = c->factor_at ? ferry_read_word(c->factor_at, 0, 8, 1) : c->factor;
+		factors[lane] = own;
+		if (!course->all && lane != c->rank) {
+			uint64_t sent = ferry_await_packet(c, course, c->in[lane] + course->half + FERRY_BOX_HEADERS +
+			                                                      16 * BLOCK);
+			factors[lane] = c->scaled == 1 ? sent : own;
+		}
+	}
+	BARRIER();
+}
+
+#endif
+
+/* ---- LL ---- */
+
+DEVICE void NAME(ll_send)(const struct ferry_kernel_call *c, const struct ferry_course *course, uint64_t at,
+                          uint32_t granule)
+{
+	uint64_t word = c->send_stride ? 0 : ferry_read_word(c->send, at, course->bytes, granule);
+	for (uint32_t p = 0; p < c->nranks; p++) {
+		if (!ferry_sends(c, c->rank, p))
+			continue;
+		if (c->send_stride)
+			word = ferry_read_word(c->send + p * c->send_stride, at, course->bytes, granule);
+		ferry_send_packet(c->out[p] + course->half + p * course->unread + 2 * at, word, course->flag);
+		if (c->out_shared && !c->send_stride)
+			break;
+	}
+}
+
+DEVICE void NAME(ll_receive)(const struct ferry_kernel_call *c, struct ferry_course *course, uint64_t at,
+                             uint32_t granule, const uint64_t *factors)
+{
+	const char *own = c->send + c->rank * c->send_stride;
+	WIDE total[PER_WORD] = {0};
+	bool begun = false;
+	for (uint32_t r = 0; r < c->nranks; r++) {
+		if (!(c->senders >> r & 1))
+			continue;
+		uint64_t word = r == c->rank ? ferry_read_word(own, at, course->bytes, granule)
+		                             : ferry_await_packet(c, course, c->in[r] + course->half +
+		                                                                     c->rank * course->unread + 2 * at);
+		if (!c->reduces) {
+			char *to = c->receive + r * c->receive_stride;
+			if (r != c->rank || to != own)
+				ferry_write_word(to, at, course->bytes, granule, word);
+		} else {
+			NAME(add)(total, word, c, factors[r], !begun);
+			begun = true;
+		}
+	}
+	if (c->reduces)
+		ferry_write_word(c->receive, at, course->bytes, granule, NAME(end)(total, c));
+}
+
+/* Each rank sends its blocks to all at once, and reduces, or keeps, what comes. */
+KERNEL(NAME(ll))
+{
+	const struct ferry_kernel_call *c = &call;
+	SHARED uint64_t factors[FERRY_KERNEL_RANKS];
+	struct ferry_course course = ferry_enter(c, c->count * (BITS / 8));
+	const uint64_t step = 8ull * BLOCKS * THREADS, blocks = (course.bytes + 7) / 8 * 16;
+	const uint32_t granule = ferry_granule((uint64_t)(uintptr_t)c->send | (uint64_t)(uintptr_t)c->receive |
+	                                       c->send_stride | c->receive_stride);
+	course.unread = c->out_shared && c->send_stride ? blocks : 0;
+	ferry_send_headers(c, &course);
+	if (c->senders >> c->rank & 1)
+		EACH_LANE (lane)
+			for (uint64_t at = 8ull * (BLOCK * THREADS + lane); at < course.bytes; at += step)
+				NAME(ll_send)(c, &course, at, granule);
+	if (!course.all || c->scaled)
+		ferry_await_headers(c, &course, factors);
+	if (c->receivers >> c->rank & 1)
+		EACH_LANE (lane)
+			for (uint64_t at = 8ull * (BLOCK * THREADS + lane); at < course.bytes; at += step)
+				NAME(ll_receive)(c, &course, at, granule, factors);
+	ferry_leave(c, &course, 1);
+}
+
+/* ---- bulk ---- */
+
+DEVICE void NAME(bulk_send)(const struct ferry_kernel_call *c, const struct ferry_course *course, uint32_t chunk,
+                            uint32_t granule)
+{
+	const uint64_t begin = (uint64_t)chunk * c->chunk, left = course->bytes - begin,
+	               end = begin + (left < c->chunk ? left : c->chunk), step = 16ull * THREADS;
+	for (uint32_t p = 0; p < c->nranks; p++) {
+		if (!ferry_sends(c, c->rank, p))
+			continue;
+		const char *from = c->send + p * c->send_stride;
+		char *to = c->out[p] + course->half + FERRY_BOX_DATA + p * course->unread;
+		EACH_LANE (lane) {
+			for (uint64_t at = begin + 16ull * lane; at < end; at += BATCH * step) {
+				struct ferry_vector v[BATCH];
+				EACH_OF_BATCH (i, at, step, end)
+					v[i] = ferry_read_vector(from, at + i * step, end, granule);
+				EACH_OF_BATCH (i, at, step, end)
+					ferry_store_data(to + at + i * step, v[i]);
+			}
+		}
+		if (c->out_shared && !c->send_stride)
+			break;
+	}
+	BARRIER();
+	EACH_LANE (lane) {
+		uint32_t p = c->out_shared && !c->send_stride ? (c->rank == 0) : lane;
+		bool sends = c->out_shared && !c->send_stride ? lane == 0 : lane < c->nranks && ferry_sends(c, c->rank, lane);
+		if (sends)
+			ferry_store_flag(c->out[p] + course->half + FERRY_BOX_FLAGS +
+			                         4 * (p * (course->unread / c->chunk) + chunk),
+			                 course->flag);
+	}
+}
+
+/* The vector at `at` of what rank r sends to this one; its own from its buffer. */
+DEVICE struct ferry_vector NAME(bulk_read)(const struct ferry_kernel_call *c, const struct ferry_course *course,
+                                           uint32_t r, uint64_t at, uint64_t end, uint32_t granule)
+{
+	return r == c->rank
+	               ? ferry_read_vector(c->send + r * c->send_stride, at, end, granule)
+	               : ferry_load_data(c->in[r] + course->half + FERRY_BOX_DATA + c->rank * course->unread + at);
+}
+
+DEVICE void NAME(reduce_vectors)(const struct ferry_kernel_call *c, const struct ferry_course *course, uint64_t at,
+                                 uint64_t step, uint64_t end, uint32_t granule, const uint64_t *factors)
+{
+	WIDE total[SUMS][2][PER_WORD];
+	struct ferry_vector v[SUMS];
+	bool begun = false;
+	for (uint32_t r = 0; r < c->nranks; r++) {
+		if (!(c->senders >> r & 1))
+			continue;
+		EACH_OF_SUMS (i, at, step, end)
+			v[i] = NAME(bulk_read)(c, course, r, at + i * step, end, granule);
+		EACH_OF_SUMS (i, at, step, end) {
+			NAME(add)(total[i][0], v[i].low, c, factors[r], !begun);
+			NAME(add)(total[i][1], v[i].high, c, factors[r], !begun);
+		}
+		begun = true;
+	}
+	EACH_OF_SUMS (i, at, step, end)
+		ferry_write_vector(c->receive, at + i * step, end, granule,
+			                   (struct ferry_vector){NAME(end)(total[i][0], c), NAME(end)(total[i][1], c)});
+}
+
+DEVICE void NAME(keep_vectors)(const struct ferry_kernel_call *c, const struct ferry_course *course, uint64_t at,
+                               uint64_t step, uint64_t end, uint32_t granule)
+{
+	struct ferry_vector v[BATCH];
+	for (uint32_t r = 0; r < c->nranks; r++) {
+		char *to = c->receive + r * c->receive_stride;
+		if (!(c->senders >> r & 1) || (r == c->rank && to == c->send + r * c->send_stride))
+			continue;
+		EACH_OF_BATCH (i, at, step, end)
+			v[i] = NAME(bulk_read)(c, course, r, at + i * step, end, granule);
+		EACH_OF_BATCH (i, at, step, end)
+			ferry_write_vector(to, at + i * step, end, granule, v[i]);
+	}
+}
+
+DEVICE void NAME(bulk_receive)(const struct ferry_kernel_call *c, struct ferry_course *course, uint32_t chunk,
+                               uint32_t granule, const uint64_t *factors)
+{
+	const uint64_t begin = (uint64_t)chunk * c->chunk, left = course->bytes - begin,
+	               end = begin + (left < c->chunk ? left : c->chunk), step = 16ull * THREADS;
+	EACH_LANE (lane)
+		if (lane < c->nranks && ferry_sends(c, lane, c->rank))
+			ferry_await_flag(c, course, c->in[lane] + course->half + FERRY_BOX_FLAGS +
+			                                    4 * (c->rank * (course->unread / c->chunk) + chunk),
+			                 course->flag);
+	BARRIER();
+	EACH_LANE (lane) {
+		for (uint64_t at = begin + 16ull * lane; c->reduces && at < end; at += SUMS * step)
+			NAME(reduce_vectors)(c, course, at, step, end, granule, factors);
+		for (uint64_t at = begin + 16ull * lane; !c->reduces && at < end; at += BATCH * step)
+			NAME(keep_vectors)(c, course, at, step, end, granule);
+	}
+}
+
+/* As LL, by chunks: each with one flag behind its data. A block sends its next chunk before it waits for one. */
+KERNEL(NAME(bulk))
+{
+	const struct ferry_kernel_call *c = &call;
+	SHARED uint64_t factors[FERRY_KERNEL_RANKS];
+	struct ferry_course course = ferry_enter(c, c->count * (BITS / 8));
+	const uint32_t chunks = (uint32_t)((course.bytes + c->chunk - 1) / c->chunk);
+	const uint32_t granule = ferry_granule((uint64_t)(uintptr_t)c->send | (uint64_t)(uintptr_t)c->receive |
+	                                       c->send_stride | c->receive_stride);
+	const bool sends = c->senders >> c->rank & 1, receives = c->receivers >> c->rank & 1;
+	course.unread = c->out_shared && c->send_stride ? (uint64_t)chunks * c->chunk : 0;
+	ferry_send_headers(c, &course);
+	ferry_await_headers(c, &course, factors);
+	if (sends && BLOCK < chunks)
+		NAME(bulk_send)(c, &course, BLOCK, granule);
+	for (uint32_t chunk = BLOCK; chunk < chunks; chunk += BLOCKS) {
+		if (sends && chunk + BLOCKS < chunks)
+			NAME(bulk_send)(c, &course, chunk + BLOCKS, granule);
+		if (receives)
+			NAME(bulk_receive)(c, &course, chunk, granule, factors);
+	}
+	ferry_leave(c, &course, 1);
+}
+
+/* ---- pipeline: AllReduce in two phases ---- */
+
+/*
+ * Rank r sums part r for all. Step t of a block: push chunk t of each part to the rank that sums it; sum chunk t - 1 of
+ * the own part and push the result to all; copy chunk t - 2 of the other parts' results out. The boxes have a window of
+ * slots per block and phase. Slot t mod W is written again in step t + W: a rank that has chunk t's result of a part
+ * knows that its summing rank has read all of chunk t, and who has got a chunk t of its own part knows that the sender
+ * has copied out results up to t - 3. So three slots suffice.
+ */
+struct NAME(pipeline) {
+	uint64_t part;                /* bytes of a part; the last one may be shorter */
+	uint32_t window;              /* slots */
+	uint32_t granule;
+};
+
+DEVICE uint64_t NAME(slot)(const struct NAME(pipeline) *p, uint32_t phase, uint32_t t)
+{
+	return (phase * BLOCKS + BLOCK) * p->window + t % p->window;
+}
+
+DEVICE void NAME(extent)(const struct ferry_kernel_call *c, const struct ferry_course *course,
+                         const struct NAME(pipeline) *p, uint32_t part, uint32_t t, uint64_t *begin, uint64_t *end)
+{
+	uint64_t first = part * p->part, last = first + p->part < course->bytes ? first + p->part : course->bytes;
+	*begin = first + ((uint64_t)t * BLOCKS + BLOCK) * c->chunk;
+	*end = *begin + c->chunk < last ? *begin + c->chunk : last;
+}
+
+/* The step's flags to all ranks, behind a barrier. */
+DEVICE void NAME(signal)(const struct ferry_kernel_call *c, const struct ferry_course *course, uint64_t slot, uint32_t t)
+{
+	BARRIER();
+	EACH_LANE (lane)
+		if (lane < c->nranks && lane != c->rank)
+			ferry_store_flag(c->out[lane] + course->half + FERRY_BOX_FLAGS + 4 * slot, course->flag + t);
+}
+
+DEVICE void NAME(await)(const struct ferry_kernel_call *c, struct ferry_course *course, uint64_t slot, uint32_t t)
+{
+	EACH_LANE (lane)
+		if (lane < c->nranks && lane != c->rank)
+			ferry_await_flag(c, course, c->in[lane] + course->half + FERRY_BOX_FLAGS + 4 * slot,
+			                 course->flag + t);
+	BARRIER();
+}
+
+DEVICE void NAME(push)(const struct ferry_kernel_call *c, const struct ferry_course *course,
+                       const struct NAME(pipeline) *p, uint32_t t)
+{
+	const uint64_t slot = NAME(slot)(p, 0, t), step = 16ull * THREADS;
+	for (uint32_t r = 0; r < c->nranks; r++) {
+		uint64_t begin, end;
+		if (r == c->rank)
+			continue;
+		NAME(extent)(c, course, p, r, t, &begin, &end);
+		char *to = c->out[r] + course->half + FERRY_BOX_DATA + slot * c->chunk;
+		EACH_LANE (lane) {
+			for (uint64_t at = begin + 16ull * lane; at < end; at += BATCH * step) {
+				struct ferry_vector v[BATCH];
+				EACH_OF_BATCH (i, at, step, end)
+					v[i] = ferry_read_vector(c->send, at + i * step, end, p->granule);
+				EACH_OF_BATCH (i, at, step, end)
+					ferry_store_data(to + (at - begin) + i * step, v[i]);
+			}
+		}
+	}
+	NAME(signal)(c, course, slot, t);
+}
+
+DEVICE void NAME(sum_vectors)(const struct ferry_kernel_call *c, const struct ferry_course *course,
+                              const struct NAME(pipeline) *p, uint64_t from, uint64_t to, uint64_t begin, uint64_t at,
+                              uint64_t end, const uint64_t *factors)
+{
+	const uint64_t step = 16ull * THREADS;
+	WIDE total[SUMS][2][PER_WORD];
+	struct ferry_vector v[SUMS];
+	for (uint32_t r = 0; r < c->nranks; r++) {
+		EACH_OF_SUMS (i, at, step, end)
+			v[i] = r == c->rank
+				               ? ferry_read_vector(c->send, at + i * step, end, p->granule)
+				               : ferry_load_data(c->in[r] + course->half + FERRY_BOX_DATA + from +
+				                                 (at - begin) + i * step);
+		EACH_OF_SUMS (i, at, step, end) {
+			NAME(add)(total[i][0], v[i].low, c, factors[r], r == 0);
+			NAME(add)(total[i][1], v[i].high, c, factors[r], r == 0);
+		}
+	}
+	EACH_OF_SUMS (i, at, step, end) {
+		struct ferry_vector sum = {NAME(end)(total[i][0], c), NAME(end)(total[i][1], c)};
+		for (uint32_t r = 0; r < c->nranks; r++)
+			if (r != c->rank)
+				ferry_store_data(c->out[r] + course->half + FERRY_BOX_DATA + to + (at - begin) +
+				                         i * step,
+				                 sum);
+		ferry_write_vector(c->receive, at + i * step, end, p->granule, sum);
+	}
+}
+
+DEVICE void NAME(sum_part)(const struct ferry_kernel_call *c, struct ferry_course *course,
+                           const struct NAME(pipeline) *p, uint32_t t, const uint64_t *factors)
+{
+	const uint64_t from = NAME(slot)(p, 0, t), to = NAME(slot)(p, 1, t), step = 16ull * THREADS;
+	uint64_t begin, end;
+	NAME(extent)(c, course, p, c->rank, t, &begin, &end);
+	NAME(await)(c, course, from, t);
+	EACH_LANE (lane) {
+		for (uint64_t at = begin + 16ull * lane; at < end; at += SUMS * step)
+			NAME(sum_vectors)(c, course, p, from * c->chunk, to * c->chunk, begin, at, end, factors);
+	}
+	NAME(signal)(c, course, to, t);
+}
+
+DEVICE void NAME(copy_out)(const struct ferry_kernel_call *c, struct ferry_course *course,
+                           const struct NAME(pipeline) *p, uint32_t t)
+{
+	const uint64_t slot = NAME(slot)(p, 1, t), step = 16ull * THREADS;
+	NAME(await)(c, course, slot, t);
+	for (uint32_t r = 0; r < c->nranks; r++) {
+		uint64_t begin, end;
+		if (r == c->rank)
+			continue;
+		NAME(extent)(c, course, p, r, t, &begin, &end);
+		const char *from = c->in[r] + course->half + FERRY_BOX_DATA + slot * c->chunk;
+		EACH_LANE (lane) {
+			for (uint64_t at = begin + 16ull * lane; at < end; at += BATCH * step) {
+				struct ferry_vector v[BATCH];
+				EACH_OF_BATCH (i, at, step, end)
+					v[i] = ferry_load_data(from + (at - begin) + i * step);
+				EACH_OF_BATCH (i, at, step, end)
+					ferry_write_vector(c->receive, at + i * step, end, p->granule, v[i]);
+			}
+		}
+	}
+}
+
+KERNEL(NAME(pipeline))
+{
+	const struct ferry_kernel_call *c = &call;
+	SHARED uint64_t factors[FERRY_KERNEL_RANKS];
+	struct ferry_course course = ferry_enter(c, c->count * (BITS / 8));
+	const uint64_t vectors = (course.bytes + 15) / 16;
+	struct NAME(pipeline) p;
+	p.part = (vectors + c->nranks - 1) / c->nranks * 16;
+	p.granule = ferry_granule((uint64_t)(uintptr_t)c->send | (uint64_t)(uintptr_t)c->receive);
+	const uint64_t window = c->box_bytes / (2ull * BLOCKS * c->chunk), most = FERRY_KERNEL_FLAGS / (2 * BLOCKS);
+	p.window = (uint32_t)(window < most ? window : most);
+	const uint32_t steps = (uint32_t)((p.part + (uint64_t)BLOCKS * c->chunk - 1) / ((uint64_t)BLOCKS * c->chunk));
+	ferry_send_headers(c, &course);
+	ferry_await_headers(c, &course, factors);
+	for (uint32_t t = 0; t < steps + 2; t++) {
+		if (t < steps)
+			NAME(push)(c, &course, &p, t);
+		if (t >= 1 && t - 1 < steps)
+			NAME(sum_part)(c, &course, &p, t - 1, factors);
+		if (t >= 2)
+			NAME(copy_out)(c, &course, &p, t - 2);
+	}
+	ferry_leave(c, &course, steps);
+}

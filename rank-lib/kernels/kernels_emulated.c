@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The kernels as C, of all types, by name. */
+#include "rank-lib/kernels/kernels_emulated.h"
+
+#include "rank-lib/kernels/lanes.h"
+
+_Thread_local struct ferry_block ferry_block;
+
+#define FERRY_NUMBER i8
+#define FERRY_NUMBER_i8
+#include "rank-lib/kernels/kernels.cu"
+#undef FERRY_NUMBER
+#undef FERRY_NUMBER_i8
+#define FERRY_NUMBER u8
+#define FERRY_NUMBER_u8
+#include "rank-lib/kernels/kernels.cu"
+#undef FERRY_NUMBER
+#undef FERRY_NUMBER_u8
+#define FERRY_NUMBER i32
+#define FERRY_NUMBER_i32
+#include "rank-lib/kernels/kernels.cu"
+#undef FERRY_NUMBER
+#undef FERRY_NUMBER_i32
+#define FERRY_NUMBER u32
+#define FERRY_NUMBER_u32
+#include "rank-lib/kernels/kernels.cu"
+#undef FERRY_NUMBER
+#undef FERRY_NUMBER_u32
+#define FERRY_NUMBER i64
+#define FERRY_NUMBER_i64
+#include "rank-lib/kernels/kernels.cu"
+#undef FERRY_NUMBER
+#undef FERRY_NUMBER_i64
+#define FERRY_NUMBER u64
+#define FERRY_NUMBER_u64
+#include "rank-lib/kernels/kernels.cu"
+#undef FERRY_NUMBER
+#undef FERRY_NUMBER_u64
+#define FERRY_NUMBER f16
+#define FERRY_NUMBER_f16
+#include "rank-lib/kernels/kernels.cu"
+#undef FERRY_NUMBER
+#undef FERRY_NUMBER_f16
+#define FERRY_NUMBER f32
+#define FERRY_NUMBER_f32
+#include "rank-lib/kernels/kernels.cu"
+#undef FERRY_NUMBER
+#undef FERRY_NUMBER_f32
+#define FERRY_NUMBER f64
+#define FERRY_NUMBER_f64
+#include "rank-lib/kernels/kernels.cu"
+#undef FERRY_NUMBER
+#undef FERRY_NUMBER_f64
+#define FERRY_NUMBER bf16
+#define FERRY_NUMBER_bf16
+#include "rank-lib/kernels/kernels.cu"
+#undef FERRY_NUMBER
+#undef FERRY_NUMBER_bf16
+#define FERRY_NUMBER f8e4m3
+#define FERRY_NUMBER_f8e4m3
+#include "rank-lib/kernels/kernels.cu"
+#undef FERRY_NUMBER
+#undef FERRY_NUMBER_f8e4m3
+#define FERRY_NUMBER f8e5m2
+#define FERRY_NUMBER_f8e5m2
+#include "rank-lib/kernels/kernels.cu"
+#undef FERRY_NUMBER
+#undef FERRY_NUMBER_f8e5m2
+
+typedef void kernel(const struct ferry_kernel_call call);
+
+#define KERNELS(type)                                                                                                  \
+	{"ferry_ll_" #type, ferry_ll_##type}, {"ferry_bulk_" #type, ferry_bulk_##type},                                \
+	{                                                                                                              \
+		"ferry_pipeline_" #type, ferry_pipeline_##type                                                         \
+	}
+
+static const struct {
+	const char *name;
+	kernel *run;
+} kernels[] = {
+        KERNELS(i8),
+        KERNELS(u8),
+        KERNELS(i32),
+        KERNELS(u32),
+        KERNELS(i64),
+        KERNELS(u64),
+        KERNELS(f16),
+        KERNELS(f32),
+        KERNELS(f64),
+        KERNELS(bf16),
+        KERNELS(f8e4m3),
+        KERNELS(f8e5m2),
+};
+
+bool ferry_kernel_emulate(const char *name, const struct ferry_kernel_call *call, uint32_t blocks, uint32_t threads)
+{
+	for (uint32_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
+		if (strcmp(kernels[i].name, name))
+			continue;
+		ferry_block = (struct ferry_block){.blocks = blocks, .threads = threads};
+		for (; ferry_block.block < blocks; ferry_block.block++)
+			kernels[i].run(*call);
+		return true;
+	}
+	return false;
+}
