@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Promises of the kernels, compiled as C, with a thread for each rank and boxes in ordinary memory: every collective,
+ * type and operation has the bits of router/reduce, in both layouts of the boxes, call behind call without any other
+ * synchronization, also where flags wrap; and a call that is given up ends.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "ipc/collective.h"
+#include "rank-lib/kernels/choice.h"
+#include "rank-lib/kernels/kernels_emulated.h"
+#include "router/reduce/reduce.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_BYTES 40000u
+#define BOX_BYTES  (320u << 10)
+#define CALLS      250
+
+static const char *const type_names[ferryNumTypes] = {"i8",  "u8",  "i32", "u32",  "i64",    "u64",
+                                                      "f16", "f32", "f64", "bf16", "f8e4m3", "f8e5m2"};
+
+/* What all ranks know of a call. */
+struct plan {
+	enum ferry_collective collective;
+	ferryDataType_t type;
+	int op; /* ferryNumOps: premulsum */
+	uint32_t root, kernel, blocks, threads, chunk;
+	uint64_t count, shift; /* elements; shift: of the buffers, in elements */
+	bool in_place;
+};
+
+struct job {
+	uint32_t nranks;
+	bool shared;
+	uint32_t flag, calls; /* where the states begin */
+	bool stale;           /* the boxes hold flags of calls to come, as they do 2^32 flags later */
+	uint64_t seed;
+	char *boxes[FERRY_KERNEL_RANKS];
+	uint32_t abort;
+};
+
+struct player {
+	struct job *job;
+	uint32_t rank;
+	const char *wrong;
+	char text[200];
+};
+
+static uint64_t next(uint64_t *state)
+{
+	*state += 0x9e3779b97f4a7c15ull;
+	uint64_t z = (*state ^ *state >> 30) * 0xbf58476d1ce4e5b9ull;
+	z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+	return z ^ z >> 31;
+}
+
+static struct plan plan_of(const struct job *job, uint32_t call)
+{
+	static const enum ferry_collective collectives[] = {FERRY_ALLREDUCE, FERRY_ALLGATHER,      FERRY_REDUCESCATTER,
+	                                                    FERRY_BROADCAST, FERRY_REDUCE_TO_ROOT, FERRY_ALLTOALL,
+	                                                    FERRY_GATHER,    FERRY_SCATTER};
+	uint64_t state = job->seed * 1000003 + call;
+	struct plan plan = {.collective = collectives[next(&state) % 8], .type = next(&state) % ferryNumTypes};
+	uint64_t size = ferry_type_size(plan.type), most = MOST_BYTES / size;
+	plan.op = (int)(next(&state) % (ferryNumOps + 1));
+	plan.root = (uint32_t)(next(&state) % job->nranks);
+	plan.count = next(&state) % 3 ? 1 + next(&state) % 40 : 1 + next(&state) % most;
+	plan.shift = next(&state) % 3;
+	plan.in_place = next(&state) % 2;
+	plan.kernel = next(&state) % 3;
+	if (plan.kernel == 2 && (plan.collective != FERRY_ALLREDUCE || job->shared || job->stale))
+		plan.kernel = 1;
+	plan.blocks = 1 + next(&state) % 4;
+	plan.threads = 32u << next(&state) % 3;
+	plan.chunk = 16u << next(&state) % 7;
+	while (plan.kernel == 1 && plan.count * size / plan.chunk >= FERRY_KERNEL_FLAGS / FERRY_KERNEL_RANKS)
+		plan.chunk *= 2;
+	/* a block without a word of its own would hear from nobody */
+	uint64_t words = (plan.count * size + 7) / 8;
+	if (plan.kernel == 0 && plan.blocks > (words + plan.threads - 1) / plan.threads)
+		plan.blocks = (uint32_t)((words + plan.threads - 1) / plan.threads);
+	return plan;
+}
+
+/* Rank r's input of `blocks` blocks: small values, so that no sum is a NaN in one type only. */
+static void fill(char *to, const struct job *job, const struct plan *plan, uint32_t call, uint32_t rank, uint64_t bytes)
+{
+	uint64_t state = job->seed + call * 64ull + rank + 17;
+	(void)plan;
+	for (uint64_t i = 0; i < bytes; i++)
+		to[i] = (char)next(&state);
+}
+
+static uint64_t factor_of(const struct job *job, ferryDataType_t type, uint32_t rank)
+{
+	(void)job;
+	return ferry_reduce_reciprocal(type, rank + 2) ? ferry_reduce_reciprocal(type, rank + 2) : rank + 2;
+}
+
+static bool sends_blocks(enum ferry_collective c)
+{
+	return c == FERRY_REDUCESCATTER || c == FERRY_ALLTOALL || c == FERRY_SCATTER;
+}
+
+static bool receives_blocks(enum ferry_collective c)
+{
+	return c == FERRY_ALLGATHER || c == FERRY_ALLTOALL || c == FERRY_GATHER;
+}
+
+static void expect(const struct job *job, const struct plan *plan, char *const *inputs, uint32_t rank, char *result)
+{
+	uint64_t size = ferry_type_size(plan->type), bytes = plan->count * size, factors[FERRY_KERNEL_RANKS];
+	const void *sources[FERRY_KERNEL_RANKS];
+	for (uint32_t r = 0; r < job->nranks; r++)
+		sources[r] = inputs[r] + (sends_blocks(plan->collective) ? rank * bytes : 0);
+	if (plan->collective == FERRY_BROADCAST || plan->collective == FERRY_SCATTER) {
+		memcpy(result, sources[plan->root], bytes);
+	} else if (receives_blocks(plan->collective)) {
+		for (uint32_t r = 0; r < job->nranks; r++)
+			memcpy(result + r * bytes, sources[r], bytes);
+	} else {
+		struct ferry_reduction reduction = {.type = plan->type, .op = (ferryRedOp_t)plan->op, .divisor = 1};
+		uint64_t reciprocal = ferry_reduce_reciprocal(plan->type, job->nranks);
+		for (uint32_t r = 0; r < job->nranks; r++)
+			factors[r] = plan->op == ferryAvg ? reciprocal : factor_of(job, plan->type, r);
+		if (plan->op == ferryNumOps || (plan->op == ferryAvg && reciprocal)) {
+			reduction.op = ferryNumOps;
+			reduction.scalars = factors;
+			reduction.scaled = ~0ull;
+		} else if (plan->op == ferryAvg) {
+			reduction.op = ferrySum;
+			reduction.divisor = job->nranks;
+		}
+		ferry_reduce(result, sources, job->nranks, plan->count, &reduction);
+	}
+}
+
+static bool receives(const struct job *job, const struct plan *plan, uint32_t rank)
+{
+	(void)job;
+	return (plan->collective != FERRY_REDUCE_TO_ROOT && plan->collective != FERRY_GATHER) || rank == plan->root;
+}
+
+static void set_boxes(const struct job *job, uint32_t rank, struct ferry_kernel_call *call)
+{
+	const uint64_t region = 2 * FERRY_BOX_HALF(BOX_BYTES);
+	call->box_bytes = BOX_BYTES;
+	call->out_shared = job->shared;
+	for (uint32_t r = 0; r < job->nranks; r++) {
+		call->out[r] = job->shared ? job->boxes[rank] : job->boxes[r] + rank * region;
+		call->in[r] = job->shared ? job->boxes[r] : job->boxes[rank] + r * region;
+	}
+}
+
+static void set_call(const struct job *job, const struct plan *plan, uint32_t rank, struct ferry_kernel_call *call)
+{
+	uint64_t bytes = plan->count * ferry_type_size(plan->type);
+	uint32_t all = (1u << job->nranks) - 1, root = 1u << plan->root;
+	bool reduces = ferry_collective_reduces(plan->collective);
+	uint64_t reciprocal = ferry_reduce_reciprocal(plan->type, job->nranks);
+	bool from_root = plan->collective == FERRY_BROADCAST || plan->collective == FERRY_SCATTER;
+	bool to_root = plan->collective == FERRY_REDUCE_TO_ROOT || plan->collective == FERRY_GATHER;
+	call->count = reduces ? plan->count : bytes;
+	call->send_stride = sends_blocks(plan->collective) ? bytes : 0;
+	call->receive_stride = receives_blocks(plan->collective) ? bytes : 0;
+	call->rank = rank;
+	call->nranks = job->nranks;
+	call->abort = &job->abort;
+	call->senders = from_root ? root : all;
+	call->receivers = to_root ? root : all;
+	call->reduces = reduces;
+	call->op = plan->op == ferryAvg ? ferrySum : (uint32_t)plan->op;
+	call->divisor = plan->op == ferryAvg && !reciprocal ? job->nranks : 1;
+	call->scaled = !reduces ? 0 : plan->op == ferryNumOps ? 1 : plan->op == ferryAvg && reciprocal ? 2 : 0;
+	call->factor = plan->op == ferryAvg ? reciprocal : factor_of(job, plan->type, rank);
+	call->chunk = plan->chunk;
+	set_boxes(job, rank, call);
+}
+
+static void compare(struct player *player, uint32_t n, const struct plan *plan, const char *got, const char *wanted,
+                    uint64_t bytes)
+{
+	if (!memcmp(got, wanted, bytes) || player->wrong)
+		return;
+	uint64_t at = 0;
+	while (got[at] == wanted[at])
+		at++;
+	snprintf(player->text, sizeof player->text,
+	         "call %u rank %u of %u: %s %s op %d count %llu kernel %u blocks %u threads %u chunk %u shared %d in place %d: "
+	         "byte %llu is %02x, not %02x",
+	         n, player->rank, player->job->nranks, ferry_collective_name(plan->collective), type_names[plan->type],
+	         plan->op, (unsigned long long)plan->count, plan->kernel, plan->blocks, plan->threads, plan->chunk,
+	         player->job->shared, plan->in_place, (unsigned long long)at, got[at] & 0xff, wanted[at] & 0xff);
+	player->wrong = player->text;
+}
+
+static void play(struct player *player, struct ferry_kernel_state *state, uint32_t n, char *const *buffers)
+{
+	static const char *const kernels[] = {"ll", "bulk", "pipeline"};
+	const struct job *job = player->job;
+	struct plan plan = plan_of(job, n);
+	uint64_t size = ferry_type_size(plan.type), bytes = plan.count * size, all = bytes * job->nranks;
+	char *send = buffers[0] + plan.shift * size, *receive = buffers[1] + plan.shift * size, *wanted = buffers[2],
+	     *const *inputs = buffers + 3, name[40];
+	uint64_t sent = sends_blocks(plan.collective) ? all : bytes,
+	         received = receives_blocks(plan.collective) ? all : bytes;
+	for (uint32_t r = 0; r < job->nranks; r++)
+		fill(inputs[r], job, &plan, n, r, sent);
+	if (plan.in_place && plan.collective == FERRY_ALLGATHER)
+		send = receive + player->rank * bytes;
+	else if (plan.in_place && plan.collective == FERRY_GATHER && player->rank == plan.root)
+		send = receive + player->rank * bytes;
+	else if (plan.in_place && (plan.collective == FERRY_REDUCESCATTER ||
+	                           (plan.collective == FERRY_SCATTER && player->rank == plan.root)))
+		receive = send + player->rank * bytes;
+	else if (plan.in_place && plan.collective != FERRY_GATHER && plan.collective != FERRY_SCATTER)
+		receive = send;
+	memcpy(send, inputs[player->rank], sent);
+	struct ferry_kernel_call call = {.send = send, .receive = receive, .state = state};
+	set_call(job, &plan, player->rank, &call);
+	snprintf(name, sizeof name, "ferry_%s_%s", kernels[plan.kernel],
+	         ferry_collective_reduces(plan.collective) ? type_names[plan.type] : "u8");
+	if (!ferry_kernel_emulate(name, &call, plan.blocks, plan.threads))
+		player->wrong = "there is no such kernel";
+	if (!receives(job, &plan, player->rank))
+		return;
+	expect(job, &plan, inputs, player->rank, wanted);
+	compare(player, n, &plan, receive, wanted, received);
+}
+
+static void *run(void *argument)
+{
+	struct player *player = argument;
+	char *buffers[3 + FERRY_KERNEL_RANKS];
+	struct ferry_kernel_state state = {.flag = player->job->flag, .calls = player->job->calls};
+	for (uint32_t i = 0; i < 3 + FERRY_KERNEL_RANKS; i++)
+		buffers[i] = malloc(MOST_BYTES * FERRY_KERNEL_RANKS + 64);
+	for (uint32_t n = 0; n < CALLS; n++)
+		play(player, &state, n, buffers);
+	if (state.calls != player->job->calls + CALLS || state.plain != CALLS || state.arrived)
+		player->wrong = "the state has not counted all calls";
+	for (uint32_t i = 0; i < 3 + FERRY_KERNEL_RANKS; i++)
+		free(buffers[i]);
+	return NULL;
+}
+
+/* Each word of a box is the flag of a call behind the sweep. */
+static void make_stale(struct job *job, uint32_t rank)
+{
+	uint32_t *words = (uint32_t *)(void *)job->boxes[rank];
+	uint64_t count = (job->shared ? 1 : job->nranks) * 2 * FERRY_BOX_HALF(BOX_BYTES) / 4;
+	for (uint64_t i = 0; i < count; i++)
+		words[i] = job->flag + 110 + (uint32_t)(i % 140);
+}
+
+static void check(uint32_t nranks, bool shared, uint32_t flag, uint32_t calls, bool stale, uint64_t seed)
+{
+	struct job job = {.nranks = nranks, .shared = shared, .flag = flag, .calls = calls, .stale = stale, .seed = seed};
+	struct player players[FERRY_KERNEL_RANKS];
+	pthread_t threads[FERRY_KERNEL_RANKS];
+	for (uint32_t r = 0; r < nranks; r++) {
+		job.boxes[r] = calloc(shared ? 1 : nranks, 2 * FERRY_BOX_HALF(BOX_BYTES));
+		assert_non_null(job.boxes[r]);
+		if (stale)
+			make_stale(&job, r);
+	}
+	for (uint32_t r = 0; r < nranks; r++) {
+		players[r] = (struct player){.job = &job, .rank = r};
+		assert_int_equal(pthread_create(&threads[r], NULL, run, &players[r]), 0);
+	}
+	for (uint32_t r = 0; r < nranks; r++)
+		pthread_join(threads[r], NULL);
+	for (uint32_t r = 0; r < nranks; r++) {
+		if (players[r].wrong)
+			fail_msg("%s", players[r].wrong);
+		free(job.boxes[r]);
+	}
+}
+
+static void every_call_has_the_bits_of_the_host_by_inboxes(void **unused)
+{
+	(void)unused;
+	for (uint32_t nranks = 2; nranks <= 4; nranks++)
+		check(nranks, false, 0, 0, false, 100 + nranks);
+}
+
+static void every_call_has_the_bits_of_the_host_by_outboxes(void **unused)
+{
+	(void)unused;
+	for (uint32_t nranks = 2; nranks <= 4; nranks++)
+		check(nranks, true, 0, 0, false, 200 + nranks);
+}
+
+static void flags_may_wrap(void **unused)
+{
+	(void)unused;
+	for (int shared = 0; shared < 2; shared++) {
+		check(3, shared, 0xffffff80u, 7, false, 300 + (uint64_t)shared);
+		check(3, shared, 0xffffff80u, FERRY_KERNEL_SWEEP - 100, true, 310 + (uint64_t)shared);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(every_call_has_the_bits_of_the_host_by_inboxes),
+	        cmocka_unit_test(every_call_has_the_bits_of_the_host_by_outboxes),
+	        cmocka_unit_test(flags_may_wrap),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
