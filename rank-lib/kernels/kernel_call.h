@@ -24,29 +24,37 @@
 
 #define FERRY_KERNEL_RANKS  8u     /* a communicator of more ranks has no kernels */
 #define FERRY_KERNEL_BLOCKS 64u    /* of a call at most */
-#define FERRY_KERNEL_FLAGS  16384u /* chunks of a half at most */
+#define FERRY_KERNEL_GROUPS 4u     /* of a block at most */
+#define FERRY_KERNEL_FLAGS  8192u  /* chunks of a half at most */
+#define FERRY_KERNEL_SLOTS  4096u  /* slots of a pipeline in a half at most */
 
 #define FERRY_BOX_LL_BYTES     (1u << 20)
 #define FERRY_BOX_HEADER_BYTES 4096u
-#define FERRY_BOX_FLAG_BYTES   (4u * FERRY_KERNEL_FLAGS)
+/* one of 4 bytes for each chunk, then one of 8 for each slot: apart, as a step's number could look like a call's */
+#define FERRY_BOX_FLAG_BYTES   (4u * FERRY_KERNEL_FLAGS + 8u * FERRY_KERNEL_SLOTS)
 #define FERRY_BOX_HEADERS      FERRY_BOX_LL_BYTES
 #define FERRY_BOX_FLAGS        (FERRY_BOX_HEADERS + FERRY_BOX_HEADER_BYTES)
+#define FERRY_BOX_STEPS        (FERRY_BOX_FLAGS + 4u * FERRY_KERNEL_FLAGS)
 #define FERRY_BOX_DATA         (FERRY_BOX_FLAGS + FERRY_BOX_FLAG_BYTES)
 /* Bytes of a half with room for so many bytes of data, a multiple of 4096. */
 #define FERRY_BOX_HALF(data)   (FERRY_BOX_DATA + (uint64_t)(data))
 
 /*
- * A flag is 32 bits and comes again after 2^32 of them, hours of short calls. What a packet's place held before must not
- * look like the new flag, so every so many calls the two halves are filled with what is half of all flags away.
+ * A call's flag is its number, which comes again after 2^32 calls, hours of short ones. What a packet's place held
+ * before must not look like the new flag, so every so many calls the two halves are filled with a number that is half
+ * of all numbers away.
  */
 #define FERRY_KERNEL_SWEEP (1u << 20)
 
 /* In the rank's own device memory, zeroed before the first call; written by its kernels alone. */
 struct ferry_kernel_state {
-	uint32_t flag;    /* the last one that was used; wraps (FERRY_KERNEL_SWEEP) */
-	uint32_t calls;   /* of the communicator, so far; its lowest bit is the half */
+	/*
+	 * in the low half the number of the last call; in the high half how many calls were not captured, for which a
+	 * call on another stream waits. One word, so that who waits for the one finds the other without a fence.
+	 */
+	uint64_t counts;
 	uint32_t arrived; /* blocks of the call under way that have ended */
-	uint32_t plain;   /* calls that were not captured, so far: what a call on another stream waits for */
+	uint32_t reserved;
 };
 
 struct ferry_kernel_call {
@@ -69,9 +77,10 @@ struct ferry_kernel_call {
 	uint32_t scaled;         /* 1: each rank multiplies by its own factor (premulsum); 2: all by `factor` (averages) */
 	uint64_t factor;         /* its bits in the type, */
 	const char *factor_at;   /* or where they are in device memory; NULL: `factor` */
-	uint32_t chunk;          /* bytes of a chunk, a multiple of 16: bulk and pipelined kernels */
+	uint32_t chunk;          /* bytes of a chunk, a multiple of 16: bulk and pipelined kernels, */
+	uint32_t groups;         /* and the groups of threads in each block that work as blocks of their own; at most 4 */
 	uint32_t captured;       /* 1: counts no plain call */
-	uint32_t awaits;         /* waits until state->plain has come to awaited_plain: the last call was on another stream */
+	uint32_t awaits;         /* 1: the last call was on another stream; it waits until so many plain calls are over */
 	uint32_t awaited_plain;
 };
 

@@ -15,19 +15,21 @@
 #define EACH_OF_BATCH(i, at, step, end) EACH_OF(BATCH, i, at, step, end)
 #define EACH_OF_SUMS(i, at, step, end)  EACH_OF(SUMS, i, at, step, end)
 #undef SUMS
-#define SUMS (BITS == 8 ? 1 : BATCH) /* of which sums are made at a time: those of bytes are long */
+#define SUMS (BITS == 8 ? 1 : BITS == 16 ? 2 : BATCH) /* of which sums are made at a time: registers are few */
 
 #ifndef FERRY_KERNELS_ONCE
 #define FERRY_KERNELS_ONCE
 
 /* A call as a block carries it. */
 struct ferry_course {
-	uint32_t flag;   /* of its first step */
-	uint32_t calls;
+	uint64_t counts; /* of the state, before it */
+	uint32_t flag;   /* its number */
 	uint64_t half;   /* bytes from the start of a box to the half in use */
 	uint64_t bytes;  /* of a block of the user's */
 	uint64_t unread; /* out_shared: bytes from one receiver's part of the box to the next; in units of `data` */
 	bool given_up;   /* by this lane: it waits for nothing any more */
+	uint32_t channel, channels; /* this group's, of all groups of all blocks */
+	uint32_t team;              /* threads of each of its two teams */
 	bool all;        /* every rank sends data to every other one, and no factors: no headers */
 };
 
@@ -40,7 +42,7 @@ DEVICE bool ferry_sends(const struct ferry_kernel_call *c, uint32_t from, uint32
 DEVICE void ferry_miss(const struct ferry_kernel_call *c, struct ferry_course *course, uint32_t *misses)
 {
 	ferry_pause();
-	if (++*misses % POLLS == 0 && ferry_load_word32(c->abort))
+	if (++*misses % POLLS == 0 && ferry_look32(c->abort))
 		course->given_up = true;
 }
 
@@ -66,6 +68,20 @@ DEVICE void ferry_await_flag(const struct ferry_kernel_call *c, struct ferry_cou
 {
 	uint32_t misses = 0;
 	while (!course->given_up && ferry_load_flag(from) != flag)
+		ferry_miss(c, course, &misses);
+}
+
+/* A step of a call, where a place is written more than once in it. */
+DEVICE uint64_t ferry_step_flag(const struct ferry_course *course, uint32_t step)
+{
+	return (uint64_t)course->flag << 32 | step;
+}
+
+DEVICE void ferry_await_step(const struct ferry_kernel_call *c, struct ferry_course *course, const char *from,
+                             uint64_t flag)
+{
+	uint32_t misses = 0;
+	while (!course->given_up && ferry_load_flag64(from) != flag)
 		ferry_miss(c, course, &misses);
 }
 
@@ -167,14 +183,16 @@ DEVICE struct ferry_course ferry_enter(const struct ferry_kernel_call *c, uint64
 	uint32_t every = c->nranks == 32 ? ~0u : (1u << c->nranks) - 1, misses = 0;
 	course.bytes = bytes;
 	course.all = c->senders == every && c->receivers == every && c->scaled != 1;
-	if (c->awaits) { /* the communicator's last call is on another stream */
-		while (!course.given_up && (int32_t)(ferry_load_word32(&c->state->plain) - c->awaited_plain) < 0)
-			ferry_miss(c, &course, &misses);
-		BARRIER();
+	course.counts = ferry_look64(&c->state->counts);
+	/* the communicator's last call is on another stream */
+	while (c->awaits && !course.given_up && (int32_t)((uint32_t)(course.counts >> 32) - c->awaited_plain) < 0) {
+		ferry_miss(c, &course, &misses);
+		course.counts = ferry_look64(&c->state->counts);
 	}
-	course.flag = ferry_load_word32(&c->state->flag) + 1;
-	course.calls = ferry_load_word32(&c->state->calls);
-	course.half = (course.calls & 1) * FERRY_BOX_HALF(c->box_bytes);
+	course.flag = (uint32_t)course.counts + 1;
+	course.channels = BLOCKS * c->groups;
+	course.team = c->groups ? THREADS / (2 * c->groups) : 0;
+	course.half = (course.flag & 1) * FERRY_BOX_HALF(c->box_bytes);
 	return course;
 }
 
@@ -205,28 +223,34 @@ DEVICE void ferry_sweep_boxes(const struct ferry_kernel_call *c, const struct fe
 	}
 }
 
-DEVICE void ferry_leave(const struct ferry_kernel_call *c, const struct ferry_course *course, uint32_t steps)
+DEVICE void ferry_count(const struct ferry_kernel_call *c, const struct ferry_course *course)
 {
+	uint64_t plain = (course->counts >> 32) + !c->captured;
+	ferry_tell64(&c->state->counts, plain << 32 | course->flag);
+}
+
+/* Behind the last wait of all lanes. The last block to come counts the call. */
+DEVICE void ferry_leave(const struct ferry_kernel_call *c, const struct ferry_course *course)
+{
+	const bool sweeps = (course->flag & (FERRY_KERNEL_SWEEP - 1)) < 2;
 	SHARED uint32_t last;
-	EACH_LANE (lane) {
-		BARRIER();
-		if (lane == 0)
-			last = ferry_arrive(&c->state->arrived);
-	}
 	BARRIER();
-	if (!last)
+	EACH_LANE (lane) {
+		if (lane)
+			continue;
+		last = ferry_arrive(&c->state->arrived);
+		if (last && !sweeps)
+			ferry_count(c, course);
+	}
+	if (!sweeps)
 		return;
-	if ((course->calls & (FERRY_KERNEL_SWEEP - 1)) < 2)
+	BARRIER();
+	if (last)
 		ferry_sweep_boxes(c, course);
 	BARRIER();
-	EACH_LANE (lane) {
-		if (lane == 0) {
-			c->state->flag = course->flag - 1 + steps;
-			c->state->calls = course->calls + 1;
-			if (!c->captured)
-				ferry_store_word32(&c->state->plain, c->state->plain + 1);
-		}
-	}
+	EACH_LANE (lane)
+		if (lane == 0 && last)
+			ferry_count(c, course);
 }
 
 /* ---- headers ---- */
@@ -306,7 +330,7 @@ DEVICE void NAME(ll_receive)(const struct ferry_kernel_call *c, struct ferry_cou
 }
 
 /* Each rank sends its blocks to all at once, and reduces, or keeps, what comes. */
-KERNEL(NAME(ll))
+KERNEL(NAME(ll), 512)
 {
 	const struct ferry_kernel_call *c = &call;
 	SHARED uint64_t factors[FERRY_KERNEL_RANKS];
@@ -326,22 +350,22 @@ KERNEL(NAME(ll))
 		EACH_LANE (lane)
 			for (uint64_t at = 8ull * (BLOCK * THREADS + lane); at < course.bytes; at += step)
 				NAME(ll_receive)(c, &course, at, granule, factors);
-	ferry_leave(c, &course, 1);
+	ferry_leave(c, &course);
 }
 
 /* ---- bulk ---- */
 
 DEVICE void NAME(bulk_send)(const struct ferry_kernel_call *c, const struct ferry_course *course, uint32_t chunk,
-                            uint32_t granule)
+                            uint32_t granule, uint32_t *sent)
 {
 	const uint64_t begin = (uint64_t)chunk * c->chunk, left = course->bytes - begin,
-	               end = begin + (left < c->chunk ? left : c->chunk), step = 16ull * THREADS;
+	               end = begin + (left < c->chunk ? left : c->chunk), step = 16ull * course->team;
 	for (uint32_t p = 0; p < c->nranks; p++) {
 		if (!ferry_sends(c, c->rank, p))
 			continue;
 		const char *from = c->send + p * c->send_stride;
 		char *to = c->out[p] + course->half + FERRY_BOX_DATA + p * course->unread;
-		EACH_LANE (lane) {
+		EACH_OF_TEAM (lane, course->team) {
 			for (uint64_t at = begin + 16ull * lane; at < end; at += BATCH * step) {
 				struct ferry_vector v[BATCH];
 				EACH_OF_BATCH (i, at, step, end)
@@ -353,10 +377,13 @@ DEVICE void NAME(bulk_send)(const struct ferry_kernel_call *c, const struct ferr
 		if (c->out_shared && !c->send_stride)
 			break;
 	}
-	BARRIER();
-	EACH_LANE (lane) {
+	TEAM_BARRIER(course->team);
+	EACH_OF_TEAM (lane, course->team) {
 		uint32_t p = c->out_shared && !c->send_stride ? (c->rank == 0) : lane;
-		bool sends = c->out_shared && !c->send_stride ? lane == 0 : lane < c->nranks && ferry_sends(c, c->rank, lane);
+		bool sends = c->out_shared && !c->send_stride ? lane == 0 && (c->senders >> c->rank & 1)
+		                                              : lane < c->nranks && ferry_sends(c, c->rank, lane);
+		if (lane == 0)
+			ferry_tell32(sent, ferry_look32(sent) + 1);
 		if (sends)
 			ferry_store_flag(c->out[p] + course->half + FERRY_BOX_FLAGS +
 			                         4 * (p * (course->unread / c->chunk) + chunk),
@@ -411,17 +438,20 @@ DEVICE void NAME(keep_vectors)(const struct ferry_kernel_call *c, const struct f
 }
 
 DEVICE void NAME(bulk_receive)(const struct ferry_kernel_call *c, struct ferry_course *course, uint32_t chunk,
-                               uint32_t granule, const uint64_t *factors)
+                               uint32_t granule, const uint64_t *factors, const uint32_t *sent)
 {
 	const uint64_t begin = (uint64_t)chunk * c->chunk, left = course->bytes - begin,
-	               end = begin + (left < c->chunk ? left : c->chunk), step = 16ull * THREADS;
-	EACH_LANE (lane)
+	               end = begin + (left < c->chunk ? left : c->chunk), step = 16ull * course->team;
+	EACH_OF_TEAM (lane, course->team) {
+		while (lane == 0 && ferry_look32(sent) <= chunk / course->channels) /* the result may be in its place */
+			ferry_pause();
 		if (lane < c->nranks && ferry_sends(c, lane, c->rank))
 			ferry_await_flag(c, course, c->in[lane] + course->half + FERRY_BOX_FLAGS +
 			                                    4 * (c->rank * (course->unread / c->chunk) + chunk),
 			                 course->flag);
-	BARRIER();
-	EACH_LANE (lane) {
+	}
+	TEAM_BARRIER(course->team);
+	EACH_OF_TEAM (lane, course->team) {
 		for (uint64_t at = begin + 16ull * lane; c->reduces && at < end; at += SUMS * step)
 			NAME(reduce_vectors)(c, course, at, step, end, granule, factors);
 		for (uint64_t at = begin + 16ull * lane; !c->reduces && at < end; at += BATCH * step)
@@ -429,38 +459,46 @@ DEVICE void NAME(bulk_receive)(const struct ferry_kernel_call *c, struct ferry_c
 	}
 }
 
-/* As LL, by chunks: each with one flag behind its data. A block sends its next chunk before it waits for one. */
-KERNEL(NAME(bulk))
+/* As LL, by chunks: each with one flag behind its data. In a group one team sends, the other one receives. */
+KERNEL(NAME(bulk), 1024)
 {
 	const struct ferry_kernel_call *c = &call;
 	SHARED uint64_t factors[FERRY_KERNEL_RANKS];
+	SHARED uint32_t sent[FERRY_KERNEL_GROUPS]; /* chunks of the group that have been read from the user's buffer */
 	struct ferry_course course = ferry_enter(c, c->count * (BITS / 8));
 	const uint32_t chunks = (uint32_t)((course.bytes + c->chunk - 1) / c->chunk);
 	const uint32_t granule = ferry_granule((uint64_t)(uintptr_t)c->send | (uint64_t)(uintptr_t)c->receive |
 	                                       c->send_stride | c->receive_stride);
-	const bool sends = c->senders >> c->rank & 1, receives = c->receivers >> c->rank & 1;
 	course.unread = c->out_shared && c->send_stride ? (uint64_t)chunks * c->chunk : 0;
 	ferry_send_headers(c, &course);
 	ferry_await_headers(c, &course, factors);
-	if (sends && BLOCK < chunks)
-		NAME(bulk_send)(c, &course, BLOCK, granule);
-	for (uint32_t chunk = BLOCK; chunk < chunks; chunk += BLOCKS) {
-		if (sends && chunk + BLOCKS < chunks)
-			NAME(bulk_send)(c, &course, chunk + BLOCKS, granule);
-		if (receives)
-			NAME(bulk_receive)(c, &course, chunk, granule, factors);
+	EACH_LANE (lane)
+		if (lane < FERRY_KERNEL_GROUPS)
+			ferry_tell32(&sent[lane], 0);
+	BARRIER();
+	EACH_GROUP (group, course.team) {
+		course.channel = BLOCK * c->groups + group;
+		if (IN_ROLE(0, course.team) && course.channel < chunks)
+			NAME(bulk_send)(c, &course, course.channel, granule, &sent[group]);
+		for (uint32_t chunk = course.channel; chunk < chunks; chunk += course.channels) {
+			if (IN_ROLE(0, course.team) && chunk + course.channels < chunks)
+				NAME(bulk_send)(c, &course, chunk + course.channels, granule, &sent[group]);
+			if (IN_ROLE(1, course.team) && (c->receivers >> c->rank & 1))
+				NAME(bulk_receive)(c, &course, chunk, granule, factors, &sent[group]);
+		}
 	}
-	ferry_leave(c, &course, 1);
+	ferry_leave(c, &course);
 }
 
 /* ---- pipeline: AllReduce in two phases ---- */
 
 /*
- * Rank r sums part r for all. Step t of a block: push chunk t of each part to the rank that sums it; sum chunk t - 1 of
+ * Rank r sums part r for all. Step t of a channel: push chunk t of each part to the rank that sums it; sum chunk t - 1 of
  * the own part and push the result to all; copy chunk t - 2 of the other parts' results out. The boxes have a window of
  * slots per block and phase. Slot t mod W is written again in step t + W: a rank that has chunk t's result of a part
  * knows that its summing rank has read all of chunk t, and who has got a chunk t of its own part knows that the sender
- * has copied out results up to t - 3. So three slots suffice.
+ * has copied out results up to t - 3. So three slots suffice. In a group one team pushes and
+ * copies out, the other one sums.
  */
 struct NAME(pipeline) {
 	uint64_t part;                /* bytes of a part; the last one may be shorter */
@@ -468,48 +506,49 @@ struct NAME(pipeline) {
 	uint32_t granule;
 };
 
-DEVICE uint64_t NAME(slot)(const struct NAME(pipeline) *p, uint32_t phase, uint32_t t)
+DEVICE uint64_t NAME(slot)(const struct ferry_course *course, const struct NAME(pipeline) *p, uint32_t phase, uint32_t t)
 {
-	return (phase * BLOCKS + BLOCK) * p->window + t % p->window;
+	return (phase * course->channels + course->channel) * p->window + t % p->window;
 }
 
 DEVICE void NAME(extent)(const struct ferry_kernel_call *c, const struct ferry_course *course,
                          const struct NAME(pipeline) *p, uint32_t part, uint32_t t, uint64_t *begin, uint64_t *end)
 {
 	uint64_t first = part * p->part, last = first + p->part < course->bytes ? first + p->part : course->bytes;
-	*begin = first + ((uint64_t)t * BLOCKS + BLOCK) * c->chunk;
+	*begin = first + ((uint64_t)t * course->channels + course->channel) * c->chunk;
 	*end = *begin + c->chunk < last ? *begin + c->chunk : last;
 }
 
-/* The step's flags to all ranks, behind a barrier. */
+/* The step's flags to all ranks. */
 DEVICE void NAME(signal)(const struct ferry_kernel_call *c, const struct ferry_course *course, uint64_t slot, uint32_t t)
 {
-	BARRIER();
-	EACH_LANE (lane)
+	TEAM_BARRIER(course->team);
+	EACH_OF_TEAM (lane, course->team)
 		if (lane < c->nranks && lane != c->rank)
-			ferry_store_flag(c->out[lane] + course->half + FERRY_BOX_FLAGS + 4 * slot, course->flag + t);
+			ferry_store_flag64(c->out[lane] + course->half + FERRY_BOX_STEPS + 8 * slot,
+			                   ferry_step_flag(course, t));
 }
 
 DEVICE void NAME(await)(const struct ferry_kernel_call *c, struct ferry_course *course, uint64_t slot, uint32_t t)
 {
-	EACH_LANE (lane)
+	EACH_OF_TEAM (lane, course->team)
 		if (lane < c->nranks && lane != c->rank)
-			ferry_await_flag(c, course, c->in[lane] + course->half + FERRY_BOX_FLAGS + 4 * slot,
-			                 course->flag + t);
-	BARRIER();
+			ferry_await_step(c, course, c->in[lane] + course->half + FERRY_BOX_STEPS + 8 * slot,
+			                 ferry_step_flag(course, t));
+	TEAM_BARRIER(course->team);
 }
 
 DEVICE void NAME(push)(const struct ferry_kernel_call *c, const struct ferry_course *course,
                        const struct NAME(pipeline) *p, uint32_t t)
 {
-	const uint64_t slot = NAME(slot)(p, 0, t), step = 16ull * THREADS;
+	const uint64_t slot = NAME(slot)(course, p, 0, t), step = 16ull * course->team;
 	for (uint32_t r = 0; r < c->nranks; r++) {
 		uint64_t begin, end;
 		if (r == c->rank)
 			continue;
 		NAME(extent)(c, course, p, r, t, &begin, &end);
 		char *to = c->out[r] + course->half + FERRY_BOX_DATA + slot * c->chunk;
-		EACH_LANE (lane) {
+		EACH_OF_TEAM (lane, course->team) {
 			for (uint64_t at = begin + 16ull * lane; at < end; at += BATCH * step) {
 				struct ferry_vector v[BATCH];
 				EACH_OF_BATCH (i, at, step, end)
@@ -526,7 +565,7 @@ DEVICE void NAME(sum_vectors)(const struct ferry_kernel_call *c, const struct fe
                               const struct NAME(pipeline) *p, uint64_t from, uint64_t to, uint64_t begin, uint64_t at,
                               uint64_t end, const uint64_t *factors)
 {
-	const uint64_t step = 16ull * THREADS;
+	const uint64_t step = 16ull * course->team;
 	WIDE total[SUMS][2][PER_WORD];
 	struct ferry_vector v[SUMS];
 	for (uint32_t r = 0; r < c->nranks; r++) {
@@ -554,11 +593,11 @@ DEVICE void NAME(sum_vectors)(const struct ferry_kernel_call *c, const struct fe
 DEVICE void NAME(sum_part)(const struct ferry_kernel_call *c, struct ferry_course *course,
                            const struct NAME(pipeline) *p, uint32_t t, const uint64_t *factors)
 {
-	const uint64_t from = NAME(slot)(p, 0, t), to = NAME(slot)(p, 1, t), step = 16ull * THREADS;
+	const uint64_t from = NAME(slot)(course, p, 0, t), to = NAME(slot)(course, p, 1, t), step = 16ull * course->team;
 	uint64_t begin, end;
 	NAME(extent)(c, course, p, c->rank, t, &begin, &end);
 	NAME(await)(c, course, from, t);
-	EACH_LANE (lane) {
+	EACH_OF_TEAM (lane, course->team) {
 		for (uint64_t at = begin + 16ull * lane; at < end; at += SUMS * step)
 			NAME(sum_vectors)(c, course, p, from * c->chunk, to * c->chunk, begin, at, end, factors);
 	}
@@ -568,7 +607,7 @@ DEVICE void NAME(sum_part)(const struct ferry_kernel_call *c, struct ferry_cours
 DEVICE void NAME(copy_out)(const struct ferry_kernel_call *c, struct ferry_course *course,
                            const struct NAME(pipeline) *p, uint32_t t)
 {
-	const uint64_t slot = NAME(slot)(p, 1, t), step = 16ull * THREADS;
+	const uint64_t slot = NAME(slot)(course, p, 1, t), step = 16ull * course->team;
 	NAME(await)(c, course, slot, t);
 	for (uint32_t r = 0; r < c->nranks; r++) {
 		uint64_t begin, end;
@@ -576,7 +615,7 @@ DEVICE void NAME(copy_out)(const struct ferry_kernel_call *c, struct ferry_cours
 			continue;
 		NAME(extent)(c, course, p, r, t, &begin, &end);
 		const char *from = c->in[r] + course->half + FERRY_BOX_DATA + slot * c->chunk;
-		EACH_LANE (lane) {
+		EACH_OF_TEAM (lane, course->team) {
 			for (uint64_t at = begin + 16ull * lane; at < end; at += BATCH * step) {
 				struct ferry_vector v[BATCH];
 				EACH_OF_BATCH (i, at, step, end)
@@ -588,7 +627,7 @@ DEVICE void NAME(copy_out)(const struct ferry_kernel_call *c, struct ferry_cours
 	}
 }
 
-KERNEL(NAME(pipeline))
+KERNEL(NAME(pipeline), 1024)
 {
 	const struct ferry_kernel_call *c = &call;
 	SHARED uint64_t factors[FERRY_KERNEL_RANKS];
@@ -597,18 +636,23 @@ KERNEL(NAME(pipeline))
 	struct NAME(pipeline) p;
 	p.part = (vectors + c->nranks - 1) / c->nranks * 16;
 	p.granule = ferry_granule((uint64_t)(uintptr_t)c->send | (uint64_t)(uintptr_t)c->receive);
-	const uint64_t window = c->box_bytes / (2ull * BLOCKS * c->chunk), most = FERRY_KERNEL_FLAGS / (2 * BLOCKS);
+	const uint64_t window = c->box_bytes / (2ull * course.channels * c->chunk),
+	               most = FERRY_KERNEL_SLOTS / (2 * course.channels);
 	p.window = (uint32_t)(window < most ? window : most);
-	const uint32_t steps = (uint32_t)((p.part + (uint64_t)BLOCKS * c->chunk - 1) / ((uint64_t)BLOCKS * c->chunk));
+	const uint32_t steps = (uint32_t)((p.part + (uint64_t)course.channels * c->chunk - 1) /
+	                                  ((uint64_t)course.channels * c->chunk));
 	ferry_send_headers(c, &course);
 	ferry_await_headers(c, &course, factors);
-	for (uint32_t t = 0; t < steps + 2; t++) {
-		if (t < steps)
-			NAME(push)(c, &course, &p, t);
-		if (t >= 1 && t - 1 < steps)
-			NAME(sum_part)(c, &course, &p, t - 1, factors);
-		if (t >= 2)
-			NAME(copy_out)(c, &course, &p, t - 2);
+	EACH_GROUP (group, course.team) {
+		course.channel = BLOCK * c->groups + group;
+		for (uint32_t t = 0; t < steps + 2; t++) {
+			if (IN_ROLE(0, course.team) && t < steps)
+				NAME(push)(c, &course, &p, t);
+			if (IN_ROLE(1, course.team) && t >= 1 && t - 1 < steps)
+				NAME(sum_part)(c, &course, &p, t - 1, factors);
+			if (IN_ROLE(0, course.team) && t >= 2)
+				NAME(copy_out)(c, &course, &p, t - 2);
+		}
 	}
-	ferry_leave(c, &course, steps);
+	ferry_leave(c, &course);
 }

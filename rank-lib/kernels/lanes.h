@@ -27,8 +27,18 @@ struct ferry_vector {
 #define BLOCK         blockIdx.x
 #define BLOCKS        gridDim.x
 #define THREADS       blockDim.x
-#define KERNEL(name)                                                                                                   \
-	extern "C" __global__ void __launch_bounds__(512) name(const __grid_constant__ struct ferry_kernel_call call)
+#define KERNEL(name, most)                                                                                             \
+	extern "C" __global__ void __launch_bounds__(most)                                                             \
+	        name(const __grid_constant__ struct ferry_kernel_call call)
+
+/*
+ * Teams: consecutive threads of a block, `team` of them, which have a barrier of their own. Two teams, role 0 and role 1,
+ * are a group, which is a channel of its own. Teams wait for each other by memory alone.
+ */
+#define EACH_GROUP(g, team)    for (uint32_t g = threadIdx.x / (2 * (team)), once_##g = 1; once_##g; once_##g = 0)
+#define IN_ROLE(role, team)    (threadIdx.x / (team) % 2 == (role))
+#define EACH_OF_TEAM(l, team)  for (uint32_t l = threadIdx.x % (team), once_##l = 1; once_##l; once_##l = 0)
+#define TEAM_BARRIER(team)     asm volatile("bar.sync %0, %1;" ::"r"(1 + threadIdx.x / (team)), "r"(team) : "memory")
 
 DEVICE float ferry_as_float(uint32_t bits) { return __uint_as_float(bits); }
 DEVICE uint32_t ferry_float_bits(float value) { return __float_as_uint(value); }
@@ -96,25 +106,43 @@ DEVICE uint32_t ferry_load_flag(const char *from)
 	return flag;
 }
 
-DEVICE uint32_t ferry_load_word32(const uint32_t *from)
+DEVICE void ferry_store_flag64(char *to, uint64_t flag)
 {
-	uint32_t value;
-	asm volatile("ld.acquire.sys.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
-	return value;
+	asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(flag) : "memory");
 }
 
-DEVICE void ferry_store_word32(uint32_t *to, uint32_t value)
+DEVICE uint64_t ferry_load_flag64(const char *from)
 {
-	asm volatile("st.release.gpu.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+	uint64_t flag;
+	asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(flag) : "l"(from) : "memory");
+	return flag;
+}
+
+/* A word that another thread writes and that orders nothing. */
+DEVICE uint32_t ferry_look32(const uint32_t *from)
+{
+	return *(const volatile uint32_t *)from;
+}
+
+DEVICE uint64_t ferry_look64(const uint64_t *from)
+{
+	return *(const volatile uint64_t *)from;
+}
+
+DEVICE void ferry_tell32(uint32_t *to, uint32_t value)
+{
+	*(volatile uint32_t *)to = value;
+}
+
+DEVICE void ferry_tell64(uint64_t *to, uint64_t value)
+{
+	*(volatile uint64_t *)to = value;
 }
 
 /* Returns true in the last block of the call. By its first lane, behind a barrier. */
 DEVICE bool ferry_arrive(uint32_t *arrived)
 {
-	__threadfence();
-	bool last = atomicInc(arrived, gridDim.x - 1) == gridDim.x - 1;
-	__threadfence();
-	return last;
+	return gridDim.x == 1 || atomicInc(arrived, gridDim.x - 1) == gridDim.x - 1;
 }
 
 DEVICE void ferry_pause(void)
@@ -145,7 +173,13 @@ extern _Thread_local struct ferry_block ferry_block;
 #define BLOCK         ferry_block.block
 #define BLOCKS        ferry_block.blocks
 #define THREADS       ferry_block.threads
-#define KERNEL(name)  static void name(const struct ferry_kernel_call call)
+#define KERNEL(name, most) static void name(const struct ferry_kernel_call call)
+
+/* Groups run one after another, and roles take turns where the kernel names them. */
+#define EACH_GROUP(g, team)    for (uint32_t g = 0; g < ferry_block.threads / (2 * (team)); g++)
+#define IN_ROLE(role, team)    (true)
+#define EACH_OF_TEAM(l, team)  for (uint32_t l = 0; l < (team); l++)
+#define TEAM_BARRIER(team)     ((void)0)
 
 DEVICE float ferry_as_float(uint32_t bits)
 {
@@ -232,14 +266,34 @@ DEVICE uint32_t ferry_load_flag(const char *from)
 	return __atomic_load_n((const uint32_t *)(const void *)from, __ATOMIC_ACQUIRE);
 }
 
-DEVICE uint32_t ferry_load_word32(const uint32_t *from)
+DEVICE void ferry_store_flag64(char *to, uint64_t flag)
 {
-	return __atomic_load_n(from, __ATOMIC_ACQUIRE);
+	__atomic_store_n((uint64_t *)(void *)to, flag, __ATOMIC_RELEASE);
 }
 
-DEVICE void ferry_store_word32(uint32_t *to, uint32_t value)
+DEVICE uint64_t ferry_load_flag64(const char *from)
 {
-	__atomic_store_n(to, value, __ATOMIC_RELEASE);
+	return __atomic_load_n((const uint64_t *)(const void *)from, __ATOMIC_ACQUIRE);
+}
+
+DEVICE uint32_t ferry_look32(const uint32_t *from)
+{
+	return __atomic_load_n(from, __ATOMIC_RELAXED);
+}
+
+DEVICE uint64_t ferry_look64(const uint64_t *from)
+{
+	return __atomic_load_n(from, __ATOMIC_RELAXED);
+}
+
+DEVICE void ferry_tell32(uint32_t *to, uint32_t value)
+{
+	__atomic_store_n(to, value, __ATOMIC_RELAXED);
+}
+
+DEVICE void ferry_tell64(uint64_t *to, uint64_t value)
+{
+	__atomic_store_n(to, value, __ATOMIC_RELAXED);
 }
 
 DEVICE bool ferry_arrive(uint32_t *arrived)
