@@ -14,8 +14,8 @@
 enum ferry_kernel {
 	FERRY_KERNEL_NONE,
 	FERRY_KERNEL_LL,       /* 8 bytes of data in a packet of 16, a flag beside each half */
-	FERRY_KERNEL_BULK,     /* a chunk of data, then one flag */
-	FERRY_KERNEL_PIPELINE, /* AllReduce in two phases, chunk by chunk: each rank sums its part for all */
+	FERRY_KERNEL_LL128,    /* 120 bytes of data in a line of 128: peer memory */
+	FERRY_KERNEL_BULK,     /* a chunk of data, then one flag: host memory */
 	FERRY_NUM_KERNELS
 };
 
@@ -30,7 +30,9 @@ struct ferry_kernel_facts {
 
 struct ferry_kernel_choice {
 	enum ferry_kernel kernel;
-	uint32_t blocks, threads, chunk;
+	uint32_t blocks, threads;
+	uint32_t chunk;  /* bulk */
+	bool two_phases; /* LL128 */
 };
 
 struct ferry_kernel_choice ferry_kernel_choose(const struct ferry_kernel_facts *facts);

@@ -11,8 +11,9 @@
  * - by host memory each rank has an outbox of one region, which all others read: out[p] is the rank's own outbox for
  *   every p, in[p] the outbox of p. out_shared = 1: what goes to all is written once.
  *
- * A region is | half 0 | half 1 |, and a half is | LL packets | headers | flags | data |: the first three never hold a
- * user's bytes, which could look like a flag. Call n of the communicator uses half n mod 2. A rank reuses a half two
+ * A region is | half 0 | half 1 |, and a half is | LL packets | headers | flags | data |. What is a flag in one call is
+ * never a user's byte in another one, which could look like a flag: data is either chunks of bulk (outboxes) or lines of
+ * LL128 (inboxes), whose last 8 bytes are flags. Call n of the communicator uses half n mod 2. A rank reuses a half two
  * calls later. By then it has ended the call between, in which it has received from every peer; so every peer had begun
  * that call, and ended the one before. This needs every rank to hear from every other one in every call: who has no data
  * for a peer sends it a header.
@@ -24,17 +25,13 @@
 
 #define FERRY_KERNEL_RANKS  8u     /* a communicator of more ranks has no kernels */
 #define FERRY_KERNEL_BLOCKS 64u    /* of a call at most */
-#define FERRY_KERNEL_GROUPS 4u     /* of a block at most */
 #define FERRY_KERNEL_FLAGS  8192u  /* chunks of a half at most */
-#define FERRY_KERNEL_SLOTS  4096u  /* slots of a pipeline in a half at most */
 
 #define FERRY_BOX_LL_BYTES     (1u << 20)
 #define FERRY_BOX_HEADER_BYTES 4096u
-/* one of 4 bytes for each chunk, then one of 8 for each slot: apart, as a step's number could look like a call's */
-#define FERRY_BOX_FLAG_BYTES   (4u * FERRY_KERNEL_FLAGS + 8u * FERRY_KERNEL_SLOTS)
+#define FERRY_BOX_FLAG_BYTES   (4u * FERRY_KERNEL_FLAGS)
 #define FERRY_BOX_HEADERS      FERRY_BOX_LL_BYTES
 #define FERRY_BOX_FLAGS        (FERRY_BOX_HEADERS + FERRY_BOX_HEADER_BYTES)
-#define FERRY_BOX_STEPS        (FERRY_BOX_FLAGS + 4u * FERRY_KERNEL_FLAGS)
 #define FERRY_BOX_DATA         (FERRY_BOX_FLAGS + FERRY_BOX_FLAG_BYTES)
 /* Bytes of a half with room for so many bytes of data, a multiple of 4096. */
 #define FERRY_BOX_HALF(data)   (FERRY_BOX_DATA + (uint64_t)(data))
@@ -77,8 +74,8 @@ struct ferry_kernel_call {
 	uint32_t scaled;         /* 1: each rank multiplies by its own factor (premulsum); 2: all by `factor` (averages) */
 	uint64_t factor;         /* its bits in the type, */
 	const char *factor_at;   /* or where they are in device memory; NULL: `factor` */
-	uint32_t chunk;          /* bytes of a chunk, a multiple of 16: bulk and pipelined kernels, */
-	uint32_t groups;         /* and the groups of threads in each block that work as blocks of their own; at most 4 */
+	uint32_t chunk;          /* of bulk: bytes of a chunk, a multiple of 16 */
+	uint32_t two_phases;     /* of LL128 and AllReduce: each rank reduces its part for all */
 	uint32_t captured;       /* 1: counts no plain call */
 	uint32_t awaits;         /* 1: the last call was on another stream; it waits until so many plain calls are over */
 	uint32_t awaited_plain;

@@ -72,7 +72,7 @@ typedef void kernel(const struct ferry_kernel_call call);
 #define KERNELS(type)                                                                                                  \
 	{"ferry_ll_" #type, ferry_ll_##type}, {"ferry_bulk_" #type, ferry_bulk_##type},                                \
 	{                                                                                                              \
-		"ferry_pipeline_" #type, ferry_pipeline_##type                                                         \
+		"ferry_ll128_" #type, ferry_ll128_##type                                                         \
 	}
 
 static const struct {

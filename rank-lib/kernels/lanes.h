@@ -31,14 +31,11 @@ struct ferry_vector {
 	extern "C" __global__ void __launch_bounds__(most)                                                             \
 	        name(const __grid_constant__ struct ferry_kernel_call call)
 
-/*
- * Teams: consecutive threads of a block, `team` of them, which have a barrier of their own. Two teams, role 0 and role 1,
- * are a group, which is a channel of its own. Teams wait for each other by memory alone.
- */
-#define EACH_GROUP(g, team)    for (uint32_t g = threadIdx.x / (2 * (team)), once_##g = 1; once_##g; once_##g = 0)
-#define IN_ROLE(role, team)    (threadIdx.x / (team) % 2 == (role))
-#define EACH_OF_TEAM(l, team)  for (uint32_t l = threadIdx.x % (team), once_##l = 1; once_##l; once_##l = 0)
-#define TEAM_BARRIER(team)     asm volatile("bar.sync %0, %1;" ::"r"(1 + threadIdx.x / (team)), "r"(team) : "memory")
+/* Eight lanes side by side have a line of 128 bytes: each 16 of them. */
+#define PART_OF_LINE     (threadIdx.x % 8)
+#define EACH_PART(j)     for (uint32_t j = PART_OF_LINE, once_##j = 1; once_##j; once_##j = 0)
+#define LINE_LANES       8u
+#define PARTS            1
 
 DEVICE float ferry_as_float(uint32_t bits) { return __uint_as_float(bits); }
 DEVICE uint32_t ferry_float_bits(float value) { return __float_as_uint(value); }
@@ -106,16 +103,26 @@ DEVICE uint32_t ferry_load_flag(const char *from)
 	return flag;
 }
 
-DEVICE void ferry_store_flag64(char *to, uint64_t flag)
+/*
+ * A part of a line. NVLink delivers the 128 bytes that eight lanes store at once as one, and a load of eight lanes finds
+ * them so: the flag in the last part is there when all is (NCCL's LL128 stands on the same).
+ */
+DEVICE void ferry_store_part(char *line, uint32_t j, struct ferry_vector v)
 {
-	asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(flag) : "memory");
+	ferry_store_packet(line + 16 * j, v.low, v.high);
 }
 
-DEVICE uint64_t ferry_load_flag64(const char *from)
+/* Whether the line has the flag; if so, *v is this lane's part. */
+DEVICE bool ferry_load_part(const char *line, uint32_t j, uint64_t flag, struct ferry_vector *v)
 {
-	uint64_t flag;
-	asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(flag) : "l"(from) : "memory");
-	return flag;
+	*v = ferry_load_packet(line + 16 * j);
+	return __shfl_sync(0xffu << (threadIdx.x & 24u), v->high, 7, 8) == flag;
+}
+
+/* Whether it is true in any of the line's lanes, which must go on together. */
+DEVICE bool ferry_any_of_line(bool mine)
+{
+	return __any_sync(0xffu << (threadIdx.x & 24u), mine);
 }
 
 /* A word that another thread writes and that orders nothing. */
@@ -175,11 +182,10 @@ extern _Thread_local struct ferry_block ferry_block;
 #define THREADS       ferry_block.threads
 #define KERNEL(name, most) static void name(const struct ferry_kernel_call call)
 
-/* Groups run one after another, and roles take turns where the kernel names them. */
-#define EACH_GROUP(g, team)    for (uint32_t g = 0; g < ferry_block.threads / (2 * (team)); g++)
-#define IN_ROLE(role, team)    (true)
-#define EACH_OF_TEAM(l, team)  for (uint32_t l = 0; l < (team); l++)
-#define TEAM_BARRIER(team)     ((void)0)
+/* A lane has a whole line. */
+#define EACH_PART(j)     for (uint32_t j = 0; j < 8; j++)
+#define LINE_LANES       1u
+#define PARTS            8
 
 DEVICE float ferry_as_float(uint32_t bits)
 {
@@ -266,14 +272,22 @@ DEVICE uint32_t ferry_load_flag(const char *from)
 	return __atomic_load_n((const uint32_t *)(const void *)from, __ATOMIC_ACQUIRE);
 }
 
-DEVICE void ferry_store_flag64(char *to, uint64_t flag)
+DEVICE void ferry_store_part(char *line, uint32_t j, struct ferry_vector v)
 {
-	__atomic_store_n((uint64_t *)(void *)to, flag, __ATOMIC_RELEASE);
+	__atomic_store_n((uint64_t *)(void *)(line + 16 * j), v.low, __ATOMIC_RELAXED);
+	__atomic_store_n((uint64_t *)(void *)(line + 16 * j + 8), v.high, __ATOMIC_RELEASE);
 }
 
-DEVICE uint64_t ferry_load_flag64(const char *from)
+DEVICE bool ferry_load_part(const char *line, uint32_t j, uint64_t flag, struct ferry_vector *v)
 {
-	return __atomic_load_n((const uint64_t *)(const void *)from, __ATOMIC_ACQUIRE);
+	bool whole = __atomic_load_n((const uint64_t *)(const void *)(line + 120), __ATOMIC_ACQUIRE) == flag;
+	*v = ferry_load_packet(line + 16 * j);
+	return whole;
+}
+
+DEVICE bool ferry_any_of_line(bool mine)
+{
+	return mine;
 }
 
 DEVICE uint32_t ferry_look32(const uint32_t *from)

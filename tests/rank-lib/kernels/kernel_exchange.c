@@ -31,7 +31,7 @@ struct plan {
 	enum ferry_collective collective;
 	ferryDataType_t type;
 	int op; /* ferryNumOps: premulsum */
-	uint32_t root, kernel, blocks, threads, chunk, groups;
+	uint32_t root, kernel, blocks, threads, chunk, two_phases;
 	uint64_t count, shift; /* elements; shift: of the buffers, in elements */
 	bool in_place;
 };
@@ -74,12 +74,12 @@ static struct plan plan_of(const struct job *job, uint32_t call)
 	plan.count = next(&state) % 3 ? 1 + next(&state) % 40 : 1 + next(&state) % most;
 	plan.shift = next(&state) % 3;
 	plan.in_place = next(&state) % 2;
-	plan.kernel = next(&state) % 3;
-	if (plan.kernel == 2 && (plan.collective != FERRY_ALLREDUCE || job->shared || job->stale))
-		plan.kernel = 1;
+	plan.kernel = next(&state) % 2;
+	if (plan.kernel == 1 && !job->shared)
+		plan.kernel = 2;
 	plan.blocks = 1 + next(&state) % 4;
 	plan.threads = 64u << next(&state) % 3;
-	plan.groups = 1u << next(&state) % 3;
+	plan.two_phases = plan.collective == FERRY_ALLREDUCE && next(&state) % 2;
 	plan.chunk = 16u << next(&state) % 7;
 	while (plan.kernel == 1 && plan.count * size / plan.chunk >= FERRY_KERNEL_FLAGS / FERRY_KERNEL_RANKS)
 		plan.chunk *= 2;
@@ -182,7 +182,7 @@ static void set_call(const struct job *job, const struct plan *plan, uint32_t ra
 	call->scaled = !reduces ? 0 : plan->op == ferryNumOps ? 1 : plan->op == ferryAvg && reciprocal ? 2 : 0;
 	call->factor = plan->op == ferryAvg ? reciprocal : factor_of(job, plan->type, rank);
 	call->chunk = plan->chunk;
-	call->groups = plan->groups;
+	call->two_phases = plan->two_phases;
 	set_boxes(job, rank, call);
 }
 
@@ -205,7 +205,7 @@ static void compare(struct player *player, uint32_t n, const struct plan *plan, 
 
 static void play(struct player *player, struct ferry_kernel_state *state, uint32_t n, char *const *buffers)
 {
-	static const char *const kernels[] = {"ll", "bulk", "pipeline"};
+	static const char *const kernels[] = {"ll", "bulk", "ll128"};
 	const struct job *job = player->job;
 	struct plan plan = plan_of(job, n);
 	uint64_t size = ferry_type_size(plan.type), bytes = plan.count * size, all = bytes * job->nranks;
