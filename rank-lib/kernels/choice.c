@@ -3,21 +3,69 @@
 
 #include "rank-lib/kernels/kernel_call.h"
 
+/*
+ * Measured on two H200s (docs/lab/kernels.md): by peer memory LL up to 128 KiB, then LL128; an AllReduce in two phases
+ * from 1 MiB on. By host memory LL up to 128 KiB, then bulk. Beyond, copy engines move what needs no sum, and NCCL or
+ * the host sums.
+ */
+#define LL_MOST        (128u << 10)
+#define TWO_PHASE_FROM (1u << 20)
+#define PEER_SUM_MOST  (4u << 20)
+#define PEER_COPY_MOST (2u << 20)
+#define HOST_MOST      (4u << 20)
+#define CHUNK          (32u << 10)
+
+static uint32_t at_most(uint64_t blocks, uint32_t most)
+{
+	return blocks > most ? most : blocks ? (uint32_t)blocks : 1;
+}
+
+/* A block for each 2 KiB of data while they last: more of them start more of the links' latency at once. */
+static struct ferry_kernel_choice ll(const struct ferry_kernel_facts *facts)
+{
+	uint32_t threads = facts->bytes > 4096 && facts->bytes <= 65536 ? 256 : 512;
+	uint64_t words = (facts->bytes + 7) / 8;
+	if (words < 128)
+		threads = 128;
+	return (struct ferry_kernel_choice){.kernel = FERRY_KERNEL_LL,
+	                                    .threads = threads,
+	                                    .blocks = at_most((words + threads - 1) / threads, facts->blocks)};
+}
+
+static struct ferry_kernel_choice bulk(const struct ferry_kernel_facts *facts)
+{
+	uint64_t chunk = CHUNK;
+	while (chunk > 4096 && facts->bytes < 8 * chunk)
+		chunk /= 2;
+	return (struct ferry_kernel_choice){.kernel = FERRY_KERNEL_BULK,
+	                                    .threads = 512,
+	                                    .chunk = (uint32_t)chunk,
+	                                    .blocks = at_most((facts->bytes + chunk - 1) / chunk, facts->blocks)};
+}
+
+static struct ferry_kernel_choice ll128(const struct ferry_kernel_facts *facts)
+{
+	uint64_t lines = (facts->bytes + 119) / 120;
+	return (struct ferry_kernel_choice){.kernel = FERRY_KERNEL_LL128,
+	                                    .threads = 1024,
+	                                    .blocks = at_most((lines + 127) / 128, facts->blocks),
+	                                    .two_phases = facts->collective == FERRY_ALLREDUCE &&
+	                                                  facts->bytes >= TWO_PHASE_FROM / (facts->nranks - 1)};
+}
+
+/* A rank sends its block to all others at once, and an outbox holds a block for each where they differ. */
 struct ferry_kernel_choice ferry_kernel_choose(const struct ferry_kernel_facts *facts)
 {
-	struct ferry_kernel_choice choice = {FERRY_KERNEL_NONE, 1, 512, 0};
-	uint64_t shared = facts->peer ? 1 : facts->nranks, ll_most = facts->peer ? 256u << 10 : 64u << 10;
+	const struct ferry_kernel_choice none = {.kernel = FERRY_KERNEL_NONE};
+	const bool sums = ferry_collective_reduces(facts->collective);
+	const uint64_t blocks = facts->peer ? 1 : facts->nranks, packets = 2 * blocks * (facts->bytes + 8);
 	if (!facts->bytes || facts->nranks < 2 || facts->nranks > FERRY_KERNEL_RANKS)
-		return choice;
-	if (facts->bytes <= ll_most && 2 * shared * facts->bytes <= FERRY_BOX_LL_BYTES) {
-		uint64_t blocks = (facts->bytes + 2047) / 2048;
-		choice.kernel = FERRY_KERNEL_LL;
-		choice.threads = 256;
-		choice.blocks = (uint32_t)(blocks < facts->blocks ? blocks : facts->blocks);
-	} else if (facts->bytes * shared <= facts->box_bytes) {
-		choice.kernel = FERRY_KERNEL_BULK;
-		choice.blocks = facts->blocks;
-		choice.chunk = 16u << 10;
-	}
-	return choice;
+		return none;
+	if (facts->bytes <= LL_MOST && packets <= FERRY_BOX_LL_BYTES)
+		return ll(facts);
+	if (!facts->peer)
+		return facts->bytes <= HOST_MOST && blocks * (facts->bytes + CHUNK) <= facts->box_bytes ? bulk(facts) : none;
+	struct ferry_kernel_choice choice = ll128(facts);
+	uint64_t lines = (facts->bytes + 119) / 120 + 2 * facts->nranks;
+	return facts->bytes <= (sums ? PEER_SUM_MOST : PEER_COPY_MOST) && 128 * lines <= facts->box_bytes ? choice : none;
 }

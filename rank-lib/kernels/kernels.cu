@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The kernels that carry short calls and sums, for the element type FERRY_NUMBER (number.h). Block i of a rank waits for
- * block i of the others only, so no block needs another one of its own to run. Sources: MSCCL++ (LL packets, all pairs
- * in one and two phases), NCCL (LL: 4 bytes of data beside 4 bytes of flag).
+ * block i of the others only, so no block needs another one of its own to run. Sources: MSCCL++ (all pairs in one and
+ * two phases), NCCL (LL: 4 bytes of data beside 4 bytes of flag; LL128).
  */
 #include "rank-lib/kernels/number.h"
 
@@ -15,7 +15,7 @@
 #define EACH_OF_BATCH(i, at, step, end) EACH_OF(BATCH, i, at, step, end)
 #define EACH_OF_SUMS(i, at, step, end)  EACH_OF(SUMS, i, at, step, end)
 #undef SUMS
-#define SUMS (BITS == 8 ? 1 : BITS == 16 ? 2 : BATCH) /* of which sums are made at a time: registers are few */
+#define SUMS (BITS == 8 ? 1 : BATCH) /* of which sums are made at a time: those of bytes are long */
 
 #ifndef FERRY_KERNELS_ONCE
 #define FERRY_KERNELS_ONCE
@@ -501,28 +501,25 @@ DEVICE void ferry_write_part(const struct ferry_course *course, char *to, uint64
 		ferry_write_word(to, at + 8, course->bytes, granule, v.high);
 }
 
-/* In which line of boxes a line goes: */
 struct ferry_lines {
-	uint64_t first, end; /* those of the user's buffer, */
-	uint64_t box;        /* from this line of the half's data on */
+	uint64_t first, end; /* lines of the user's buffer; */
+	uint64_t box;        /* they lie in the half's data from this line on */
 };
+
+/* For each line of the block's share of `lines`, by eight lanes, of which this one has part j. */
+#define EACH_LINE(lane, line, lines)                                                                                   \
+	EACH_LANE (lane)                                                                                               \
+		for (uint64_t line = (lines).first + BLOCK * (THREADS / LINE_LANES) + lane / LINE_LANES;               \
+		     line < (lines).end; line += (uint64_t)BLOCKS * (THREADS / LINE_LANES))
 
 DEVICE void ferry_send_lines(const struct ferry_kernel_call *c, const struct ferry_course *course, const char *from,
                              uint32_t to, struct ferry_lines lines, uint32_t granule)
 {
-	const uint64_t step = (uint64_t)BLOCKS * (THREADS / LINE_LANES);
 	char *box = c->out[to] + course->half + FERRY_BOX_DATA + 128 * lines.box;
-	EACH_LANE (lane) {
-		uint64_t line = lines.first + BLOCK * (THREADS / LINE_LANES) + lane / LINE_LANES;
-		for (; line < lines.end; line += BATCH * step)
-			EACH_PART (j) {
-				struct ferry_vector v[BATCH];
-				EACH_OF_BATCH (i, line, step, lines.end)
-					v[i] = ferry_read_part(course, from, line + i * step, j, granule);
-				EACH_OF_BATCH (i, line, step, lines.end)
-					ferry_store_part(box + 128 * (line + i * step - lines.first), j, v[i]);
-			}
-	}
+	EACH_LINE (lane, line, lines)
+		EACH_PART (j)
+			ferry_store_part(box + 128 * (line - lines.first), j,
+			                 ferry_read_part(course, from, line, j, granule));
 }
 
 DEVICE struct ferry_vector ferry_await_part(const struct ferry_kernel_call *c, struct ferry_course *course,
@@ -542,78 +539,59 @@ DEVICE struct ferry_vector ferry_await_part(const struct ferry_kernel_call *c, s
 DEVICE void ferry_keep_lines(const struct ferry_kernel_call *c, struct ferry_course *course, uint32_t from, char *to,
                              struct ferry_lines lines, uint32_t granule)
 {
-	const uint64_t step = (uint64_t)BLOCKS * (THREADS / LINE_LANES);
 	const char *box = c->in[from] + course->half + FERRY_BOX_DATA + 128 * lines.box;
-	EACH_LANE (lane) {
-		uint64_t line = lines.first + BLOCK * (THREADS / LINE_LANES) + lane / LINE_LANES;
-		for (; line < lines.end; line += BATCH * step)
-			EACH_PART (j) {
-				struct ferry_vector v[BATCH];
-				EACH_OF_BATCH (i, line, step, lines.end)
-					v[i] = ferry_await_part(c, course, box + 128 * (line + i * step - lines.first), j);
-				EACH_OF_BATCH (i, line, step, lines.end)
-					ferry_write_part(course, to, line + i * step, j, granule, v[i]);
-			}
-	}
+	EACH_LINE (lane, line, lines)
+		EACH_PART (j)
+			ferry_write_part(course, to, line, j, granule,
+			                 ferry_await_part(c, course, box + 128 * (line - lines.first), j));
 }
 
 DEVICE void ferry_copy_lines(const struct ferry_course *course, const char *from, char *to, struct ferry_lines lines,
                              uint32_t granule)
 {
-	const uint64_t step = (uint64_t)BLOCKS * (THREADS / LINE_LANES);
-	if (from == to)
-		return;
-	EACH_LANE (lane) {
-		uint64_t line = lines.first + BLOCK * (THREADS / LINE_LANES) + lane / LINE_LANES;
-		for (; line < lines.end; line += step)
-			EACH_PART (j)
-				ferry_write_part(course, to, line, j, granule,
-				                 ferry_read_part(course, from, line, j, granule));
-	}
+	EACH_LINE (lane, line, lines)
+		EACH_PART (j)
+			ferry_write_part(course, to, line, j, granule, ferry_read_part(course, from, line, j, granule));
 }
 #endif
 
-/* Sums lines of all senders; shares: to all ranks' boxes, from line `result` on, too. */
+/* Part j of a line, reduced over all senders. */
+DEVICE struct ferry_vector NAME(sum_part)(const struct ferry_kernel_call *c, struct ferry_course *course,
+                                          struct ferry_lines lines, uint64_t line, uint32_t j, uint32_t granule,
+                                          const uint64_t *factors)
+{
+	const uint64_t at = course->half + FERRY_BOX_DATA + 128 * (lines.box + line - lines.first);
+	WIDE low[PER_WORD] = {0}, high[PER_WORD] = {0};
+	bool first = true;
+	for (uint32_t r = 0; r < c->nranks; r++) {
+		if (!(c->senders >> r & 1))
+			continue;
+		const char *own = c->send + r * c->send_stride;
+		struct ferry_vector v = r == c->rank ? ferry_read_part(course, own, line, j, granule)
+		                                     : ferry_await_part(c, course, c->in[r] + at, j);
+		NAME(add)(low, v.low, c, factors[r], first);
+		NAME(add)(high, v.high, c, factors[r], first);
+		first = false;
+	}
+	struct ferry_vector sum = {NAME(end)(low, c), NAME(end)(high, c)};
+	if (j == 7)
+		sum.high = ferry_line_flag(course);
+	return sum;
+}
+
+/* shares: to all ranks' boxes, from line `result` on, too. */
 DEVICE void NAME(sum_lines)(const struct ferry_kernel_call *c, struct ferry_course *course, struct ferry_lines lines,
                             bool shares, uint64_t result, uint32_t granule, const uint64_t *factors)
 {
-	const uint64_t step = (uint64_t)BLOCKS * (THREADS / LINE_LANES);
-	const char *own = c->send + c->rank * c->send_stride;
-	EACH_LANE (lane) {
-		uint64_t line = lines.first + BLOCK * (THREADS / LINE_LANES) + lane / LINE_LANES;
-		for (; line < lines.end; line += SUMS * step)
-			EACH_PART (j) {
-				WIDE total[SUMS][2][PER_WORD];
-				struct ferry_vector v[SUMS];
-				bool begun = false;
-				for (uint32_t r = 0; r < c->nranks; r++) {
-					if (!(c->senders >> r & 1))
-						continue;
-					const char *box = c->in[r] + course->half + FERRY_BOX_DATA + 128 * lines.box;
-					EACH_OF_SUMS (i, line, step, lines.end)
-						v[i] = r == c->rank
-						               ? ferry_read_part(course, own, line + i * step, j, granule)
-						               : ferry_await_part(c, course,
-						                                  box + 128 * (line + i * step - lines.first), j);
-					EACH_OF_SUMS (i, line, step, lines.end) {
-						NAME(add)(total[i][0], v[i].low, c, factors[r], !begun);
-						NAME(add)(total[i][1], v[i].high, c, factors[r], !begun);
-					}
-					begun = true;
-				}
-				EACH_OF_SUMS (i, line, step, lines.end) {
-					const uint64_t high = NAME(end)(total[i][1], c);
-					struct ferry_vector sum = {NAME(end)(total[i][0], c),
-					                           j == 7 ? ferry_line_flag(course) : high};
-					for (uint32_t r = 0; shares && r < c->nranks; r++)
-						if (r != c->rank)
-							ferry_store_part(c->out[r] + course->half + FERRY_BOX_DATA +
-							                         128 * (result + line + i * step - lines.first),
-							                 j, sum);
-					ferry_write_part(course, c->receive, line + i * step, j, granule, sum);
-				}
-			}
-	}
+	EACH_LINE (lane, line, lines)
+		EACH_PART (j) {
+			struct ferry_vector sum = NAME(sum_part)(c, course, lines, line, j, granule, factors);
+			const uint64_t at = course->half + FERRY_BOX_DATA + 128 * (result + line - lines.first);
+			for (uint32_t r = 0; shares && r < c->nranks; r++)
+				if (r != c->rank)
+					ferry_store_part(c->out[r] + at, j, sum);
+			ferry_write_part(course, c->receive, line, j, granule, sum);
+		}
 }
 
 /* The lines that rank r reduces for all. */
@@ -641,7 +619,7 @@ DEVICE void NAME(two_phases)(const struct ferry_kernel_call *c, struct ferry_cou
  * As LL with less overhead: 120 bytes of data beside 8 of flag. An AllReduce in two phases moves each byte twice whatever
  * the number of ranks. Every lane writes over a place of the user's buffer only after it has itself read it.
  */
-KERNEL(NAME(ll128), 512)
+KERNEL(NAME(ll128), 1024)
 {
 	const struct ferry_kernel_call *c = &call;
 	SHARED uint64_t factors[FERRY_KERNEL_RANKS];
@@ -665,7 +643,7 @@ KERNEL(NAME(ll128), 512)
 		char *to = c->receive + r * c->receive_stride;
 		if (ferry_sends(c, r, c->rank))
 			ferry_keep_lines(c, &course, r, to, lines, granule);
-		else if (c->senders >> r & 1)
+		else if ((c->senders >> r & 1) && to != c->send + r * c->send_stride)
 			ferry_copy_lines(&course, c->send + r * c->send_stride, to, lines, granule);
 	}
 	ferry_leave(c, &course);
