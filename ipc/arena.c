@@ -90,14 +90,17 @@ static void header_for(const struct ferry_arena_shape *shape, struct ferry_arena
 	header->pair_windows_at = header->staging_at + FERRY_PARITIES * header->staging;
 	header->counters_at =
 	        up_to(header->pair_windows_at + pairs * FERRY_PAIR_SLOTS * header->pair_slot_bytes, PAGE);
-	header->bytes = header->counters_at + FERRY_PARITIES * COUNTERS_BYTES;
+	header->outboxes_at = header->counters_at + FERRY_PARITIES * COUNTERS_BYTES;
+	bool outboxes = shape->gpus && shape->nranks > 1 && shape->nranks <= FERRY_OUTBOX_RANKS;
+	header->outbox_bytes = outboxes ? FERRY_OUTBOX_BYTES : 0;
+	header->bytes = header->outboxes_at + shape->nranks * header->outbox_bytes;
 }
 
 uint64_t ferry_arena_window_bytes(const struct ferry_arena_shape *shape)
 {
 	struct ferry_arena_header header;
 	header_for(shape, &header);
-	return header.counters_at - header.staging_at;
+	return header.counters_at - header.staging_at + shape->nranks * header.outbox_bytes;
 }
 
 uint64_t ferry_arena_bytes(const struct ferry_arena_shape *shape)
@@ -123,6 +126,8 @@ static void view(struct ferry_arena *arena, void *base, const struct ferry_arena
 		arena->staging[parity] = bytes + header->staging_at + parity * header->staging;
 	}
 	arena->pair_windows = bytes + header->pair_windows_at;
+	arena->outboxes_at = header->outboxes_at;
+	arena->outbox_bytes = header->outbox_bytes;
 	arena->bytes = header->bytes;
 	arena->staging_bytes = header->staging;
 	arena->ncounters = header->counters;
@@ -293,7 +298,8 @@ ferryResult_t ferry_arena_map(int descriptor, struct ferry_arena *arena)
 	                                  .ndomains = header.ndomains,
 	                                  .nranks = header.nranks,
 	                                  .staging = FERRY_PARITIES * header.staging,
-	                                  .node = -1};
+	                                  .node = -1,
+	                                  .gpus = header.outbox_bytes};
 	if (header.nranks < 1 || header.nranks > FERRY_MAX_RANKS || header.staging > FERRY_STAGING_MOST ||
 	    !header.staging || header.staging % PAGE || (header_for(&shape, &expected), false) ||
 	    header.bytes != (uint64_t)status.st_size || header.parities != FERRY_PARITIES ||
@@ -303,7 +309,8 @@ ferryResult_t ferry_arena_map(int descriptor, struct ferry_arena *arena)
 	    expected.rank_lines_at != header.rank_lines_at || expected.export_cells_at != header.export_cells_at ||
 	    expected.rings_at != header.rings_at || expected.agreements_at != header.agreements_at ||
 	    expected.shares_at != header.shares_at || expected.pair_windows_at != header.pair_windows_at ||
-	    expected.pair_slot_bytes != header.pair_slot_bytes || expected.bytes != header.bytes) {
+	    expected.pair_slot_bytes != header.pair_slot_bytes || expected.outboxes_at != header.outboxes_at ||
+	    expected.outbox_bytes != header.outbox_bytes || expected.bytes != header.bytes) {
 		result = ferry_fail(
 		        ferryInternalError,
 		        "arena header is inconsistent: %llu bytes, %u ranks, %u counters, staging %llu at %llu",

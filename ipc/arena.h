@@ -6,9 +6,12 @@
  * GPU.
  *
  * Layout: header | rank lines | export cells | rings | pair lines | agreement cells | shares | staging[parity] | pair
- * windows | counters[parity]. All offsets are in the header. A process that maps the arena copies them once and checks
- * them (ferry_arena_map), and uses no offset out of shared memory afterwards. The agreement cells are in the arena of
- * domain 0 alone, those of calls first, then those of messages by pair; so is the table of shares.
+ * windows | counters[parity] | outboxes. All offsets are in the header. A process that maps the arena copies them once
+ * and checks them (ferry_arena_map), and uses no offset out of shared memory afterwards. The agreement cells are in the
+ * arena of domain 0 alone, those of calls first, then those of messages by pair; so is the table of shares.
+ *
+ * Outboxes are there for ranks on GPUs that do not reach each other (rank-lib/kernels/mailboxes.h), one for each rank
+ * of the job, of which those of other domains' ranks stay untouched.
  *
  * There is room for the counters of any program. Where touching a page without memory raises SIGBUS, the counters of
  * Ferry's own programs have memory from the start, and others get it once a plan needs them
@@ -25,6 +28,7 @@
  *   arena.
  * - An export cell: the rank `used`, the router `mapped` (ipc/export.h).
  * - A counter: the one instruction that owns it in the plan that the parity runs.
+ * - An outbox: its rank's kernels; all ranks' kernels read it.
  * - A pair line: `d2h` and the slot heads its source, `h2d` and the post its destination.
  * - Agreement cells: ipc/agreement.h. Shares: ipc/shares.h. Doorbells: any process.
  *
@@ -48,9 +52,12 @@
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 23u /* goes up when a field, or what one means, changes */
+#define FERRY_ARENA_ABI 24u /* goes up when a field, or what one means, changes */
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_MESSAGE_BYTES 384
+/* Of a rank: two halves for kernels, with room for 4 MiB of data (rank-lib/kernels/kernel_call.h). */
+#define FERRY_OUTBOX_BYTES (2u * ((5u << 20) + (100u << 10)))
+#define FERRY_OUTBOX_RANKS 8u /* jobs of more have none */
 #define FERRY_STAGING_LEAST (FERRY_PARITIES * 4096u) /* a page per parity */
 #define FERRY_STAGING_MOST (1ull << 40)
 
@@ -139,6 +146,29 @@ struct ferry_traffic {
 	char pad[84];
 };
 
+/* How far a rank has come with its mailbox; it may refuse at any step but the last. */
+enum ferry_mailbox_stage {
+	FERRY_MAILBOX_UNKNOWN,
+	FERRY_MAILBOX_THERE,  /* its own is there */
+	FERRY_MAILBOX_MAPPED, /* it has mapped all others' */
+	FERRY_MAILBOX_REFUSED
+};
+
+/*
+ * The rank's mailbox, as the other ranks need it (rank-lib/kernels/mailboxes.h): fields first, then stage with release.
+ */
+struct ferry_mailbox_cell {
+	_Atomic uint32_t stage;  /* enum ferry_mailbox_stage */
+	_Atomic uint32_t peer;   /* 1: in device memory; 0: in the arena */
+	_Atomic uint32_t blocks; /* that a kernel may have on its GPU */
+	_Atomic uint32_t reserved;
+	_Atomic uint64_t address, bytes; /* in its process */
+	uint8_t gpu[16];         /* its UUID */
+	uint8_t handle[64];      /* a CUipcMemHandle */
+	/* that its kernels carry: so many in all, and of those not captured; the rank as it makes one, relaxed */
+	_Atomic uint64_t calls, plain;
+};
+
 /* Which process moves a rank's data. */
 enum ferry_copy_quiesce_kind {
 	FERRY_COPY_QUIESCE_UNKNOWN,
@@ -183,6 +213,8 @@ struct ferry_rank_line {
 	char pad1[120];
 	struct ferry_loss loss;          /* the router that moves the rank's data, as it dies */
 	struct ferry_traffic traffic[2]; /* by direction: D2H, H2D */
+	struct ferry_mailbox_cell mailbox; /* the rank */
+	char pad2[128 - sizeof(struct ferry_mailbox_cell) % 128];
 };
 
 /*
@@ -247,10 +279,11 @@ struct ferry_arena_header {
 	uint64_t bytes;
 	uint32_t domain, ndomains, nranks, parities;
 	uint64_t rank_lines_at, export_cells_at, rings_at, pair_lines_at, agreements_at, shares_at, staging_at;
-	uint64_t pair_windows_at, counters_at;
+	uint64_t pair_windows_at, counters_at, outboxes_at;
 	uint64_t staging;          /* bytes per parity */
 	uint32_t counters;         /* per parity, with memory from the start; there is room for FERRY_MOST_COUNTERS */
 	uint32_t pair_slot_bytes;  /* of a pair's window: the longest slice */
+	uint64_t outbox_bytes;     /* of a rank; 0: the job's ranks are on no GPUs, or too many */
 	_Atomic uint32_t attached; /* ranks attached; futex word */
 	_Atomic uint64_t present;  /* bit r: rank r has attached; before `attached` counts it */
 	/* 1: every rank has attached, and the router has mapped the other domains' arenas; 0 to 1, with release; futex
@@ -303,7 +336,8 @@ struct ferry_arena {
 	struct ferry_counter *counters[FERRY_PARITIES];
 	char *staging[FERRY_PARITIES];
 	char *pair_windows;
-	uint64_t bytes, staging_bytes;
+	uint64_t outboxes_at;  /* from the start of the shared memory */
+	uint64_t bytes, staging_bytes, outbox_bytes;
 	uint32_t ncounters, nranks, ndomains, domain, pair_slot_bytes;
 	int descriptor; /* of the shared memory; -1 once closed */
 	bool sealed;    /* no process can truncate it */
@@ -313,6 +347,7 @@ struct ferry_arena_shape {
 	uint32_t domain, ndomains, nranks;
 	uint64_t staging; /* bytes for all windows of collectives together */
 	int node;         /* NUMA node to bind to; -1: none */
+	bool gpus;        /* its ranks are on GPUs: they have outboxes if there are few of them */
 	enum ferry_shared_kind kind;
 };
 
@@ -334,7 +369,7 @@ ferryResult_t ferry_arena_map(int descriptor, struct ferry_arena *arena);
 
 void ferry_arena_unmap(struct ferry_arena *arena);
 
-/** The bytes of such an arena's windows: nearly all that it may come to cost. */
+/** The bytes of such an arena's windows and outboxes: nearly all that it may come to cost. */
 uint64_t ferry_arena_window_bytes(const struct ferry_arena_shape *shape);
 
 /** The bytes of address space that such an arena takes. */

@@ -56,6 +56,10 @@ const struct ferry_variable ferry_variables[] = {
 	 "memory or kernel: how streams of a GPU wait for calls: at a memory operation, which holds one of the "
 	 "hardware queues that streams share, or in a kernel of one thread. Unset: kernel where "
 	 "CUDA_DEVICE_MAX_CONNECTIONS is below 8."},
+	{"FERRY_KERNELS", "on",
+	 "Whether short calls of ranks on GPUs are carried by a kernel each, in the caller's stream: on, off, or 1 to "
+	 "64: blocks that it may have. Unset or on: a quarter of the GPU's multiprocessors. Where a rank has it off no "
+	 "rank of its communicator has kernels."},
 	{"FERRY_COPY_STREAMS", "1", "CUDA streams per lane, 1 to 8, that slices take turns on."},
 	{"FERRY_NCCL_LIBRARY", "libnccl.so.2",
 	 "The NCCL that libferry-nccl.so and ferry-perf --vs nccl call. Unset: the one that the program has loaded or "

@@ -2,8 +2,8 @@
 # The cuda device where there is no GPU: a double of the driver, its own suite, and the device over it.
 add_library(cuda-fake SHARED fake_cuda/device.c fake_cuda/context.c fake_cuda/machine.c fake_cuda/memory.c
   fake_cuda/pointer.c fake_cuda/ipc.c fake_cuda/vmm.c fake_cuda/operation.c fake_cuda/stream.c fake_cuda/module.c
-  fake_cuda/event.c fake_cuda/capture.c fake_cuda/graph.c fake_cuda/fault.c)
-target_link_libraries(cuda-fake PRIVATE ferry_flags Threads::Threads)
+  fake_cuda/launch.c fake_cuda/event.c fake_cuda/capture.c fake_cuda/graph.c fake_cuda/fault.c)
+target_link_libraries(cuda-fake PRIVATE ferry_flags kernels_emulated Threads::Threads)
 set_target_properties(cuda-fake PROPERTIES C_VISIBILITY_PRESET default)
 
 # What Ferry says of the driver, and this machine's cuda.h.
@@ -104,6 +104,13 @@ foreach(suite cuda_streams cuda_faults cuda_graphs cuda_captures mapped mapped_f
   add_test(NAME ${suite}_pushed COMMAND ${suite})
   set_tests_properties(${suite}_pushed PROPERTIES TIMEOUT 300 LABELS lanes
     ENVIRONMENT FERRY_TEST_PUSHES=1)
+endforeach()
+
+# Calls that kernels carry, in memory of peers and of the host.
+ferry_test(kernels FOLDER rank-lib/kernels LIBRARIES cuda_places_inside LABELS lanes TIMEOUT 120)
+foreach(suite cuda_streams open_calls mapped_domains)
+  add_test(NAME ${suite}_kernels COMMAND ${suite})
+  set_tests_properties(${suite}_kernels PROPERTIES TIMEOUT 300 LABELS lanes ENVIRONMENT FERRY_KERNELS=on)
 endforeach()
 
 # And with calls that streams wait for in a kernel, because it is asked for or as streams share one hardware queue.

@@ -6,6 +6,7 @@
 
 static void wait_for_calls(struct ferryComm *comm)
 {
+	ferry_mailboxes_wait(&comm->mailboxes);
 	if (ferry_comm_is_mapped(comm))
 		ferry_submissions_wait(&comm->mapped.submissions, &comm->rank);
 	else

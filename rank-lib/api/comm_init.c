@@ -25,7 +25,7 @@ static ferryResult_t choose_device(struct ferryComm *comm, const ferryConfig_t *
 	const char *kind = config->device ? config->device : ferry_env("FERRY_DEVICE");
 	int local_rank = launch->local_rank >= 0 ? launch->local_rank : comm->rank.self;
 	ferryResult_t result = ferry_device_open(kind, config->ordinal, local_rank, &comm->device);
-	comm->mapped.device = comm->direct.device = comm->device;
+	comm->mapped.device = comm->direct.device = comm->mailboxes.device = comm->device;
 	comm->plans.options.direct = !result && comm->device->ops->enqueue_flag; /* a GPU, whose copies are DMA */
 	return result;
 }
@@ -165,8 +165,11 @@ static ferryResult_t open_data(struct ferryComm *comm, bool mapped, const char *
 	if (result)
 		return result;
 	ferry_fabrics_log(&comm->fabrics, mapped ? FERRY_COPY_QUIESCE_ROUTER : FERRY_COPY_QUIESCE_HOST_LANES);
-	return mapped ? ferry_fabrics_await(&comm->fabrics, ferry_now_ns() + (uint64_t)seconds * 1000000000u)
-	              : ferrySuccess;
+	if (!mapped)
+		return ferrySuccess;
+	uint64_t until = ferry_now_ns() + (uint64_t)seconds * 1000000000u;
+	result = ferry_fabrics_await(&comm->fabrics, until);
+	return result ? result : ferry_mailboxes_open(&comm->mailboxes, until);
 }
 
 static ferryResult_t attach(struct ferryComm *comm, const struct ferry_wishes *wishes, const char *programs)

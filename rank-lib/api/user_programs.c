@@ -105,6 +105,7 @@ ferryResult_t ferry_user_programs_load(struct ferry_user_programs *programs, con
 		if (*path)
 			result = load_path(programs, topology, path);
 	free(copy);
+	programs->replace = programs->count;
 	return result ? ferry_fail_context(result, "%s", programs->source) : ferrySuccess;
 }
 

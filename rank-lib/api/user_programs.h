@@ -31,6 +31,7 @@ struct ferry_user_call {
 struct ferry_user_programs {
 	struct ferry_user_program kept[FERRY_MAX_PROGRAMS];
 	uint32_t count;
+	bool replace; /* some are of FERRY_PROGRAM_PATH; constant once they are loaded */
 	const char *source; /* of those that replace built-in ones: what names them, for messages */
 };
 

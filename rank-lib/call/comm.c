@@ -54,6 +54,8 @@ ferryResult_t ferry_comm_new(int nranks, const uint8_t *key, int rank, struct fe
 	comm->fabrics.rank = &comm->rank;
 	comm->fabrics.costs = &comm->plans.options.costs;
 	comm->plans.fabrics = &comm->fabrics;
+	comm->mailboxes.rank = &comm->rank;
+	comm->mailboxes.fabrics = &comm->fabrics;
 	comm->plans.rank = comm->mapped.rank = comm->direct.rank = &comm->rank;
 	comm->plans.numbers = comm->mapped.numbers = comm->direct.numbers = &comm->numbers;
 	comm->plans.topology = &comm->topology;
@@ -159,6 +161,7 @@ void ferry_comm_inherit(const struct ferryComm *comm, ferryConfig_t *config)
 void ferry_comm_leave(struct ferryComm *comm, bool abort)
 {
 	bool mapped = ferry_comm_is_mapped(comm);
+	ferry_mailboxes_close(&comm->mailboxes);
 	if (mapped)
 		ferry_mapped_close(&comm->mapped);
 	else

@@ -14,6 +14,7 @@
 #include "rank-lib/call/mapped.h"
 #include "rank-lib/call/plans.h"
 #include "rank-lib/failover/takeover.h"
+#include "rank-lib/kernels/mailboxes.h"
 
 struct ferryComm {
 	_Atomic uint64_t magic; /* FERRY_COMM_MAGIC until it is ended; written by the threads that make and end it;
@@ -29,6 +30,7 @@ struct ferryComm {
 	struct ferry_direct direct;
 	struct ferry_stream_flag_table flags; /* on GPUs */
 	struct ferry_takeovers takeovers;
+	struct ferry_mailboxes mailboxes; /* of calls that kernels carry, on GPUs */
 	struct ferry_journal journal; /* what the rank has given to routers, for their successors */
 	struct ferry_redops redops;
 

@@ -3,16 +3,12 @@
 
 #include "ipc/environment.h"
 #include "ipc/links.h"
-#include "ipc/rankset.h"
 #include "ipc/shares.h"
-#include "ipc/wait.h"
 #include "rank-lib/call/put_gate.h"
 #include "rank-lib/program/shares.h"
 
 #include <stdio.h>
 #include <string.h>
-
-#define LOOK_US 100000
 
 static const char *const names[FERRY_OWN_FABRICS] = {"host", "peer"};
 
@@ -96,6 +92,11 @@ ferryResult_t ferry_fabrics_read(struct ferry_fabrics *fabrics)
 
 /* ---- which there are ---- */
 
+static bool peers_unwanted(const struct ferry_fabrics *fabrics)
+{
+	return fabrics->named && !fabrics->wanted[FERRY_FABRIC_PEER];
+}
+
 static _Atomic uint32_t *copy_quiesce_of(const struct ferry_rank *rank, int other)
 {
 	return &ferry_rank_line(&rank->shared, (uint32_t)other)->copy_quiesce;
@@ -105,9 +106,7 @@ void ferry_fabrics_log(const struct ferry_fabrics *fabrics, enum ferry_copy_quie
 {
 	const struct ferry_rank *rank = fabrics->rank;
 	atomic_store_explicit(copy_quiesce_of(rank, rank->self), copy_quiesce, memory_order_release);
-	ferry_full_fence(); /* of two ranks that publish together, at least one sees that both have */
-	for (int other = 0; other < rank->nranks; other++)
-		ferry_doorbell_ring(&ferry_rank_line(&rank->shared, (uint32_t)other)->app);
+	ferry_rank_tell(rank);
 }
 
 /* Bit r: rank r has not published what moves its data. */
@@ -120,32 +119,9 @@ static uint64_t untold(const struct ferry_rank *rank)
 	return ranks;
 }
 
-static ferryResult_t give_up(struct ferry_rank *rank, const char *why)
-{
-	char text[FERRY_RANKSET_TEXT + 200], ranks[FERRY_RANKSET_TEXT];
-	snprintf(text, sizeof text, "rank %d waits no longer for %s to be ready: %s", rank->self,
-	         ferry_rankset_print(untold(rank), ranks), why);
-	ferry_rank_fail(rank, ferryRemoteError, text);
-	return ferry_rank_report_failure(rank);
-}
-
 ferryResult_t ferry_fabrics_await(struct ferry_fabrics *fabrics, uint64_t until)
 {
-	struct ferry_rank *rank = fabrics->rank;
-	struct ferry_doorbell *bell = &ferry_rank_line(&rank->shared, (uint32_t)rank->self)->app;
-	while (1) {
-		uint32_t ticket = ferry_doorbell_prepare(bell);
-		bool failed = ferry_rank_failed(rank), logged = !untold(rank);
-		bool unwanted = rank->maker && rank->maker->gives_up(rank->maker);
-		if (logged || failed || unwanted || ferry_now_ns() > until) {
-			ferry_doorbell_cancel(bell);
-			return logged   ? ferrySuccess
-			       : failed ? ferry_rank_report_failure(rank)
-			                : give_up(rank, unwanted ? "it is not wanted" : "FERRY_ATTACH_TIMEOUT");
-		}
-		ferry_doorbell_wait(bell, ticket, LOOK_US);
-		ferry_rank_check_sockets(rank);
-	}
+	return ferry_rank_await(fabrics->rank, until, untold);
 }
 
 /* All ranks' data is moved so. */
@@ -157,14 +133,19 @@ static bool all_are(const struct ferry_rank *rank, enum ferry_copy_quiesce_kind 
 	return true;
 }
 
+/* Bit t: the GPU of rank `from` reaches rank t's. */
+static uint64_t reach_of(const struct ferry_rank *rank, int from)
+{
+	uint32_t domain = rank->shared.rank_domain[from];
+	return atomic_load_explicit(&rank->shared.arenas[domain].header->reach[from], memory_order_relaxed);
+}
+
 /* Of ranks whose routers move the data: pushes are equally fast, as far as the driver reports. */
 static void find_gpu_links(struct ferry_fabrics *fabrics)
 {
 	const struct ferry_rank *rank = fabrics->rank;
 	for (int from = 0; from < rank->nranks; from++) {
-		uint32_t domain = rank->shared.rank_domain[from];
-		uint64_t reach = atomic_load_explicit(&rank->shared.arenas[domain].header->reach[from],
-		                                      memory_order_relaxed);
+		uint64_t reach = reach_of(rank, from);
 		for (int to = 0; to < rank->nranks; to++)
 			fabrics->links.speed[from][to] = to != from && reach >> to & 1;
 	}
@@ -183,6 +164,16 @@ static ferryResult_t find_host_links(struct ferry_fabrics *fabrics)
 		for (uint32_t to = 0; to < nranks; to++)
 			fabrics->links.speed[from][to] = to == from ? 0 : 1;
 	return result;
+}
+
+bool ferry_fabrics_join_all(const struct ferry_fabrics *fabrics)
+{
+	const struct ferry_rank *rank = fabrics->rank;
+	uint64_t all = ~0ull >> (64 - rank->nranks);
+	bool joined = !peers_unwanted(fabrics);
+	for (int from = 0; joined && from < rank->nranks; from++)
+		joined = !(all & ~(reach_of(rank, from) | 1ull << from));
+	return joined;
 }
 
 static bool any_link(const struct ferry_fabrics *fabrics)
@@ -230,11 +221,6 @@ static bool peers_take(enum ferry_collective collective)
 static uint32_t blocks_of(enum ferry_collective collective, uint32_t nranks)
 {
 	return collective == FERRY_BROADCAST || collective == FERRY_SENDRECV ? 1 : nranks - 1;
-}
-
-static bool peers_unwanted(const struct ferry_fabrics *fabrics)
-{
-	return fabrics->named && !fabrics->wanted[FERRY_FABRIC_PEER];
 }
 
 /* Whether peers may carry anything, and can. */

@@ -46,6 +46,12 @@ void ferry_fabrics_log(const struct ferry_fabrics *fabrics, enum ferry_copy_quie
 ferryResult_t ferry_fabrics_await(struct ferry_fabrics *fabrics, uint64_t until);
 
 /**
+ * Whether each rank's GPU reaches all others' memory, and FERRY_FABRICS does not leave peers out; of ranks on GPUs,
+ * which have all been awaited.
+ */
+bool ferry_fabrics_join_all(const struct ferry_fabrics *fabrics);
+
+/**
  * Prints, for FERRY_DEBUG=plan, what the fabrics carry of each block of `count` elements of which the host has `host`,
  * and the links if it is settled which there are.
  */

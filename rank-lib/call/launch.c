@@ -2,6 +2,7 @@
 #include "rank-lib/call/launch.h"
 
 #include "rank-lib/call/comm.h"
+#include "rank-lib/kernels/kernel_launch.h"
 
 /*
  * The plan of a built-in program, or of what FERRY_PROGRAM_PATH has in its place. That one may ask for more than there
@@ -73,6 +74,8 @@ static ferryResult_t launch_locked(const struct ferry_request *request)
 {
 	struct ferryComm *comm = request->comm;
 	struct ferry_collective_call call = {.request = request};
+	if (ferry_kernels_carry(comm, request))
+		return ferry_kernels_launch(request);
 	ferryResult_t result = look_at_stream(request, &call.stream);
 	if (!result)
 		result = find_plan(request, &call.entry);
@@ -122,9 +125,13 @@ static ferryResult_t leave(struct ferryComm *comm, struct ferry_device_visit *vi
 static ferryResult_t check(const struct ferry_request *request)
 {
 	struct ferryComm *comm = request->comm;
-	return request->kept ? ferrySuccess
-	                     : ferry_request_check(request, &comm->rank, comm->device, comm->mapped.exports,
-	                                           &comm->redops);
+	if (request->kept)
+		return ferrySuccess;
+	ferryResult_t result = ferry_request_check(request, &comm->rank, &comm->redops);
+	/* of memory that a kernel uses no more is asked than NCCL asks: that costs more than the launch */
+	if (result || ferry_kernels_carry(comm, request))
+		return result;
+	return ferry_request_check_memory(request, &comm->rank, comm->device, comm->mapped.exports);
 }
 
 ferryResult_t ferry_launch_check(const struct ferry_request *request)

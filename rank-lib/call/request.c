@@ -157,8 +157,8 @@ static ferryResult_t check_side(struct ferry_device *device, struct ferry_export
 	return device->ops->check_buffer(device, buffer, bytes, what);
 }
 
-static ferryResult_t check_memory(const struct ferry_request *request, const struct ferry_rank *rank,
-                                  struct ferry_device *device, struct ferry_exports *exports)
+ferryResult_t ferry_request_check_memory(const struct ferry_request *request, const struct ferry_rank *rank,
+                                         struct ferry_device *device, struct ferry_exports *exports)
 {
 	uint64_t sends, receives;
 	ferry_request_extents(request, rank, &sends, &receives);
@@ -171,7 +171,6 @@ static ferryResult_t check_memory(const struct ferry_request *request, const str
 }
 
 ferryResult_t ferry_request_check(const struct ferry_request *request, const struct ferry_rank *rank,
-                                  struct ferry_device *device, struct ferry_exports *exports,
                                   struct ferry_redops *redops)
 {
 	const char *name = ferry_collective_name(request->collective);
@@ -187,7 +186,7 @@ ferryResult_t ferry_request_check(const struct ferry_request *request, const str
 		result = check_variable(request, rank);
 	if (!result)
 		result = check_buffers(request, rank);
-	return result ? result : check_memory(request, rank, device, exports);
+	return result;
 }
 
 struct ferry_redop ferry_request_factor(const struct ferry_request *request, struct ferry_redops *redops)

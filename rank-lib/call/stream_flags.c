@@ -107,11 +107,20 @@ static bool take(uint32_t *index)
 	return any;
 }
 
-static void give_back(uint32_t index)
+void ferry_stream_flag_give_back(uint32_t index)
 {
 	pthread_mutex_lock(&lock);
 	idle[(first_idle + nidle++) % FERRY_STREAM_FLAGS] = index;
 	pthread_mutex_unlock(&lock);
+}
+
+ferryResult_t ferry_stream_flag_take(uint32_t *index)
+{
+	if (take(index))
+		return ferrySuccess;
+	return ferry_fail(ferryInvalidUsage,
+	                  "%u streams and captured calls of this process wait for calls: that is the most",
+	                  FERRY_STREAM_FLAGS);
 }
 
 /* ---- tables ---- */
@@ -151,20 +160,17 @@ static void drop_forgotten(struct ferry_stream_flag_table *table)
 {
 	for (uint32_t i = table->count; i-- > 0;)
 		if (table->uses[i].captured && !table->uses[i].held && is_over(&table->uses[i])) {
-			give_back(table->uses[i].index);
+			ferry_stream_flag_give_back(table->uses[i].index);
 			table->uses[i] = table->uses[--table->count];
 		}
 }
 
 static ferryResult_t add_use(struct ferry_stream_flag_table *table, struct ferry_stream_flag_use *use)
 {
-	if (!take(&use->index))
-		return ferry_fail(ferryInvalidUsage,
-		                  "%u streams and captured calls of this process wait for calls: that is the most",
-		                  FERRY_STREAM_FLAGS);
-	if (append(table, use))
-		return ferrySuccess;
-	give_back(use->index);
+	ferryResult_t result = ferry_stream_flag_take(&use->index);
+	if (result || append(table, use))
+		return result;
+	ferry_stream_flag_give_back(use->index);
 	return ferry_fail(ferrySystemError, "no memory for a call");
 }
 
@@ -264,7 +270,7 @@ bool ferry_stream_flag_table_release(struct ferry_stream_flag_table *table)
 static void part_with(const struct ferry_stream_flag_use *use)
 {
 	if (!use->lost)
-		give_back(use->index);
+		ferry_stream_flag_give_back(use->index);
 }
 
 static bool look_after_orphans(struct ferry_monitor_entry *entry)

@@ -35,6 +35,11 @@ ferryResult_t ferry_stream_flags_open(struct ferry_device *device, int *descript
 
 struct ferry_stream_flag *ferry_stream_flag_at(uint32_t index);
 
+/** Takes a flag for another use than calls; its `flag` is 0. Error: ferryInvalidUsage, if all are taken. */
+ferryResult_t ferry_stream_flag_take(uint32_t *index);
+/** Nothing reads or writes it any more. */
+void ferry_stream_flag_give_back(uint32_t index);
+
 void ferry_stream_flag_table_init(struct ferry_stream_flag_table *table);
 
 /** Returns the stream's flag and the generation of the call that is made on it now. Errors: ferrySystemError. */

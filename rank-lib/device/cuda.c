@@ -8,6 +8,7 @@
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "rank-lib/device/cuda_device.h"
+#include "rank-lib/device/cuda_kernels.h"
 #include "rank-lib/device/cuda_memory.h"
 #include "rank-lib/device/cuda_pieces.h"
 
@@ -229,6 +230,7 @@ static const struct ferry_device_ops cuda_ops = {.kind = "cuda",
                                                  .check_stream = check_stream,
                                                  .check_buffer = ferry_cuda_check_buffer,
                                                  .pieces = &ferry_cuda_pieces,
+                                                 .kernels = &ferry_cuda_kernels,
                                                  .node = ferry_cuda_node,
                                                  .close = close_device};
 

@@ -11,6 +11,7 @@
 
 #include "ferry.h"
 #include "ipc/stream_flag.h"
+#include "rank-lib/device/kernels.h"
 #include "rank-lib/device/pieces.h"
 #include "rank-lib/device/ticket.h"
 #include "router/copy/copy.h"
@@ -85,6 +86,8 @@ struct ferry_device_ops {
 	ferryResult_t (*check_buffer)(struct ferry_device *device, const void *buffer, size_t bytes, const char *what);
 	/** finds its memory's pieces, to be exported to a router; NULL: the memory stays in its process */
 	const struct ferry_pieces_ops *pieces;
+	/** NULL: calls on it are not carried by kernels */
+	const struct ferry_kernels_ops *kernels;
 	/** The NUMA node that the device hangs on, -1 if unknown. */
 	int (*node)(struct ferry_device *device);
 	void (*close)(struct ferry_device *device);

@@ -2,9 +2,13 @@
 #include "rank-lib/failover/rank.h"
 
 #include "ipc/endpoint.h"
+#include "ipc/rankset.h"
+#include "ipc/wait.h"
 
 #include <stdio.h>
 #include <string.h>
+
+#define LOOK_US 100000
 
 void ferry_rank_init(struct ferry_rank *rank, int self, int nranks, const uint8_t *key)
 {
@@ -125,4 +129,40 @@ void ferry_rank_check_sockets(struct ferry_rank *rank)
 			         ferry_rank_report_loss(rank, domain, loss));
 			ferry_rank_fail(rank, ferryRemoteError, text);
 		}
+}
+
+/* ---- what all ranks publish ---- */
+
+void ferry_rank_tell(const struct ferry_rank *rank)
+{
+	ferry_full_fence(); /* of two ranks that publish together, at least one sees that both have */
+	for (int other = 0; other < rank->nranks; other++)
+		ferry_doorbell_ring(&ferry_rank_line(&rank->shared, (uint32_t)other)->app);
+}
+
+static ferryResult_t give_up(struct ferry_rank *rank, uint64_t untold, const char *why)
+{
+	char text[FERRY_RANKSET_TEXT + 200], ranks[FERRY_RANKSET_TEXT];
+	snprintf(text, sizeof text, "rank %d waits no longer for %s to be ready: %s", rank->self,
+	         ferry_rankset_print(untold, ranks), why);
+	ferry_rank_fail(rank, ferryRemoteError, text);
+	return ferry_rank_report_failure(rank);
+}
+
+ferryResult_t ferry_rank_await(struct ferry_rank *rank, uint64_t until, uint64_t (*untold)(const struct ferry_rank *))
+{
+	struct ferry_doorbell *bell = &ferry_rank_line(&rank->shared, (uint32_t)rank->self)->app;
+	while (1) {
+		uint32_t ticket = ferry_doorbell_prepare(bell);
+		uint64_t ranks = untold(rank);
+		bool failed = ferry_rank_failed(rank), unwanted = rank->maker && rank->maker->gives_up(rank->maker);
+		if (!ranks || failed || unwanted || ferry_now_ns() > until) {
+			ferry_doorbell_cancel(bell);
+			return !ranks   ? ferrySuccess
+			       : failed ? ferry_rank_report_failure(rank)
+			                : give_up(rank, ranks, unwanted ? "it is not wanted" : "FERRY_ATTACH_TIMEOUT");
+		}
+		ferry_doorbell_wait(bell, ticket, LOOK_US);
+		ferry_rank_check_sockets(rank);
+	}
 }

@@ -64,6 +64,15 @@ void ferry_rank_fail(struct ferry_rank *rank, ferryResult_t code, const char *me
 /** Looks whether a router or another rank has ended the job; true if it has ended. Any thread. */
 bool ferry_rank_failed(struct ferry_rank *rank);
 
+/** The rank has published something that others may await: wakes those that do. */
+void ferry_rank_tell(const struct ferry_rank *rank);
+
+/**
+ * Waits until `untold` gives no rank any more: bit r, rank r has not published what is awaited. Errors: the job has
+ * failed; it fails, too, when `until` has passed (ferry_now_ns) or the rank's maker gives up.
+ */
+ferryResult_t ferry_rank_await(struct ferry_rank *rank, uint64_t until, uint64_t (*untold)(const struct ferry_rank *));
+
 /** Returns when the last router of that domain died with its context on a GPU; 0: none did. text: NULL, or as below. */
 uint64_t ferry_rank_last_loss(const struct ferry_rank *rank, uint32_t domain, char text[FERRY_RANK_LOSS]);
 

@@ -157,7 +157,8 @@ static ferryResult_t job_create(struct ferry_jobs *jobs, const struct ferry_atta
 	struct ferry_arena_shape shape = {.domain = jobs->domain,
 	                                  .ndomains = message->ndomains,
 	                                  .nranks = message->nranks,
-	                                  .node = jobs->layout.domains[jobs->domain].node};
+	                                  .node = jobs->layout.domains[jobs->domain].node,
+	                                  .gpus = message->flags & (FERRY_ATTACH_MAPPED | FERRY_ATTACH_FOREIGN)};
 	uint64_t held, promised;
 	ferry_jobs_count_memory(jobs, &held, &promised);
 	ferryResult_t result = ferry_jobs_check_tenant(jobs, standing, message->nranks, &allowance);

@@ -3,8 +3,8 @@
  * What the parts of the double share. device.c: devices, and which calls are legal; context.c: their contexts;
  * machine.c: what processes share of a GPU; memory.c: regions; pointer.c: what is told of an address; ipc.c: memory of
  * other processes; vmm.c: addresses and memory apart; stream.c: streams and the threads that run them; operation.c:
- * what streams do; module.c: the one kernel that is loaded; event.c; capture.c: what goes into a graph; graph.c:
- * graphs, launches and user objects.
+ * what streams do; module.c: what is loaded; launch.c: Ferry's kernels; event.c; capture.c: what goes into a graph;
+ * graph.c: graphs, launches and user objects.
  *
  * Handles are slots of static arrays that are used once, so a stale handle is always told. Memory and handles change
  * under the one lock for writing; to look something up it is held for reading, which orders no two readers: the
@@ -182,7 +182,7 @@ struct fake_operation {
 	uintptr_t to, from; /* to: also the address that is written, waited for or freed */
 	size_t bytes;       /* of a word: 4 or 8 */
 	uint64_t value;     /* also a position, of a stream or branch */
-	unsigned flags;     /* of waits and writes; which branch */
+	unsigned flags;     /* of waits and writes; which branch; FAKE_KERNEL: 1, it may wait */
 	void (*kernel)(void *argument);
 	void *argument;
 	struct fake_mark *mark;
@@ -190,11 +190,20 @@ struct fake_operation {
 	CUgraphExec launched;
 };
 
+/** The context works no more: something in it has met what is not there. */
+void fake_fail_context(CUcontext context);
+/** The device of the context may use this memory; crosses: by a copy over the link to the host. */
+bool fake_may_use(CUcontext context, const struct fake_region *region, bool crosses);
 /** Runs one operation on the calling thread; does nothing if the context has failed. */
 void fake_execute(CUcontext context, const struct fake_operation *operation);
 /** What `execute` will need is there now. */
 CUresult fake_operation_check(CUcontext context, const struct fake_operation *operation);
 void fake_mark_drop(struct fake_mark *mark);
+
+/* ---- launch.c ---- */
+
+/** Puts a kernel of Ferry's calls (rank-lib/kernels/) into the stream. */
+CUresult fake_kernel_launch(CUstream stream, const char *name, const void *call, unsigned blocks, unsigned threads);
 
 /* ---- stream.c ---- */
 

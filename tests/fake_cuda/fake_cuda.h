@@ -23,8 +23,8 @@
  * and its like; nothing of those waits for streams), outlives its owner there, and counts as in use (cuMemGetInfo)
  * until the last one lets it go. Memory comes to lie where freed memory of its size was last, with another
  * CU_POINTER_ATTRIBUTE_BUFFER_ID. A process that retains no context of a device any more loses all that was made in it.
- * A kernel of the product runs if it is `ferry_wait`, whose parameter is the address of a 32-bit word: it waits until
- * that is 0, and holds no other stream up.
+ * Kernels of the product run as C: `ferry_wait`, whose parameter is the address of a 32-bit word, waits until that is
+ * 0, and those of rank-lib/kernels/ carry calls. They hold no other stream up.
  *
  * Environment, read by cuInit:
  * - FAKE_CUDA_DEVICES (4), CUDA_VISIBLE_DEVICES (numbers and UUIDs);

@@ -351,8 +351,9 @@ bool fake_launch_spins(CUgraphExec executable)
 	bool spins = false, waits = false;
 	for (unsigned i = 0; i < executable->body.nbranches; i++)
 		for (unsigned at = 0; at < executable->body.branches[i].count; at++) {
-			spins |= executable->body.branches[i].operations[at].kind == FAKE_SPIN;
-			waits |= executable->body.branches[i].operations[at].kind == FAKE_WAIT;
+			const struct fake_operation *operation = &executable->body.branches[i].operations[at];
+			spins |= operation->kind == FAKE_SPIN || (operation->kind == FAKE_KERNEL && operation->flags);
+			waits |= operation->kind == FAKE_WAIT;
 		}
 	return spins && !waits;
 }

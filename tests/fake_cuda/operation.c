@@ -15,7 +15,7 @@ enum { FROM_HOST = 1, TO_HOST = 2, FROM_DEVICE = 4, TO_DEVICE = 8, PAGEABLE = 16
 
 /* ---- running ---- */
 
-static void fail_context(CUcontext context)
+void fake_fail_context(CUcontext context)
 {
 	int none = 0;
 	fake_misused();
@@ -50,7 +50,7 @@ static void run_copy(CUcontext context, const struct fake_operation *copy)
 	while (*fake_held && access(fake_held, F_OK) == 0)
 		usleep(1000);
 	if ((!to || !from) && !pageable)
-		fail_context(context);
+		fake_fail_context(context);
 	else if (!fake_fault_of_context(context))
 		move(context, to, from, copy);
 	fake_unpin(to);
@@ -79,7 +79,7 @@ static void run_word(CUcontext context, const struct fake_operation *operation)
 	struct fake_region *region = fake_pin(operation->to, operation->bytes);
 	unsigned turn = 0;
 	if (!region) {
-		fail_context(context);
+		fake_fail_context(context);
 		return;
 	}
 	void *word = fake_at(region, operation->to);
@@ -100,7 +100,7 @@ static void run_set(CUcontext context, const struct fake_operation *set)
 	if (to)
 		memset(fake_at(to, set->to), (int)set->value, set->bytes);
 	else
-		fail_context(context);
+		fake_fail_context(context);
 	fake_unpin(to);
 }
 
@@ -178,7 +178,7 @@ void fake_mark_drop(struct fake_mark *mark)
  * The device of the context may use this: another process's by its own mapping alone, as copies by another context's
  * really go by way of the host; this process's by peer access, unless the copy crosses the link.
  */
-static bool reaches(CUcontext context, const struct fake_region *region, bool crosses)
+bool fake_may_use(CUcontext context, const struct fake_region *region, bool crosses)
 {
 	if (region->kind == FAKE_IMPORTED)
 		return region->context == context;
@@ -199,7 +199,7 @@ static bool side_fits(CUcontext context, uintptr_t address, size_t bytes, bool h
 		fits = pageable && !device;
 	else if (region && region->kind != FAKE_MANAGED)
 		fits = !(host && fake_on_device(region)) && !(device && !fake_on_device(region)) &&
-		       reaches(context, region, crosses);
+		       fake_may_use(context, region, crosses);
 	fake_unpin(region);
 	fake_unpin(start);
 	return fits;
@@ -229,7 +229,7 @@ CUresult fake_operation_check(CUcontext context, const struct fake_operation *op
 	case FAKE_WRITE:
 	case FAKE_WAIT:
 		region = fake_pin(operation->to, operation->bytes);
-		bool fits = region && reaches(context, region, false);
+		bool fits = region && fake_may_use(context, region, false);
 		fake_unpin(region);
 		if (!fits || (operation->kind != FAKE_SET && operation->to % operation->bytes))
 			return CUDA_ERROR_INVALID_VALUE;

@@ -51,6 +51,7 @@ void fake_is_the_driver(void)
 	setenv("FAKE_CUDA_MACHINE", machine, 0); /* a suite's processes share GPUs with no other suite */
 	setenv("FERRY_CUDA_LIBRARY", FAKE_CUDA_LIBRARY, 1);
 	setenv("FERRY_DEVICE", host ? "host" : "cuda", 1);
+	setenv("FERRY_KERNELS", "off", 0); /* suites are about what routers do, unless they say otherwise */
 	if (host && !strcmp(host, "embedded"))
 		setenv("FERRY_ROUTER", "embedded", 1);
 	else

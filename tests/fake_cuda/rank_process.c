@@ -54,6 +54,13 @@ static uint64_t copied(void)
 	return atomic_load(&line->traffic[FERRY_DIR_D2H].bytes);
 }
 
+static int carried(void)
+{
+	const struct ferry_rank *rank = &mine.comm->rank;
+	const struct ferry_rank_line *line = ferry_rank_line(&rank->shared, (uint32_t)rank->self);
+	return mine.comm->mailboxes.ready ? (int)atomic_load(&line->mailbox.calls) : -1;
+}
+
 static bool any_moves(void)
 {
 	const struct ferry_rank *rank = &mine.comm->rank;
@@ -262,6 +269,9 @@ static ferryResult_t obey(const struct rank_ordered *order, struct rank_answer *
 		return follow(order->number);
 	case RANK_REGISTER:
 		return register_input();
+	case RANK_KERNELS:
+		answer->number = carried();
+		return ferrySuccess;
 	case RANK_DESTROY:
 		return ferryCommDestroy(mine.comm);
 	case RANK_ABORT:

@@ -32,6 +32,7 @@ enum rank_order {
 	RANK_GUARD,    /* zeroes the output, and looks at it for so many ms: `wrong`, bytes that somebody writes */
 	RANK_FOLLOW,   /* waits until it has handed over to the second router of that domain */
 	RANK_REGISTER, /* the input, as long as the communicator is there */
+	RANK_KERNELS,  /* `number`: calls that kernels have carried; -1: it has none */
 	RANK_DESTROY,  /* the communicator; the place stays */
 	RANK_ABORT,
 	RANK_LEAVE /* the place, and whether all was used as the driver wants it: `number`, misuses */

@@ -65,7 +65,7 @@ static bool set_aside(struct fake_work *work)
 	pthread_t thread;
 	if (stream->queue == &stream->own)
 		return false;
-	bool spins = operation->kind == FAKE_SPIN ||
+	bool spins = operation->kind == FAKE_SPIN || (operation->kind == FAKE_KERNEL && operation->flags) ||
 	             (operation->kind == FAKE_GRAPH && fake_launch_spins(operation->launched));
 	pthread_mutex_lock(&stream->own.lock);
 	bool aside = stream->aside || spins;

@@ -381,8 +381,10 @@ static void communicators_in_the_default_stream_in_another_order_are_told_of(voi
 	struct gang gangs[2];
 	struct place places[MOST_PLACES];
 	char path[] = "/tmp/ferry-streams-XXXXXX", said[4096] = "";
-	int file = mkstemp(path), before = dup(STDERR_FILENO);
 	(void)state;
+	if (!strcmp(getenv("FERRY_KERNELS"), "on"))
+		skip(); /* a kernel waits by itself, and no lane for it */
+	int file = mkstemp(path), before = dup(STDERR_FILENO);
 	assert_true(file >= 0 && before >= 0);
 	unlink(path);
 	setenv("FERRY_TIMEOUT", "1", 1);

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * What calls that kernels carry need of a device (rank-lib/kernels/): loading and launching kernels, and memory that
+ * the kernels of several ranks share. All but `launch` is for threads that make or end a communicator.
+ */
+#ifndef FERRY_DEVICE_KERNELS_H
+#define FERRY_DEVICE_KERNELS_H
+
+#include "ferry.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct ferry_device;
+struct ferry_kernel_call;
+
+/** Where a communicator's kernels have gone so far: they must run in the order in which they were launched. */
+struct ferry_kernel_order {
+	uint64_t stream;      /* of the last plain one, its id; 0: there was none */
+	uint32_t plain;       /* that were launched, modulo 2^32 */
+	uint64_t capture;     /* the last capture that got one, its id; 0: none did */
+	ferryStream_t branch; /* the stream in that capture */
+	void *event;          /* recorded behind the last captured one; NULL: none was */
+};
+
+struct ferry_kernels_ops {
+	uint32_t (*multiprocessors)(struct ferry_device *device);
+	/** Loads the kernels of a PTX text for good. Errors: the driver's. */
+	ferryResult_t (*load)(struct ferry_device *device, const char *ptx, const char *const *names, uint32_t count,
+	                      void **functions);
+	/**
+	 * Puts a kernel into the stream, or the graph that it captures, behind the communicator's last one; fills in
+	 * call->captured, awaits and awaited_plain. keep: called with `argument` as the graph gets its first kernel,
+	 * and `forget` once nothing has the graph any more, from any thread. Errors: ferryInvalidUsage or
+	 * ferryInvalidArgument if the stream cannot be used; the driver's.
+	 */
+	ferryResult_t (*launch)(struct ferry_device *device, void *function, uint32_t blocks, uint32_t threads,
+	                        ferryStream_t stream, struct ferry_kernel_order *order, struct ferry_kernel_call *call,
+	                        void (*keep)(void *argument), void (*forget)(void *argument), void *argument);
+	/** Frees what the order has of the driver's. */
+	void (*order_end)(struct ferry_device *device, struct ferry_kernel_order *order);
+	/** Sets device memory to 0, and waits for that alone. */
+	ferryResult_t (*zero)(struct ferry_device *device, void *memory, size_t bytes);
+	/** Copies device memory to registered memory, and waits for that alone. */
+	ferryResult_t (*read)(struct ferry_device *device, void *to, const void *memory, size_t bytes);
+	/** Lets kernels of the one device use memory of the other one, in this process. Errors: the driver's. */
+	ferryResult_t (*reach)(struct ferry_device *device, struct ferry_device *other);
+	/**
+	 * Maps an allocation of another process, or gives the address that it is mapped at already. It stays mapped
+	 * until it has been unmapped as often; that waits for all work of the device. Errors: the driver's.
+	 */
+	ferryResult_t (*map)(struct ferry_device *device, const uint8_t handle[64], void **address);
+	void (*unmap)(struct ferry_device *device, void *address);
+	/** Registers host memory, so that kernels use it at its address; to unregister waits as `unmap` does. */
+	ferryResult_t (*add_host)(struct ferry_device *device, void *memory, size_t bytes);
+	void (*remove_host)(struct ferry_device *device, void *memory);
+};
+
+#endif

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rank-lib/kernels/boxes.h"
+
+#include "ipc/error.h"
+#include "rank-lib/call/stream_flags.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define KEPT 4u /* that nobody has: boxes with windows, and imports, of each device */
+
+struct import {
+	struct import *next;
+	struct ferry_device *device;
+	uint8_t handle[64];
+	uint64_t process, start;
+	void *address;
+	uint32_t users;
+	bool failed;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of both lists, newest first; held in calls of the driver */
+static struct ferry_box *boxes;
+static struct import *imports;
+
+/* ---- boxes ---- */
+
+void ferry_box_hold(void *box)
+{
+	atomic_fetch_add_explicit(&((struct ferry_box *)box)->holders, 1, memory_order_relaxed);
+}
+
+void ferry_box_drop(void *box)
+{
+	atomic_fetch_sub_explicit(&((struct ferry_box *)box)->holders, 1, memory_order_release);
+}
+
+void ferry_box_give_back(struct ferry_box *box, uint32_t plain, bool failed)
+{
+	pthread_mutex_lock(&lock);
+	box->plain = plain;
+	box->failed = failed;
+	pthread_mutex_unlock(&lock);
+	ferry_box_drop(box);
+}
+
+static bool is_held(const struct ferry_box *box)
+{
+	return atomic_load_explicit(&box->holders, memory_order_acquire);
+}
+
+bool ferry_box_is_idle(const struct ferry_box *box, uint32_t plain)
+{
+	const struct ferry_kernel_state *state = (const struct ferry_kernel_state *)(const void *)box->memory;
+	if (box->device->ops->kernels->read(box->device, &box->aborted->scalar, &state->counts, sizeof state->counts))
+		return false;
+	return (uint32_t)(atomic_load_explicit(&box->aborted->scalar, memory_order_relaxed) >> 32) == plain;
+}
+
+static void remove_windows(struct ferry_box *box)
+{
+	while (box->nwindows) {
+		struct ferry_box_window *window = &box->windows[--box->nwindows];
+		box->device->ops->kernels->remove_host(box->device, window->address);
+		munmap(window->address, window->bytes);
+	}
+}
+
+/* Waits for all that the device does, so nothing uses it any more. Under the lock; the box is in no list. */
+static void box_free(struct ferry_box *box)
+{
+	remove_windows(box);
+	if (box->memory)
+		box->device->ops->pieces->release(box->device, box->memory);
+	atomic_store_explicit(&box->aborted->flag, 0, memory_order_relaxed);
+	ferry_stream_flag_give_back(box->word);
+	free(box);
+}
+
+/* Frees what communicators that have failed had, and all but the last windows that nobody has. Under the lock. */
+static void sweep_boxes(struct ferry_device *device)
+{
+	uint32_t kept = 0;
+	for (struct ferry_box **link = &boxes; *link;) {
+		struct ferry_box *box = *link;
+		bool free_one = box->device == device && !is_held(box) && box->failed;
+		if (free_one)
+			*link = box->next;
+		else
+			link = &box->next;
+		if (free_one)
+			box_free(box);
+		else if (box->device == device && !is_held(box) && box->nwindows && ++kept > KEPT)
+			remove_windows(box);
+	}
+}
+
+/*
+ * One that may be had again: its last communicator's kernels are over. Then other ranks' are, as far as they write to
+ * it: its own have waited for all that they sent. Under the lock.
+ */
+static struct ferry_box *find(struct ferry_device *device, uint64_t bytes)
+{
+	struct ferry_box *box = boxes;
+	while (box && (box->device != device || box->bytes != bytes || box->nwindows || is_held(box) ||
+	               !ferry_box_is_idle(box, box->plain)))
+		box = box->next;
+	return box;
+}
+
+/* Under the lock. */
+static ferryResult_t box_new(struct ferry_device *device, uint64_t bytes, struct ferry_box **made)
+{
+	void *memory = NULL;
+	struct ferry_box *box = calloc(1, sizeof *box);
+	if (!box)
+		return ferry_fail(ferrySystemError, "no memory for a mailbox");
+	ferryResult_t result = ferry_stream_flag_take(&box->word);
+	if (!result && (result = device->ops->pieces->allocate(device, bytes, &memory)))
+		ferry_stream_flag_give_back(box->word);
+	if (result) {
+		free(box);
+		return result;
+	}
+	box->device = device;
+	box->memory = memory;
+	box->bytes = bytes;
+	box->aborted = ferry_stream_flag_at(box->word);
+	box->next = boxes;
+	boxes = box;
+	*made = box;
+	return ferrySuccess;
+}
+
+ferryResult_t ferry_box_take(struct ferry_device *device, uint64_t bytes, struct ferry_box **taken)
+{
+	ferryResult_t result = ferrySuccess;
+	pthread_mutex_lock(&lock);
+	sweep_boxes(device);
+	struct ferry_box *box = find(device, bytes);
+	if (!box)
+		result = box_new(device, bytes, &box);
+	if (!result) {
+		atomic_store_explicit(&box->holders, 1, memory_order_relaxed);
+		atomic_store_explicit(&box->aborted->flag, 0, memory_order_relaxed);
+		result = device->ops->kernels->zero(device, box->memory, bytes);
+		if (result) { /* it is freed with the next one */
+			box->failed = true;
+			atomic_store_explicit(&box->holders, 0, memory_order_relaxed);
+		}
+	}
+	pthread_mutex_unlock(&lock);
+	*taken = result ? NULL : box;
+	return result;
+}
+
+struct ferry_device *ferry_box_owner(uint64_t address, uint64_t bytes)
+{
+	pthread_mutex_lock(&lock);
+	struct ferry_box *box = boxes;
+	while (box && ((uint64_t)(uintptr_t)box->memory != address || box->bytes != bytes))
+		box = box->next;
+	struct ferry_device *device = box ? box->device : NULL;
+	pthread_mutex_unlock(&lock);
+	return device;
+}
+
+ferryResult_t ferry_box_add_window(struct ferry_box *box, int descriptor, uint64_t from, uint64_t bytes,
+                                   void **address)
+{
+	void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, (off_t)from);
+	if (memory == MAP_FAILED)
+		return ferry_fail(ferrySystemError, "mapping %llu bytes of mailboxes: %s", (unsigned long long)bytes,
+		                  strerror(errno));
+	ferryResult_t result = box->device->ops->kernels->add_host(box->device, memory, bytes);
+	if (result) {
+		munmap(memory, bytes);
+		return result;
+	}
+	box->windows[box->nwindows++] = (struct ferry_box_window){memory, bytes};
+	*address = memory;
+	return ferrySuccess;
+}
+
+/* ---- of other processes ---- */
+
+static bool is_import(const struct import *import, struct ferry_device *device, const uint8_t handle[64],
+                      uint64_t process, uint64_t start)
+{
+	return import->device == device && import->process == process && import->start == start &&
+	       !memcmp(import->handle, handle, sizeof import->handle);
+}
+
+/* Under the lock. */
+static void sweep_imports(struct ferry_device *device)
+{
+	uint32_t kept = 0;
+	for (struct import **link = &imports; *link;) {
+		struct import *import = *link;
+		if (import->device != device || import->users ||
+		    (!import->failed && ++kept <= KEPT * FERRY_KERNEL_RANKS)) {
+			link = &import->next;
+			continue;
+		}
+		*link = import->next;
+		device->ops->kernels->unmap(device, import->address);
+		free(import);
+	}
+}
+
+/* Under the lock. */
+static ferryResult_t map_import(struct ferry_device *device, const uint8_t handle[64], struct import **mapped)
+{
+	struct import *import = calloc(1, sizeof *import);
+	if (!import)
+		return ferry_fail(ferrySystemError, "no memory for a mailbox");
+	ferryResult_t result = device->ops->kernels->map(device, handle, &import->address);
+	if (result) {
+		free(import);
+		return result;
+	}
+	import->device = device;
+	memcpy(import->handle, handle, sizeof import->handle);
+	import->next = imports;
+	*mapped = imports = import;
+	return ferrySuccess;
+}
+
+ferryResult_t ferry_box_import(struct ferry_device *device, const uint8_t handle[64], uint64_t process, uint64_t start,
+                               void **address)
+{
+	ferryResult_t result = ferrySuccess;
+	pthread_mutex_lock(&lock);
+	sweep_imports(device);
+	struct import *import = imports;
+	while (import && !is_import(import, device, handle, process, start))
+		import = import->next;
+	if (!import && !(result = map_import(device, handle, &import))) {
+		import->process = process;
+		import->start = start;
+	}
+	if (!result) {
+		import->users++;
+		*address = import->address;
+	}
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+void ferry_box_end_import(struct ferry_device *device, const void *address, bool failed)
+{
+	pthread_mutex_lock(&lock);
+	struct import *import = imports;
+	while (import && (import->device != device || import->address != address))
+		import = import->next;
+	if (import) {
+		import->users--;
+		import->failed |= failed;
+	}
+	pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The memory of mailboxes in this process: what its ranks have allocated, and what they have mapped of others'. It
+ * outlives communicators: to free device memory, to unmap another process's or to unregister host memory waits for all
+ * work of the device, which may wait for a rank that is dead. So what a communicator has done with is kept, and the
+ * next one on the device takes it, or frees it. By threads that make and end communicators.
+ */
+#ifndef FERRY_RANK_LIB_KERNELS_BOXES_H
+#define FERRY_RANK_LIB_KERNELS_BOXES_H
+
+#include "rank-lib/device/device.h"
+#include "rank-lib/kernels/kernel_call.h"
+
+/* A piece of an arena, registered with the device. */
+struct ferry_box_window {
+	void *address;
+	uint64_t bytes;
+};
+
+/* A rank's own: device memory of which the first page is its kernels' state, and its windows. */
+struct ferry_box {
+	/* constant while a communicator has it */
+	struct ferry_device *device;
+	char *memory;
+	uint64_t bytes;
+	uint32_t word;                 /* the stream flag whose `flag` is its abort word, */
+	struct ferry_stream_flag *aborted; /* and that */
+	struct ferry_box_window windows[FERRY_KERNEL_RANKS];
+	uint32_t nwindows;
+	struct ferry_box *next;        /* under the lock of boxes.c; so are the next two */
+	bool failed;                   /* its communicator had failed: others' kernels may write to it yet */
+	uint32_t plain;                /* calls that were not captured; once the communicator has done with it */
+	_Atomic uint32_t holders;      /* the communicator, and each graph with a kernel of its: any thread */
+};
+
+#define FERRY_BOX_STATE_BYTES 4096u
+
+/** A box of so many bytes, all 0, whose abort word is 0. Errors: the device's; ferryInvalidUsage without a flag. */
+ferryResult_t ferry_box_take(struct ferry_device *device, uint64_t bytes, struct ferry_box **box);
+
+/** The communicator has done with it, having launched so many plain calls. failed: nobody may have it again. */
+void ferry_box_give_back(struct ferry_box *box, uint32_t plain, bool failed);
+
+/** Whether so many calls that were not captured are over. */
+bool ferry_box_is_idle(const struct ferry_box *box, uint32_t plain);
+
+/** A graph has one of its kernels, or none any more: `box`, as a driver's callback gets it. Any thread. */
+void ferry_box_hold(void *box);
+void ferry_box_drop(void *box);
+
+/** The device of this process whose box has this memory; NULL: none has. */
+struct ferry_device *ferry_box_owner(uint64_t address, uint64_t bytes);
+
+/** Maps that part of a shared memory for the box, and registers it. Errors: ferrySystemError, the device's. */
+ferryResult_t ferry_box_add_window(struct ferry_box *box, int descriptor, uint64_t from, uint64_t bytes,
+                                   void **address);
+
+/**
+ * Maps a box of another process, which began at `start` by that process's clock, with the device. Errors: the device's.
+ */
+ferryResult_t ferry_box_import(struct ferry_device *device, const uint8_t handle[64], uint64_t process, uint64_t start,
+                               void **address);
+/** failed: as above. */
+void ferry_box_end_import(struct ferry_device *device, const void *address, bool failed);
+
+#endif

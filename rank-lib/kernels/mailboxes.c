@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rank-lib/kernels/mailboxes.h"
+
+#include "ipc/environment.h"
+#include "rank-lib/kernels/modules.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define MIB             (1ull << 20)
+#define PEER_DATA_BYTES (5 * MIB)  /* of a half, of each sender, */
+#define PEER_DATA_MOST  (16 * MIB) /* and of all of them together */
+#define HOST_DATA_BYTES (4 * MIB + (64u << 10)) /* of a half */
+#define ALLOCATION      (2 * MIB)  /* IPC exports whole ones */
+
+_Static_assert(2 * FERRY_BOX_HALF(HOST_DATA_BYTES) == FERRY_OUTBOX_BYTES, "an outbox of the arena is a region");
+_Static_assert(FERRY_KERNEL_RANKS == FERRY_OUTBOX_RANKS, "each rank has one");
+
+/* ---- cells ---- */
+
+static struct ferry_mailbox_cell *cell_of(const struct ferry_rank *rank, int other)
+{
+	return &ferry_rank_line(&rank->shared, (uint32_t)other)->mailbox;
+}
+
+static enum ferry_mailbox_stage stage_of(const struct ferry_rank *rank, int other)
+{
+	return atomic_load_explicit(&cell_of(rank, other)->stage, memory_order_acquire);
+}
+
+static void publish(const struct ferry_rank *rank, enum ferry_mailbox_stage stage)
+{
+	atomic_store_explicit(&cell_of(rank, rank->self)->stage, stage, memory_order_release);
+	ferry_rank_tell(rank);
+}
+
+static bool any_refused(const struct ferry_rank *rank)
+{
+	for (int other = 0; other < rank->nranks; other++)
+		if (stage_of(rank, other) == FERRY_MAILBOX_REFUSED)
+			return true;
+	return false;
+}
+
+/* Bit r: rank r has neither got so far nor refused. Where one has refused, the others' mailboxes are of no use. */
+static uint64_t behind(const struct ferry_rank *rank, enum ferry_mailbox_stage stage)
+{
+	uint64_t ranks = 0;
+	for (int other = 0; other < rank->nranks; other++)
+		if (stage_of(rank, other) < stage)
+			ranks |= 1ull << other;
+	return ranks;
+}
+
+static uint64_t without_mailbox(const struct ferry_rank *rank)
+{
+	return any_refused(rank) ? 0 : behind(rank, FERRY_MAILBOX_THERE);
+}
+
+static uint64_t without_all(const struct ferry_rank *rank)
+{
+	return any_refused(rank) ? 0 : behind(rank, FERRY_MAILBOX_MAPPED);
+}
+
+/* ---- one's own ---- */
+
+/* FERRY_KERNELS, or a quarter of the GPU's multiprocessors: *blocks; 0: off. */
+static ferryResult_t read_setting(const struct ferry_mailboxes *mailboxes, uint32_t *blocks)
+{
+	const char *text = ferry_env("FERRY_KERNELS");
+	long most = 0;
+	bool number = text && *text >= '0' && *text <= '9', on = !text || !strcmp(text, "on");
+	*blocks = 0;
+	if (text && !number && !on && strcmp(text, "off"))
+		return ferry_fail(ferryInvalidArgument, "FERRY_KERNELS=%s: on, off, or 1 to %u blocks", text,
+		                  FERRY_KERNEL_BLOCKS);
+	if (number) {
+		ferryResult_t result = ferry_env_integer("FERRY_KERNELS", 1, FERRY_KERNEL_BLOCKS, 0, &most);
+		if (result)
+			return result;
+	} else if (on) {
+		most = mailboxes->device->ops->kernels->multiprocessors(mailboxes->device) / 4;
+	}
+	*blocks = most > FERRY_KERNEL_BLOCKS ? FERRY_KERNEL_BLOCKS : (uint32_t)most;
+	return ferrySuccess;
+}
+
+/* NCCL's setting: GPUs do not use each other's memory. */
+static bool peers_forbidden(void)
+{
+	const char *text = getenv("NCCL_P2P_DISABLE");
+	return text && atoi(text) == 1;
+}
+
+static uint64_t region_bytes(const struct ferry_mailboxes *mailboxes)
+{
+	return 2 * FERRY_BOX_HALF(mailboxes->blank.box_bytes);
+}
+
+/* The region that the sender has in the receiver's inbox. */
+static char *region_at(const struct ferry_mailboxes *mailboxes, char *inbox, int receiver, int sender)
+{
+	int place = sender < receiver ? sender : sender - 1;
+	return inbox + FERRY_BOX_STATE_BYTES + (uint64_t)place * region_bytes(mailboxes);
+}
+
+static ferryResult_t make_box(struct ferry_mailboxes *mailboxes)
+{
+	uint64_t peers = (uint64_t)mailboxes->rank->nranks - 1, bytes = FERRY_BOX_STATE_BYTES;
+	struct ferry_kernel_call *blank = &mailboxes->blank;
+	blank->box_bytes = HOST_DATA_BYTES;
+	if (mailboxes->peer) {
+		blank->box_bytes = PEER_DATA_MOST / peers < PEER_DATA_BYTES ? PEER_DATA_MOST / peers / 4096 * 4096
+		                                                            : PEER_DATA_BYTES;
+		bytes += peers * region_bytes(mailboxes);
+		bytes = (bytes + ALLOCATION - 1) / ALLOCATION * ALLOCATION;
+	}
+	ferryResult_t result = ferry_box_take(mailboxes->device, bytes, &mailboxes->box);
+	if (result)
+		return result;
+	blank->state = (struct ferry_kernel_state *)(void *)mailboxes->box->memory;
+	blank->abort = (const uint32_t *)(const void *)&mailboxes->box->aborted->flag;
+	blank->out_shared = !mailboxes->peer;
+	blank->rank = (uint32_t)mailboxes->rank->self;
+	blank->nranks = (uint32_t)mailboxes->rank->nranks;
+	return ferrySuccess;
+}
+
+/* Fills in the rank's cell, but for the stage. */
+static ferryResult_t describe_box(const struct ferry_mailboxes *mailboxes, uint32_t blocks)
+{
+	const struct ferry_pieces_ops *pieces = mailboxes->device->ops->pieces;
+	const struct ferry_box *box = mailboxes->box;
+	struct ferry_mailbox_cell *cell = cell_of(mailboxes->rank, mailboxes->rank->self);
+	struct ferry_exported exported;
+	struct ferry_pieces found;
+	int descriptors[FERRY_MOST_PIECES];
+	atomic_store_explicit(&cell->peer, mailboxes->peer, memory_order_relaxed);
+	atomic_store_explicit(&cell->blocks, blocks, memory_order_relaxed);
+	atomic_store_explicit(&cell->address, (uint64_t)(uintptr_t)box->memory, memory_order_relaxed);
+	atomic_store_explicit(&cell->bytes, box->bytes, memory_order_relaxed);
+	ferryResult_t result = pieces->identify(mailboxes->device, cell->gpu);
+	if (result || !mailboxes->peer)
+		return result;
+	result = pieces->find(mailboxes->device, box->memory, box->bytes, &found);
+	if (!result)
+		result = pieces->name(mailboxes->device, &found, &exported, descriptors);
+	if (!result && (exported.kind != FERRY_EXPORTED_IPC || found.all[0].bytes != box->bytes))
+		return ferry_fail(ferryInvalidUsage, "an allocation of %llu bytes for mailboxes lies in one of %llu",
+		                  (unsigned long long)box->bytes, (unsigned long long)found.all[0].bytes);
+	if (!result)
+		memcpy(cell->handle, exported.handle, sizeof cell->handle);
+	return result;
+}
+
+static ferryResult_t make_own(struct ferry_mailboxes *mailboxes, uint32_t blocks)
+{
+	ferryResult_t result = ferry_modules_load(mailboxes->device);
+	if (!result)
+		result = make_box(mailboxes);
+	return result ? result : describe_box(mailboxes, blocks);
+}
+
+/* ---- the others' ---- */
+
+/* The process of a rank, by what its line says. */
+static bool is_near(const struct ferry_rank *rank, int other)
+{
+	const struct ferry_rank_line *own = ferry_rank_line(&rank->shared, (uint32_t)rank->self),
+	                             *line = ferry_rank_line(&rank->shared, (uint32_t)other);
+	return atomic_load_explicit(&own->process, memory_order_acquire) ==
+	               atomic_load_explicit(&line->process, memory_order_acquire) &&
+	       atomic_load_explicit(&own->process_start, memory_order_relaxed) ==
+	               atomic_load_explicit(&line->process_start, memory_order_relaxed) &&
+	       atomic_load_explicit(&own->process_names, memory_order_relaxed) ==
+	               atomic_load_explicit(&line->process_names, memory_order_relaxed);
+}
+
+static ferryResult_t map_inbox(struct ferry_mailboxes *mailboxes, int other, void **inbox)
+{
+	const struct ferry_rank *rank = mailboxes->rank;
+	const struct ferry_rank_line *line = ferry_rank_line(&rank->shared, (uint32_t)other);
+	const struct ferry_mailbox_cell *cell = &line->mailbox;
+	uint8_t handle[sizeof cell->handle];
+	if (is_near(rank, other)) {
+		uint64_t address = atomic_load_explicit(&cell->address, memory_order_relaxed);
+		struct ferry_device *device = ferry_box_owner(address, mailboxes->box->bytes);
+		*inbox = (void *)(uintptr_t)address;
+		return device ? mailboxes->device->ops->kernels->reach(mailboxes->device, device)
+		              : ferry_fail(ferryInternalError, "rank %d has no mailbox at %p", other, *inbox);
+	}
+	memcpy(handle, cell->handle, sizeof handle);
+	uint64_t process = atomic_load_explicit(&line->process, memory_order_relaxed),
+	         began = atomic_load_explicit(&line->process_start, memory_order_relaxed);
+	ferryResult_t result = ferry_box_import(mailboxes->device, handle, process, began, inbox);
+	if (!result)
+		mailboxes->imports[other] = *inbox;
+	return result;
+}
+
+static ferryResult_t map_outbox(struct ferry_mailboxes *mailboxes, int other, void **outbox)
+{
+	const struct ferry_rank *rank = mailboxes->rank;
+	const struct ferry_arena *arena = &rank->shared.arenas[rank->shared.rank_domain[other]];
+	if (!arena->outbox_bytes)
+		return ferry_fail(ferryInternalError, "the arena has no outboxes");
+	return ferry_box_add_window(mailboxes->box, arena->descriptor,
+	                            arena->outboxes_at + (uint64_t)other * arena->outbox_bytes, arena->outbox_bytes,
+	                            outbox);
+}
+
+static ferryResult_t map_all(struct ferry_mailboxes *mailboxes)
+{
+	struct ferry_kernel_call *blank = &mailboxes->blank;
+	int self = mailboxes->rank->self, nranks = mailboxes->rank->nranks;
+	ferryResult_t result = ferrySuccess;
+	void *boxes[FERRY_KERNEL_RANKS] = {0}; /* inboxes or outboxes */
+	for (int other = 0; other < nranks && !result; other++)
+		if (!mailboxes->peer)
+			result = map_outbox(mailboxes, other, &boxes[other]);
+		else if (other != self)
+			result = map_inbox(mailboxes, other, &boxes[other]);
+	for (int other = 0; other < nranks && !result; other++) {
+		if (other == self)
+			continue;
+		blank->out[other] = boxes[self];
+		blank->in[other] = boxes[other];
+		if (!mailboxes->peer)
+			continue;
+		blank->out[other] = region_at(mailboxes, boxes[other], other, self);
+		blank->in[other] = region_at(mailboxes, mailboxes->box->memory, self, other);
+	}
+	return result;
+}
+
+/*
+ * Kernels that wait for each other must run at the same time: those of a process that shares a GPU with another one's
+ * take turns with them. Ranks of one process that share one have a part each.
+ */
+static ferryResult_t compare_cells(struct ferry_mailboxes *mailboxes)
+{
+	const struct ferry_rank *rank = mailboxes->rank;
+	const struct ferry_mailbox_cell *own = cell_of(rank, rank->self);
+	mailboxes->blocks = FERRY_KERNEL_BLOCKS;
+	for (int other = 0; other < rank->nranks; other++) {
+		const struct ferry_mailbox_cell *cell = cell_of(rank, other);
+		uint32_t blocks = atomic_load_explicit(&cell->blocks, memory_order_relaxed);
+		if (atomic_load_explicit(&cell->peer, memory_order_relaxed) != mailboxes->peer ||
+		    (mailboxes->peer &&
+		     atomic_load_explicit(&cell->bytes, memory_order_relaxed) != mailboxes->box->bytes))
+			return ferry_fail(ferryInvalidUsage, "rank %d has other mailboxes (FERRY_FABRICS, "
+			                                     "NCCL_P2P_DISABLE: the same on all ranks)", other);
+		if (!blocks || blocks > FERRY_KERNEL_BLOCKS)
+			return ferry_fail(ferryInternalError, "rank %d has %u blocks", other, blocks);
+		if (other != rank->self && !memcmp(cell->gpu, own->gpu, sizeof own->gpu) && !is_near(rank, other))
+			return ferry_fail(ferryInvalidUsage, "rank %d of another process is on the same GPU", other);
+		mailboxes->blocks = blocks < mailboxes->blocks ? blocks : mailboxes->blocks;
+	}
+	return ferrySuccess;
+}
+
+/* ---- open and close ---- */
+
+/* A rank has left in order, and a call that it has never made will not end: so the job does. */
+static void look_for_departed(const struct ferry_mailboxes *mailboxes)
+{
+	struct ferry_rank *rank = mailboxes->rank;
+	uint64_t departed = ferry_departed(&rank->shared);
+	uint64_t made = atomic_load_explicit(&cell_of(rank, rank->self)->plain, memory_order_relaxed);
+	char text[200];
+	for (int other = 0; departed && other < rank->nranks; other++) {
+		uint64_t theirs = atomic_load_explicit(&cell_of(rank, other)->plain, memory_order_relaxed);
+		if (!(departed >> other & 1) || made <= theirs || !ferry_departed_are_over(&rank->shared, departed))
+			continue;
+		snprintf(text, sizeof text,
+		         "rank %d has left the communicator: it takes no part in call %llu that a kernel carries of "
+		         "rank %d",
+		         other, (unsigned long long)theirs + 1, rank->self);
+		ferry_rank_fail(rank, ferryRemoteError, text);
+		return;
+	}
+}
+
+static void watch(struct ferry_monitor_entry *entry)
+{
+	const struct ferry_mailboxes *mailboxes = (const struct ferry_mailboxes *)entry;
+	look_for_departed(mailboxes);
+	if (ferry_rank_failed(mailboxes->rank))
+		atomic_store_explicit(&mailboxes->box->aborted->flag, 1, memory_order_release);
+}
+
+/* This rank cannot, or need not any more: so no rank has kernels. */
+static void refuse(struct ferry_mailboxes *mailboxes, const char *why)
+{
+	ferry_log(FERRY_LOG_INFO, "rank %d: no kernels for short calls: %s", mailboxes->rank->self, why);
+	publish(mailboxes->rank, FERRY_MAILBOX_REFUSED);
+	ferry_mailboxes_close(mailboxes);
+}
+
+static ferryResult_t map_agreed(struct ferry_mailboxes *mailboxes)
+{
+	ferryResult_t result = compare_cells(mailboxes);
+	if (!result)
+		result = map_all(mailboxes);
+	if (!result) {
+		mailboxes->entry = (struct ferry_monitor_entry){.descriptor = -1, .watch = watch};
+		result = ferry_router_monitor_add(&mailboxes->entry);
+		mailboxes->watched = !result;
+	}
+	return result;
+}
+
+/* In two steps; every rank ends each of them by saying how it has come out of it. */
+static ferryResult_t agree(struct ferry_mailboxes *mailboxes, uint32_t blocks, uint64_t until)
+{
+	struct ferry_rank *rank = mailboxes->rank;
+	if (make_own(mailboxes, blocks)) {
+		refuse(mailboxes, ferry_last_message());
+		return ferrySuccess;
+	}
+	publish(rank, FERRY_MAILBOX_THERE);
+	ferryResult_t result = ferry_rank_await(rank, until, without_mailbox);
+	if (result)
+		return result;
+	if (any_refused(rank) || map_agreed(mailboxes)) {
+		refuse(mailboxes, any_refused(rank) ? "another rank has none" : ferry_last_message());
+		return ferrySuccess;
+	}
+	publish(rank, FERRY_MAILBOX_MAPPED);
+	if ((result = ferry_rank_await(rank, until, without_all)))
+		return result;
+	mailboxes->ready = !any_refused(rank);
+	if (!mailboxes->ready)
+		refuse(mailboxes, "another rank has none");
+	return ferrySuccess;
+}
+
+ferryResult_t ferry_mailboxes_open(struct ferry_mailboxes *mailboxes, uint64_t until)
+{
+	uint32_t blocks;
+	int nranks = mailboxes->rank->nranks;
+	if (!mailboxes->device->ops->kernels || nranks < 2 || nranks > (int)FERRY_KERNEL_RANKS)
+		return ferrySuccess;
+	ferryResult_t result = read_setting(mailboxes, &blocks);
+	if (result)
+		return result;
+	if (!blocks) {
+		refuse(mailboxes, "FERRY_KERNELS=off");
+		return ferrySuccess;
+	}
+	mailboxes->peer = ferry_fabrics_join_all(mailboxes->fabrics) && !peers_forbidden();
+	result = agree(mailboxes, blocks, until);
+	if (result)
+		ferry_mailboxes_close(mailboxes);
+	return result;
+}
+
+void ferry_mailboxes_count(struct ferry_mailboxes *mailboxes)
+{
+	struct ferry_mailbox_cell *cell = cell_of(mailboxes->rank, mailboxes->rank->self);
+	uint64_t calls = atomic_load_explicit(&cell->calls, memory_order_relaxed);
+	atomic_store_explicit(&cell->calls, calls + 1, memory_order_relaxed);
+	atomic_store_explicit(&cell->plain, mailboxes->order.plain, memory_order_relaxed);
+}
+
+void ferry_mailboxes_wait(struct ferry_mailboxes *mailboxes)
+{
+	long pause_ns = 10000;
+	while (mailboxes->ready && !ferry_rank_failed(mailboxes->rank) &&
+	       !ferry_box_is_idle(mailboxes->box, mailboxes->order.plain)) {
+		nanosleep(&(struct timespec){0, pause_ns}, NULL);
+		pause_ns = pause_ns < 1000000 ? 2 * pause_ns : pause_ns;
+	}
+}
+
+void ferry_mailboxes_close(struct ferry_mailboxes *mailboxes)
+{
+	bool failed = ferry_rank_failed(mailboxes->rank);
+	if (mailboxes->watched)
+		ferry_router_monitor_remove(&mailboxes->entry);
+	if (!mailboxes->box)
+		return;
+	/* for graphs that are still replayed */
+	atomic_store_explicit(&mailboxes->box->aborted->flag, 1, memory_order_release);
+	mailboxes->device->ops->kernels->order_end(mailboxes->device, &mailboxes->order);
+	for (uint32_t other = 0; other < FERRY_KERNEL_RANKS; other++)
+		if (mailboxes->imports[other])
+			ferry_box_end_import(mailboxes->device, mailboxes->imports[other], failed);
+	ferry_box_give_back(mailboxes->box, mailboxes->order.plain, failed);
+	mailboxes->box = NULL;
+	mailboxes->watched = mailboxes->ready = false;
+}

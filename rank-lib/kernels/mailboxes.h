@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The mailboxes of one rank of a communicator (their geometry: kernel_call.h), and the agreement of all ranks on them.
+ * Made by the thread that makes the communicator, before any call of it; constant from then on.
+ *
+ * By peer memory, where every rank's GPU reaches every other one's, each rank has an inbox in its own device memory,
+ * which the other ranks map (boxes.h). By host memory each has an outbox in the arena of its own domain, which all
+ * ranks register with their GPUs. Ranks agree in two steps by a cell in each rank's line: "mine is there", then "I have
+ * mapped all of them". Any rank may say "I cannot" instead of either, and then none uses kernels.
+ */
+#ifndef FERRY_RANK_LIB_KERNELS_MAILBOXES_H
+#define FERRY_RANK_LIB_KERNELS_MAILBOXES_H
+
+#include "rank-lib/call/fabrics.h"
+#include "rank-lib/device/device.h"
+#include "rank-lib/failover/router_monitor.h"
+#include "rank-lib/kernels/boxes.h"
+
+struct ferry_mailboxes {
+	struct ferry_monitor_entry entry; /* first: raises the abort word where the rank has failed; router monitor */
+	/* constant, set by the maker of the communicator */
+	struct ferry_rank *rank;
+	struct ferry_device *device;
+	const struct ferry_fabrics *fabrics;
+	/* constant once they are open */
+	bool ready;            /* all ranks have all of them, and their kernels */
+	bool peer;             /* in peer memory; else in host memory */
+	bool watched;          /* by the router monitor */
+	uint32_t blocks;       /* that a call may have: the least of all ranks' */
+	struct ferry_box *box; /* the rank's own; NULL: none */
+	const void *imports[FERRY_KERNEL_RANKS]; /* what is mapped of other processes; NULL: nothing */
+	struct ferry_kernel_call blank;          /* all that is the same for every call */
+	struct ferry_kernel_order order;         /* under the communicator's lock */
+};
+
+/**
+ * Makes and maps the mailboxes, loads the kernels, and agrees on both with the other ranks, whom it waits for until
+ * `until` (ferry_now_ns). Success, with `ready` false and the reason logged (FERRY_LOG=info), where the ranks have no
+ * kernels. Errors: ferryInvalidArgument for FERRY_KERNELS; the job has failed meanwhile.
+ */
+ferryResult_t ferry_mailboxes_open(struct ferry_mailboxes *mailboxes, uint64_t until);
+
+/** Counts a call that a kernel carries. Under the communicator's lock. */
+void ferry_mailboxes_count(struct ferry_mailboxes *mailboxes);
+
+/** Returns when all calls that were not captured are over, or the rank has failed. */
+void ferry_mailboxes_wait(struct ferry_mailboxes *mailboxes);
+
+/** No more calls come, and those that were not captured are over, or end at once. Waits for nothing. */
+void ferry_mailboxes_close(struct ferry_mailboxes *mailboxes);
+
+#endif

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Kernels of Ferry's calls, compiled as C (rank-lib/kernels/kernels_emulated.c): run by the stream's thread, with each
+ * address of the call found and held first. One that the device may not use is a fault, as on a GPU.
+ */
+#include "tests/fake_cuda/fake.h"
+
+#include "rank-lib/kernels/kernels_emulated.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What a graph may have is never freed. */
+struct launch {
+	struct launch *next;
+	struct ferry_kernel_call call;
+	char name[40];
+	unsigned blocks, threads;
+	CUcontext context;
+};
+
+static struct launch *all; /* under its lock */
+static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
+
+#define MOST_HELD (2 * FERRY_KERNEL_RANKS + 5)
+
+struct held {
+	struct fake_region *regions[MOST_HELD];
+	unsigned count;
+	bool fault;
+};
+
+/* Where the process sees `bytes` there. */
+static char *hold(struct held *held, CUcontext context, const void *address, uint64_t bytes)
+{
+	if (!address || !bytes)
+		return NULL;
+	struct fake_region *region = fake_pin((uintptr_t)address, bytes);
+	if (region)
+		held->regions[held->count++] = region;
+	if (!region || !fake_may_use(context, region, false)) {
+		held->fault = true;
+		return NULL;
+	}
+	return fake_at(region, (uintptr_t)address);
+}
+
+static uint64_t element_of(const char *name)
+{
+	return strstr(name, "64") ? 8 : strstr(name, "32") ? 4 : strstr(name, "16") ? 2 : 1;
+}
+
+/* A whole buffer, or the part that other ranks have a place in. */
+static uint64_t extent(const struct launch *launch, uint64_t stride)
+{
+	return launch->call.count * element_of(launch->name) + stride * (launch->call.nranks - 1);
+}
+
+static void find_boxes(struct held *held, CUcontext context, struct ferry_kernel_call *call)
+{
+	uint64_t bytes = 2 * FERRY_BOX_HALF(call->box_bytes);
+	for (uint32_t rank = 0; rank < call->nranks; rank++) {
+		if (rank == call->rank)
+			continue;
+		call->out[rank] = hold(held, context, call->out[rank], bytes);
+		call->in[rank] = hold(held, context, call->in[rank], bytes);
+	}
+}
+
+static void run(void *argument)
+{
+	const struct launch *launch = argument;
+	struct ferry_kernel_call call = launch->call;
+	struct held held = {.count = 0};
+	CUcontext context = launch->context;
+	bool sends = call.senders >> call.rank & 1, receives = call.receivers >> call.rank & 1;
+	call.send = hold(&held, context, call.send, sends ? extent(launch, call.send_stride) : 0);
+	call.receive = hold(&held, context, call.receive, receives ? extent(launch, call.receive_stride) : 0);
+	call.state = (struct ferry_kernel_state *)(void *)hold(&held, context, call.state, sizeof *call.state);
+	call.abort = (const uint32_t *)(const void *)hold(&held, context, call.abort, sizeof *call.abort);
+	call.factor_at = hold(&held, context, call.factor_at, call.factor_at ? element_of(launch->name) : 0);
+	find_boxes(&held, context, &call);
+	if (held.fault || !ferry_kernel_emulate(launch->name, &call, launch->blocks, launch->threads))
+		fake_fail_context(context);
+	while (held.count)
+		fake_unpin(held.regions[--held.count]);
+}
+
+CUresult fake_kernel_launch(CUstream stream, const char *name, const void *call, unsigned blocks, unsigned threads)
+{
+	CUcontext context;
+	CUresult refused = fake_enter_context(&context);
+	struct launch *launch = refused ? NULL : calloc(1, sizeof *launch);
+	if (!launch)
+		return refused ? refused : CUDA_ERROR_OUT_OF_MEMORY;
+	memcpy(&launch->call, call, sizeof launch->call);
+	snprintf(launch->name, sizeof launch->name, "%s", name);
+	launch->blocks = blocks;
+	launch->threads = threads;
+	launch->context = context;
+	pthread_mutex_lock(&all_lock);
+	launch->next = all;
+	all = launch;
+	pthread_mutex_unlock(&all_lock);
+	struct fake_operation kernel = {.kind = FAKE_KERNEL, .kernel = run, .argument = launch, .flags = 1};
+	return fake_submit(stream, &kernel, 1);
+}
