@@ -9,8 +9,8 @@
  * Ranks run ahead of each other as far as packets let them; a rank that has ended a call may be replayed at once, as in
  * a graph. Stores of a rank reach a peer in any order, each with its flag and data at once.
  *
- * Each rank sweeps its own memory in two calls of each round of numbers: of an inbox the half that it has just read; of an outbox the
- * other half, which all peers have read.
+ * Each rank sweeps its own memory in two calls of each round of numbers: of an inbox the half that it has just read;
+ * of an outbox the other half, which all peers have read.
  *
  * Checked: what a rank takes for the packet of a call is that call's, from the first wrap on, too; all ranks end.
  *

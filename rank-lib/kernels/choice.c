@@ -64,8 +64,10 @@ struct ferry_kernel_choice ferry_kernel_choose(const struct ferry_kernel_facts *
 	if (facts->bytes <= LL_MOST && packets <= FERRY_BOX_LL_BYTES)
 		return ll(facts);
 	if (!facts->peer)
-		return facts->bytes <= HOST_MOST && blocks * (facts->bytes + CHUNK) <= facts->box_bytes ? bulk(facts) : none;
+		return facts->bytes <= HOST_MOST && blocks * (facts->bytes + CHUNK) <= facts->box_bytes ? bulk(facts)
+		                                                                                        : none;
 	struct ferry_kernel_choice choice = ll128(facts);
 	uint64_t lines = (facts->bytes + 119) / 120 + 2 * facts->nranks;
-	return facts->bytes <= (sums ? PEER_SUM_MOST : PEER_COPY_MOST) && 128 * lines <= facts->box_bytes ? choice : none;
+	bool fits = facts->bytes <= (sums ? PEER_SUM_MOST : PEER_COPY_MOST) && 128 * lines <= facts->box_bytes;
+	return fits ? choice : none;
 }

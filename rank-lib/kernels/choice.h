@@ -25,7 +25,7 @@ struct ferry_kernel_facts {
 	uint32_t nranks;
 	bool peer;          /* mailboxes in peer memory, else in host memory */
 	uint64_t box_bytes; /* data bytes of a half */
-	uint32_t blocks;    /* at most: FERRY_KERNEL_BLOCKS_MOST of the environment, or a quarter of the multiprocessors */
+	uint32_t blocks;    /* at most: FERRY_KERNELS, or a quarter of the multiprocessors */
 };
 
 struct ferry_kernel_choice {

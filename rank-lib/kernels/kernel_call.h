@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * One call that a kernel carries, as the host writes it and the kernel reads it: the kernel's only argument, by value.
- * Nothing in it changes from call to call of one kind, so a captured call may be replayed: what changes lies in `state`,
- * in device memory. Compiled as C and as CUDA.
+ * Nothing in it changes from call to call of one kind, so a captured call may be replayed: what changes lies in
+ * `state`, in device memory. Compiled as C and as CUDA.
  *
  * Mailboxes. A rank sends packets through a box and reads those of each peer out of a box; both are given by pointers,
  * so the kernels are the same in both layouts (mailboxes.h):
@@ -12,11 +12,11 @@
  *   every p, in[p] the outbox of p. out_shared = 1: what goes to all is written once.
  *
  * A region is | half 0 | half 1 |, and a half is | LL packets | headers | flags | data |. What is a flag in one call is
- * never a user's byte in another one, which could look like a flag: data is either chunks of bulk (outboxes) or lines of
- * LL128 (inboxes), whose last 8 bytes are flags. Call n of the communicator uses half n mod 2. A rank reuses a half two
- * calls later. By then it has ended the call between, in which it has received from every peer; so every peer had begun
- * that call, and ended the one before. This needs every rank to hear from every other one in every call: who has no data
- * for a peer sends it a header.
+ * never a user's byte in another one, which could look like a flag: data is either chunks of bulk (outboxes) or lines
+ * of LL128 (inboxes), whose last 8 bytes are flags. Call n of the communicator uses half n mod 2. A rank reuses a half
+ * two calls later. By then it has ended the call between, in which it has received from every peer; so every peer had
+ * begun that call, and ended the one before. This needs every rank to hear from every other one in every call: who has
+ * no data for a peer sends it a header.
  */
 #ifndef FERRY_RANK_LIB_KERNELS_KERNEL_CALL_H
 #define FERRY_RANK_LIB_KERNELS_KERNEL_CALL_H
@@ -67,17 +67,17 @@ struct ferry_kernel_call {
 	uint64_t box_bytes;      /* data bytes of a half */
 	uint32_t out_shared;
 	uint32_t rank, nranks;
-	uint32_t senders, receivers; /* bit r: rank r sends a block to each receiver, or receives one from each sender */
+	uint32_t senders, receivers; /* bit r: rank r sends a block to each receiver, receives one from each sender */
 	uint32_t reduces;        /* 1: the result is one block, the reduction of all senders' */
 	uint32_t op;             /* ferryRedOp_t; ferryNumOps for premulsum */
 	uint32_t divisor;        /* of integers: an average divides the sum by it; else 1 */
-	uint32_t scaled;         /* 1: each rank multiplies by its own factor (premulsum); 2: all by `factor` (averages) */
+	uint32_t scaled;         /* 1: each rank multiplies by its factor (premulsum); 2: all by `factor` (averages) */
 	uint64_t factor;         /* its bits in the type, */
 	const char *factor_at;   /* or where they are in device memory; NULL: `factor` */
 	uint32_t chunk;          /* of bulk: bytes of a chunk, a multiple of 16 */
 	uint32_t two_phases;     /* of LL128 and AllReduce: each rank reduces its part for all */
 	uint32_t captured;       /* 1: counts no plain call */
-	uint32_t awaits;         /* 1: the last call was on another stream; it waits until so many plain calls are over */
+	uint32_t awaits;         /* 1: the last call was on another stream; waits until so many plain calls are over */
 	uint32_t awaited_plain;
 };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernels that carry short calls and sums, for the element type FERRY_NUMBER (number.h). Block i of a rank waits for
- * block i of the others only, so no block needs another one of its own to run. Sources: MSCCL++ (all pairs in one and
- * two phases), NCCL (LL: 4 bytes of data beside 4 bytes of flag; LL128).
+ * The kernels that carry short calls and sums, for the element type FERRY_NUMBER (number.h). Block i of a rank waits
+ * for block i of the others only, so no block needs another one of its own to run. Sources: MSCCL++ (all pairs in one
+ * and two phases), NCCL (LL: 4 bytes of data beside 4 bytes of flag; LL128).
  */
 #include "rank-lib/kernels/number.h"
 
@@ -479,8 +479,8 @@ DEVICE uint64_t ferry_line_flag(const struct ferry_course *course)
 }
 
 /* Part j of a line of the user's buffer, with the flag in the last one. */
-DEVICE struct ferry_vector ferry_read_part(const struct ferry_course *course, const char *from, uint64_t line, uint32_t j,
-                                           uint32_t granule)
+DEVICE struct ferry_vector ferry_read_part(const struct ferry_course *course, const char *from, uint64_t line,
+                                           uint32_t j, uint32_t granule)
 {
 	const uint64_t at = line * LINE_BYTES + 16 * j;
 	struct ferry_vector v = {0, ferry_line_flag(course)};
@@ -616,8 +616,8 @@ DEVICE void NAME(two_phases)(const struct ferry_kernel_call *c, struct ferry_cou
 }
 
 /*
- * As LL with less overhead: 120 bytes of data beside 8 of flag. An AllReduce in two phases moves each byte twice whatever
- * the number of ranks. Every lane writes over a place of the user's buffer only after it has itself read it.
+ * As LL with less overhead: 120 bytes of data beside 8 of flag. An AllReduce in two phases moves each byte twice
+ * whatever the number of ranks. Every lane writes over a place of the user's buffer only after it has itself read it.
  */
 KERNEL(NAME(ll128), 1024)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * What kernels.cu is written in, for both compilers. As CUDA it is a kernel of blocks of threads. As C (tests, the
- * double of the driver) the blocks run one after another in the calling thread, and each stretch between two barriers is
- * a loop over the lanes; so no lane may wait for another lane of its block within a stretch. Also bits of floats,
+ * double of the driver) the blocks run one after another in the calling thread, and each stretch between two barriers
+ * is a loop over the lanes; so no lane may wait for another lane of its block within a stretch. Also bits of floats,
  * conversions, and accesses to memory that other GPUs and processes share.
  */
 #ifndef FERRY_RANK_LIB_KERNELS_LANES_H
@@ -104,8 +104,8 @@ DEVICE uint32_t ferry_load_flag(const char *from)
 }
 
 /*
- * A part of a line. NVLink delivers the 128 bytes that eight lanes store at once as one, and a load of eight lanes finds
- * them so: the flag in the last part is there when all is (NCCL's LL128 stands on the same).
+ * A part of a line. NVLink delivers the 128 bytes that eight lanes store at once as one, and a load of eight lanes
+ * finds them so: the flag in the last part is there when all is (NCCL's LL128 stands on the same).
  */
 DEVICE void ferry_store_part(char *line, uint32_t j, struct ferry_vector v)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * One element type as the kernels compute with it: FERRY_NUMBER is its name (f32) and FERRY_NUMBER_f32 is defined. Gives
- * NAME(x) for all names of that type, and begin, add and end, which reduce the elements of 8-byte words to the same bits
- * as router/reduce does: in the order in which they are added, 16- and 8-bit floats in float32 with one rounding,
- * products with factors fused as NCCL's are. Compiled as C and as CUDA; included once per type.
+ * One element type as the kernels compute with it: FERRY_NUMBER is its name (f32) and FERRY_NUMBER_f32 is defined.
+ * Gives NAME(x) for all names of that type, and begin, add and end, which reduce the elements of 8-byte words to the
+ * same bits as router/reduce does: in the order in which they are added, 16- and 8-bit floats in float32 with one
+ * rounding, products with factors fused as NCCL's are. Compiled as C and as CUDA; included once per type.
  */
 #include "rank-lib/kernels/lanes.h"
 
@@ -123,9 +123,11 @@ CONVERSION uint64_t NAME(narrow)(WIDE value)
 #elif defined FERRY_NUMBER_f64
 	return value != value ? 0x7ff8000000000000ull : ferry_double_bits(value);
 #elif defined FERRY_NUMBER_f8e4m3
-	return ferry_narrow_float(value != value ? ferry_as_float(0x7fc00000u) : value, 3, 7, 0x7eu, 0x7eu, 0x7fu, 0x80u);
+	return ferry_narrow_float(value != value ? ferry_as_float(0x7fc00000u) : value, 3, 7, 0x7eu, 0x7eu, 0x7fu,
+	                          0x80u);
 #elif defined FERRY_NUMBER_f8e5m2
-	return ferry_narrow_float(value != value ? ferry_as_float(0x7fc00000u) : value, 2, 15, 0x7bu, 0x7bu, 0x7fu, 0x80u);
+	return ferry_narrow_float(value != value ? ferry_as_float(0x7fc00000u) : value, 2, 15, 0x7bu, 0x7bu, 0x7fu,
+	                          0x80u);
 #elif BITS == 64
 	return (uint64_t)value;
 #else
@@ -219,7 +221,8 @@ DEVICE void NAME(add)(WIDE *total, uint64_t word, const struct ferry_kernel_call
 		if (plain)
 			total[i] = first ? value : NAME(sum)(total[i], value);
 		else
-			total[i] = NAME(step)(first ? value : total[i], value, NAME(widen)(factor), c->op, c->scaled, first);
+			total[i] = NAME(step)(first ? value : total[i], value, NAME(widen)(factor), c->op, c->scaled,
+			                      first);
 	}
 }
 

@@ -195,8 +195,8 @@ static void compare(struct player *player, uint32_t n, const struct plan *plan, 
 	while (got[at] == wanted[at])
 		at++;
 	snprintf(player->text, sizeof player->text,
-	         "call %u rank %u of %u: %s %s op %d count %llu kernel %u blocks %u threads %u chunk %u shared %d in place %d: "
-	         "byte %llu is %02x, not %02x",
+	         "call %u rank %u of %u: %s %s op %d count %llu kernel %u blocks %u threads %u chunk %u shared %d in "
+	         "place %d: byte %llu is %02x, not %02x",
 	         n, player->rank, player->job->nranks, ferry_collective_name(plan->collective), type_names[plan->type],
 	         plan->op, (unsigned long long)plan->count, plan->kernel, plan->blocks, plan->threads, plan->chunk,
 	         player->job->shared, plan->in_place, (unsigned long long)at, got[at] & 0xff, wanted[at] & 0xff);
