@@ -52,7 +52,7 @@
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 24u /* goes up when a field, or what one means, changes */
+#define FERRY_ARENA_ABI 25u /* goes up when a field, or what one means, changes */
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_MESSAGE_BYTES 384
 /* Of a rank: two halves for kernels, with room for 4 MiB of data (rank-lib/kernels/kernel_call.h). */
@@ -208,7 +208,11 @@ struct ferry_rank_line {
 	_Atomic uint32_t process;
 	/* FERRY_TIMEOUT, as in struct ferry_timeout; the rank, before `copy_quiesce` */
 	_Atomic uint32_t timeout_reports, timeout_fails;
-	char pad0[4];
+	/*
+	 * collectives under way that its own lanes have: for a short call others ring them only where there are any;
+	 * the rank, by fetch-add
+	 */
+	_Atomic uint32_t lane_calls;
 	struct ferry_failure failure;
 	char pad1[120];
 	struct ferry_loss loss;          /* the router that moves the rank's data, as it dies */

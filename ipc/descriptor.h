@@ -14,6 +14,12 @@
 #include <stdbool.h>
 
 /*
+ * As plan_hash: a short call of host devices, which no router has work in. A rank writes its part into its place in the
+ * staging of the call's parity before the descriptor, and takes the others' from theirs (rank-lib/call/short_calls.h).
+ */
+#define FERRY_SHORT_CALL 0x73686f7274ull
+
+/*
  * seq = 0 first, then the fields, then seq with release: a router without work in the call is not waited for, and sees
  * by seq that what it read was being replaced.
  */

@@ -75,6 +75,12 @@ uint64_t ferry_job_progress(const struct ferry_job_arenas *job);
  */
 void ferry_wake(const struct ferry_job_arenas *job, uint64_t d2h_ranks, uint64_t h2d_ranks, uint32_t domains);
 
+/**
+ * The same for short calls (ipc/descriptor.h): rings the ranks' callers, and the D2H lanes of ranks whose lanes have
+ * collectives.
+ */
+void ferry_wake_callers(const struct ferry_job_arenas *job);
+
 /** Wakes every lane, caller and router of the job: something ended. */
 void ferry_wake_all(const struct ferry_job_arenas *job);
 

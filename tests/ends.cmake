@@ -5,6 +5,7 @@ target_compile_definitions(crew PRIVATE FERRY_ROUTER_EXE="$<TARGET_FILE:ferry-ro
 add_dependencies(crew ferry-router)
 target_link_libraries(crew PRIVATE ferry_flags PUBLIC ferry PkgConfig::CMOCKA)
 ferry_test(timeouts FOLDER rank-lib LIBRARIES crew LABELS api TIMEOUT 120)
+ferry_test(short_calls_ends FOLDER rank-lib LIBRARIES crew LABELS api TIMEOUT 120)
 ferry_test(last_calls FOLDER rank-lib LIBRARIES crew LABELS api TIMEOUT 120)
 ferry_test(shrink FOLDER rank-lib LIBRARIES crew LABELS api TIMEOUT 180)
 add_executable(leftovers launch/leftovers.c)

@@ -7,10 +7,14 @@
 static void wait_for_calls(struct ferryComm *comm)
 {
 	ferry_mailboxes_wait(&comm->mailboxes);
-	if (ferry_comm_is_mapped(comm))
+	if (ferry_comm_is_mapped(comm)) {
 		ferry_submissions_wait(&comm->mapped.submissions, &comm->rank);
-	else
-		ferry_direct_wait(&comm->direct);
+		return;
+	}
+	pthread_mutex_lock(&comm->lock);
+	ferry_short_calls_settle(&comm->shorts);
+	pthread_mutex_unlock(&comm->lock);
+	ferry_direct_wait(&comm->direct);
 }
 
 /*

@@ -147,9 +147,18 @@ static ferryResult_t open_mapped(struct ferryComm *comm)
 	return result ? result : ferry_mapped_try(&comm->mapped);
 }
 
+/* Programs, shares and speeds that the environment asks for are those of routers and lanes. */
+static bool may_be_short(const struct ferryComm *comm)
+{
+	return !comm->programs.count && !comm->fabrics.named && comm->fabrics.host_share < 0 &&
+	       !ferry_env("FERRY_HOST_LINK");
+}
+
 static ferryResult_t open_direct(struct ferryComm *comm)
 {
 	ferryResult_t result = ferry_direct_open(&comm->direct);
+	if (!result && may_be_short(comm))
+		result = ferry_short_calls_open(&comm->shorts);
 	return result ? result : ferry_takeovers_open(&comm->takeovers);
 }
 

@@ -19,6 +19,7 @@ static void comm_free(struct ferry_holders *holders)
 {
 	struct ferryComm *comm = ferry_comm_of(holders);
 	ferry_plans_free(&comm->plans);
+	ferry_short_calls_free(&comm->shorts);
 	ferry_user_programs_free(&comm->programs);
 	ferry_registrations_free(&comm->registrations);
 	ferry_exports_close(comm->mapped.exports);
@@ -58,6 +59,7 @@ ferryResult_t ferry_comm_new(int nranks, const uint8_t *key, int rank, struct fe
 	comm->mailboxes.fabrics = &comm->fabrics;
 	comm->plans.rank = comm->mapped.rank = comm->direct.rank = &comm->rank;
 	comm->plans.numbers = comm->mapped.numbers = comm->direct.numbers = &comm->numbers;
+	comm->shorts.direct = &comm->direct;
 	comm->plans.topology = &comm->topology;
 	comm->plans.submissions = &comm->mapped.submissions;
 	comm->mapped.submissions.journal = comm->mapped.captures.journal = &comm->journal;
@@ -138,8 +140,10 @@ void ferry_comm_check_sockets(struct ferryComm *comm)
 {
 	if (pthread_mutex_trylock(&comm->lock))
 		return;
-	if (!comm->closed)
+	if (!comm->closed) {
 		ferry_rank_check_sockets(&comm->rank);
+		ferry_short_calls_settle(&comm->shorts);
+	}
 	pthread_mutex_unlock(&comm->lock);
 }
 

@@ -13,6 +13,7 @@
 #include "rank-lib/call/direct.h"
 #include "rank-lib/call/mapped.h"
 #include "rank-lib/call/plans.h"
+#include "rank-lib/call/short_calls.h"
 #include "rank-lib/failover/takeover.h"
 #include "rank-lib/kernels/mailboxes.h"
 
@@ -35,6 +36,7 @@ struct ferryComm {
 	struct ferry_redops redops;
 
 	pthread_mutex_t lock; /* of all below, and of what `mapped` and `direct` do for calls */
+	struct ferry_short_calls shorts; /* of `direct` */
 	struct ferry_numbering numbers;
 	struct ferry_fabrics fabrics;
 	struct ferry_plans plans;

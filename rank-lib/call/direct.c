@@ -75,7 +75,8 @@ static void member_ended(struct ferry_member *member, const struct ferry_call *c
 	struct ferry_direct *direct = direct_of(member);
 	(void)call;
 	atomic_fetch_sub_explicit(&direct->device->inflight, 1, memory_order_relaxed);
-	if (atomic_fetch_sub_explicit(&direct->inflight, 1, memory_order_acq_rel) == 1)
+	if (atomic_fetch_sub_explicit(&direct->inflight, 1, memory_order_seq_cst) == 1 &&
+	    atomic_load_explicit(&direct->waiters, memory_order_seq_cst))
 		ferry_futex_wake(&direct->inflight, -1, false);
 }
 
@@ -167,8 +168,10 @@ void ferry_direct_close(struct ferry_direct *direct)
 void ferry_direct_wait(struct ferry_direct *direct)
 {
 	uint32_t inflight;
-	while ((inflight = atomic_load_explicit(&direct->inflight, memory_order_acquire)) != 0)
+	atomic_fetch_add_explicit(&direct->waiters, 1, memory_order_seq_cst);
+	while ((inflight = atomic_load_explicit(&direct->inflight, memory_order_seq_cst)) != 0)
 		ferry_futex_wait(&direct->inflight, inflight, 100000, false);
+	atomic_fetch_sub_explicit(&direct->waiters, 1, memory_order_relaxed);
 }
 
 /* ---- calls ---- */
@@ -216,11 +219,24 @@ static struct direct_call *call_new(struct ferry_direct *direct, uint32_t ups, u
 	return made;
 }
 
+void ferry_direct_count(struct ferry_direct *direct)
+{
+	ferry_holders_add(direct->holders);
+	count_in(direct);
+}
+
+void ferry_direct_count_lanes(struct ferry_direct *direct, int32_t calls)
+{
+	atomic_fetch_add_explicit(&ferry_member_line(&direct->member)->lane_calls, (uint32_t)calls,
+	                          memory_order_relaxed);
+}
+
 static void count_call(struct direct_call *made)
 {
-	ferry_holders_add(made->direct->holders);
 	atomic_store_explicit(&made->call.lanes, 1 + ferry_call_descends(&made->call), memory_order_relaxed);
-	count_in(made->direct);
+	ferry_direct_count(made->direct);
+	if (made->entry)
+		ferry_direct_count_lanes(made->direct, 1);
 }
 
 static bool ticket_started(const struct ferry_call *call)
@@ -230,6 +246,8 @@ static bool ticket_started(const struct ferry_call *call)
 
 static void ticket_finish(struct ferry_call *call, ferryResult_t result, const char *message)
 {
+	if (call_of(call)->entry)
+		ferry_direct_count_lanes(call_of(call)->direct, -1);
 	ferry_ticket_finish(&call_of(call)->ticket, result, message);
 }
 

@@ -23,8 +23,9 @@ struct ferry_direct {
 	struct ferry_lanes lanes;
 	struct ferry_member member;         /* its lane ranks on them */
 	struct ferry_put_gate put_gates[2]; /* by direction, each lane's */
-	/* calls not finished: the calling thread adds, the lane that ends a call subtracts; futex word */
+	/* calls not finished: the calling thread adds, the thread that ends a call subtracts; futex word */
 	_Atomic uint32_t inflight;
+	_Atomic uint32_t waiters; /* threads in ferry_direct_wait */
 };
 
 /** The arenas are mapped: starts the lanes. On an error ferry_direct_close is to be called all the same. */
@@ -35,6 +36,12 @@ void ferry_direct_close(struct ferry_direct *direct);
 
 /** Returns when no call is under way. */
 void ferry_direct_wait(struct ferry_direct *direct);
+
+/** A call is made, that `ended` of the member ends: it counts as under way, and holds what `direct` lies in. */
+void ferry_direct_count(struct ferry_direct *direct);
+
+/** So many more, or fewer, of the rank's collectives are the lanes'. Any thread. */
+void ferry_direct_count_lanes(struct ferry_direct *direct, int32_t calls);
 
 ferryResult_t ferry_direct_collective(struct ferry_direct *direct, const struct ferry_collective_call *collective);
 /** fabrics: by which messages are pushed; NULL: none is. */

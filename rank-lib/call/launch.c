@@ -25,19 +25,30 @@ static ferryResult_t find_replaceable(struct ferryComm *comm, struct ferry_plan_
 	}
 }
 
+/* As plans and descriptors name it. */
+static ferryRedOp_t redop_of(const struct ferry_request *request)
+{
+	if (!ferry_collective_reduces(request->collective))
+		return ferrySum;
+	return request->op < ferryNumOps ? request->op : ferryNumOps;
+}
+
+static uint32_t shape_of(const struct ferry_request *request)
+{
+	return (uint32_t)request->collective | (uint32_t)request->type << 8 | (uint32_t)redop_of(request) << 16;
+}
+
 /* The key of its plan, except for a program. If nothing is left out `mirrored` does not matter. */
 static struct ferry_plan_key key_of(const struct ferry_request *request)
 {
 	enum ferry_collective collective = request->collective;
 	struct ferry_plan_key key = {.collective = collective,
 	                             .type = request->type,
-	                             .redop = ferrySum,
 	                             .count = collective == FERRY_ALLTOALLV ? 0 : request->count,
 	                             .root = ferry_collective_has_root(collective) ? (uint32_t)request->root : 0};
 	if (request->left_out.count)
 		key.left_out = request->left_out;
-	if (ferry_collective_reduces(collective))
-		key.redop = request->op < ferryNumOps ? request->op : ferryNumOps;
+	key.redop = redop_of(request);
 	return key;
 }
 
@@ -76,18 +87,22 @@ static ferryResult_t launch_locked(const struct ferry_request *request)
 	struct ferry_collective_call call = {.request = request};
 	if (ferry_kernels_carry(comm, request))
 		return ferry_kernels_launch(request);
+	bool mapped = ferry_comm_is_mapped(comm), is_short = !mapped && ferry_short_calls_fit(&comm->shorts, request);
 	ferryResult_t result = look_at_stream(request, &call.stream);
-	if (!result)
+	if (!result && !is_short)
 		result = find_plan(request, &call.entry);
 	if (result)
 		return result;
-	const struct ferry_plan_key *key = &call.entry->key;
-	call.shape = (uint32_t)key->collective | (uint32_t)request->type << 8 | (uint32_t)key->redop << 16;
+	call.shape = shape_of(request);
 	call.factor = request->kept ? request->factor : ferry_request_factor(request, &comm->redops);
-	bool mapped = ferry_comm_is_mapped(comm);
+	ferry_short_calls_settle(&comm->shorts);
+	if (is_short) {
+		call.number = ferry_numbering_next(&comm->numbers, false);
+		return ferry_short_calls_make(&comm->shorts, &call);
+	}
 	if (mapped && (result = ferry_mapped_name(&comm->mapped, &call))) {
 		ferry_plan_cache_give_back(&comm->plans.cache, call.entry);
-		return ferry_fail_context(result, "%s", ferry_collective_name(key->collective));
+		return ferry_fail_context(result, "%s", ferry_collective_name(request->collective));
 	}
 	call.number = ferry_numbering_next(&comm->numbers, call.stream.captures);
 	return mapped ? ferry_mapped_collective(&comm->mapped, &call) : ferry_direct_collective(&comm->direct, &call);

@@ -47,6 +47,7 @@ struct ferryStream {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;      /* the queue became empty, work for the thread, stop */
 	struct operation *head, **end;
+	struct operation *spare;     /* memory for the next call, or NULL */
 	uint64_t appended, retired;  /* operations since the stream was made */
 	uint32_t waiters;            /* threads in synchronize that wait while another thread runs operations */
 	bool busy, wanted, stop, has_thread;
@@ -171,7 +172,8 @@ static void retire(struct ferryStream *stream, struct operation *operation)
 	} else if (operation->kind == RECORD_EVENT || operation->kind == WAIT_EVENT) {
 		record_drop(operation->record);
 	}
-	free(operation);
+	free(stream->spare);
+	stream->spare = operation;
 }
 
 /* Runs operations until so many have been retired. Under lock, given up while one runs. */
@@ -261,6 +263,17 @@ static struct operation *operation_new(enum operation_kind kind)
 	return operation;
 }
 
+/* Memory for a call. Under lock. */
+static struct operation *take_spare(struct ferryStream *stream)
+{
+	struct operation *operation = stream->spare;
+	if (!operation)
+		return operation_new(RUN_CALL);
+	stream->spare = NULL;
+	*operation = (struct operation){.kind = RUN_CALL};
+	return operation;
+}
+
 /* Work that needs a thread to run it. */
 static ferryResult_t enqueue(ferryStream_t stream, struct operation *operation)
 {
@@ -273,11 +286,7 @@ static ferryResult_t enqueue(ferryStream_t stream, struct operation *operation)
 
 ferryResult_t ferry_host_enqueue(ferryStream_t stream, struct ferry_ticket *ticket)
 {
-	struct operation *operation = operation_new(RUN_CALL);
 	ferryResult_t result = ferrySuccess;
-	if (!operation)
-		return ferrySystemError;
-	operation->call.ticket = ticket;
 	/*
 	 * The stream's reference, and this thread's: once started, the call may end and all other references be dropped
 	 * while this thread still rings.
@@ -286,15 +295,21 @@ ferryResult_t ferry_host_enqueue(ferryStream_t stream, struct ferry_ticket *tick
 	pthread_mutex_lock(&stream->lock);
 	retire_finished(stream);
 	bool first = !stream->head;
-	operation->call.started = first;
-	append(stream, operation);
-	if (!first)
-		result = want_thread(stream);
+	struct operation *operation = take_spare(stream);
+	if (operation) {
+		operation->call.ticket = ticket;
+		operation->call.started = first;
+		append(stream, operation);
+		if (!first)
+			result = want_thread(stream);
+	}
 	pthread_mutex_unlock(&stream->lock);
-	if (first)
+	if (operation && first)
 		ferry_ticket_start(ticket);
+	if (!operation)
+		ferry_ticket_drop(ticket);
 	ferry_ticket_drop(ticket);
-	return result;
+	return operation ? result : ferrySystemError;
 }
 
 /* ---- streams ---- */
@@ -390,6 +405,7 @@ ferryResult_t ferryStreamDestroy(ferryStream_t stream)
 	pthread_cond_destroy(&stream->changed);
 	pthread_mutex_destroy(&stream->lock);
 	stream->magic = 0;
+	free(stream->spare);
 	free(stream);
 	return result;
 }

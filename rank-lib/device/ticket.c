@@ -26,12 +26,21 @@ bool ferry_ticket_started(const struct ferry_ticket *ticket)
 
 bool ferry_ticket_finished(struct ferry_ticket *ticket)
 {
+	if (atomic_load_explicit(&ticket->finished, memory_order_acquire) == 1)
+		return true;
+	if (!ticket->help)
+		return false;
+	ticket->help(ticket, false);
 	return atomic_load_explicit(&ticket->finished, memory_order_acquire) == 1;
 }
 
 void ferry_ticket_wait(struct ferry_ticket *ticket)
 {
 	uint32_t state = atomic_load_explicit(&ticket->finished, memory_order_acquire);
+	if (state != 1 && ticket->help) {
+		ticket->help(ticket, true);
+		state = atomic_load_explicit(&ticket->finished, memory_order_acquire);
+	}
 	while (state != 1) {
 		if (state == 2 || atomic_compare_exchange_strong_explicit(&ticket->finished, &state, 2,
 		                                                          memory_order_acq_rel, memory_order_acquire))

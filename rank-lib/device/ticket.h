@@ -19,6 +19,11 @@ struct ferry_ticket {
 	ferryResult_t result;
 	const char *message;       /* why, if result is a failure; lives as long as the ticket */
 	void (*on_start)(struct ferry_ticket *ticket); /* called by the stream after started = 1: wakes the lanes */
+	/*
+	 * Called by a thread that waits for the ticket, or looks whether it is finished: does what it can for the call.
+	 * waits: returns once the call is over, or others go on with it. NULL: others do everything.
+	 */
+	void (*help)(struct ferry_ticket *ticket, bool waits);
 	void (*release)(struct ferry_ticket *ticket);  /* frees the ticket; called by the last holder */
 };
 
@@ -27,6 +32,7 @@ void ferry_ticket_start(struct ferry_ticket *ticket);
 void ferry_ticket_finish(struct ferry_ticket *ticket, ferryResult_t result, const char *message);
 void ferry_ticket_drop(struct ferry_ticket *ticket);
 bool ferry_ticket_started(const struct ferry_ticket *ticket);
+/** Whether the call is over; a started call may be brought to its end here, and in ferry_ticket_wait. */
 bool ferry_ticket_finished(struct ferry_ticket *ticket);
 void ferry_ticket_wait(struct ferry_ticket *ticket);
 

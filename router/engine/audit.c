@@ -57,7 +57,8 @@ static uint64_t acquire(const _Atomic uint64_t *flag)
 static uint64_t begun_in(const struct ferry_member *member, uint32_t parity)
 {
 	uint64_t logged = acquire(&ferry_member_line(member)->ring[parity].seq);
-	return logged > member->order.last_seq[parity] ? logged : member->order.last_seq[parity];
+	uint64_t last = acquire(&member->order.last_seq[parity]);
+	return logged > last ? logged : last;
 }
 
 /* Checks the fields by which others begin calls. */
@@ -250,7 +251,7 @@ static bool lane_rank_fits(const struct ferry_lane_rank *lane_rank, char *text)
 		    !(call->steps ? collective_fits : messages_fit)(lane_rank, call, text))
 			return false;
 	for (uint32_t parity = 0; parity < parities; parity++)
-		if (!own_call_fits(member, parity, member->order.last_seq[parity], text))
+		if (!own_call_fits(member, parity, acquire(&member->order.last_seq[parity]), text))
 			return false;
 	return ferry_pair_published_is_there(lane_rank, text, TEXT);
 }
@@ -259,10 +260,15 @@ void ferry_audit_lane_rank(struct ferry_lane_rank *lane_rank)
 {
 	char text[TEXT];
 	const struct ferry_member_ops *ops = lane_rank->member->ops;
+	const struct ferry_order *order = &lane_rank->member->order;
 	if (ops->failed(lane_rank->member))
 		return;
 	/* not called: the rank may move its data itself, as mapping failed when it was tried */
-	if ((lane_rank->called && !lane_rank_fits(lane_rank, text)) ||
+	uint64_t went = acquire(&order->callers_went);
+	bool fits = !lane_rank->called || lane_rank_fits(lane_rank, text);
+	if (!fits && acquire(&order->callers_came) != went)
+		fits = true; /* a short call was begun or ended meanwhile */
+	if (!fits ||
 	    (lane_rank->direction == FERRY_DIR_D2H && ops->ring_is_sane &&
 	     !ops->ring_is_sane(lane_rank->member, text, TEXT)))
 		ops->fail(lane_rank->member, ferryInternalError, text);

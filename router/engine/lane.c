@@ -20,30 +20,6 @@ static void wake_child_keys(struct ferry_lane *lane, const struct ferry_call *ca
 		ferry_wake(member->shared, 0, 1ull << member->rank, 0);
 }
 
-/*
- * The stream waits: gives the call its number if it has none, and submits it to the other ranks, once its parity is
- * free.
- */
-static bool begin(struct ferry_member *member, struct ferry_call *call)
-{
-	bool numbered = !call->name || call->recovery;
-	if (!call->steps) {
-		if (!numbered)
-			ferry_order_begin_messages(member, call);
-		call->recovery = false;
-		return true;
-	}
-	if (numbered ? !ferry_order_may_begin(member, ferry_call_number(call))
-	             : !ferry_order_begin(member, call))
-		return false;
-	member->order.last_seq[call->parity] = ferry_call_number(call);
-	if (call->aside)
-		memcpy(call->aside, call->aside_from, call->aside_bytes);
-	ferry_order_submit(member, call);
-	call->recovery = false;
-	return true;
-}
-
 /* D2H lane: takes the call from stage to stage as far as it gets; true once its slices may move. */
 static bool advance(struct ferry_lane *lane, struct ferry_call *call, bool *progress)
 {
@@ -59,7 +35,7 @@ static bool advance(struct ferry_lane *lane, struct ferry_call *call, bool *prog
 			wake_child_keys(lane, call);
 		/* fall through */
 	case FERRY_CALL_REACHED:
-		if (!begin(member, call))
+		if (!ferry_order_start(member, call))
 			return false;
 		if (call->name)
 			wake_child_keys(lane, call);

@@ -103,17 +103,23 @@ struct ferry_lane_rank {
 	bool leaves, left;                     /* left: the lane's thread will not touch it again */
 };
 
-/* Which call has which number, and which message. The D2H lane's alone, but for `fixed`, `ending` and `ended`. */
+/*
+ * Which call has which number, and which message. The D2H lane's alone, but for the atomic fields: a thread that runs a
+ * short call (rank-lib/call/short_calls.h) writes them in the lane's place.
+ */
 struct ferry_order {
 	/* numbers up to this one are in the order of making; UINT64_MAX: all. The thread that makes calls, release */
 	_Atomic uint64_t fixed;
-	uint64_t last_seq[FERRY_PARITIES];                      /* number of the last call begun in each parity */
+	/* number of the last call begun in each parity; relaxed: who begins a call has acquired the end of that one */
+	_Atomic uint64_t last_seq[FERRY_PARITIES];
 	uint64_t router_seq[FERRY_PARITIES][FERRY_MAX_DOMAINS]; /* last call with work for that router */
 	/*
 	 * last call finished in each parity, before the rank's line says so and after that; the lane that ends it,
 	 * release
 	 */
 	_Atomic uint64_t ending[FERRY_PARITIES], ended[FERRY_PARITIES];
+	/* how often a thread that runs a short call has begun to write here and in the rank's line, and ended that */
+	_Atomic uint64_t callers_came, callers_went;
 	uint64_t messages[2][FERRY_MAX_RANKS]; /* the last number given here, by direction and peer */
 	uint64_t runs;                         /* of named groups of messages */
 };

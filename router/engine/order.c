@@ -20,6 +20,25 @@ static uint64_t every_rank(const struct ferry_member *member)
 	return ferry_rankset_all(member->shared->nranks);
 }
 
+/* Threads that wait for a short call are the ranks' callers, unless a rank has given it to its lanes. */
+static void wake_ranks(const struct ferry_member *member, const struct ferry_call *call, uint32_t domains)
+{
+	if (call->steps->plan->hash == FERRY_SHORT_CALL)
+		ferry_wake_callers(member->shared);
+	else
+		ferry_wake(member->shared, every_rank(member), 0, domains);
+}
+
+static uint64_t last_in(const struct ferry_member *member, uint32_t parity)
+{
+	return atomic_load_explicit(&member->order.last_seq[parity], memory_order_relaxed);
+}
+
+static void set_last(struct ferry_member *member, uint32_t parity, uint64_t seq)
+{
+	atomic_store_explicit(&member->order.last_seq[parity], seq, memory_order_relaxed);
+}
+
 uint32_t ferry_order_blocking_router(const struct ferry_member *member, uint64_t before)
 {
 	uint32_t parity = before % FERRY_PARITIES;
@@ -52,14 +71,14 @@ static uint64_t number_of(const struct ferry_member *member, const struct ferry_
 {
 	uint64_t last = atomic_load_explicit(&member->order.fixed, memory_order_acquire);
 	for (uint32_t parity = 0; parity < FERRY_PARITIES; parity++)
-		last = member->order.last_seq[parity] > last ? member->order.last_seq[parity] : last;
+		last = last_in(member, parity) > last ? last_in(member, parity) : last;
 	if (member->rank == 0)
 		return last + 1;
 	for (uint32_t parity = 0; parity < FERRY_PARITIES; parity++) {
 		const struct ferry_descriptor *first = &ferry_rank_line(member->shared, 0)->ring[parity];
 		uint64_t seq = atomic_load_explicit(&first->seq, memory_order_acquire);
 		/* The descriptor stays until this rank, too, has finished that call. */
-		if (seq > member->order.last_seq[parity] && seq % FERRY_PARITIES == parity &&
+		if (seq > last_in(member, parity) && seq % FERRY_PARITIES == parity &&
 		    atomic_load_explicit(&first->name, memory_order_relaxed) == call->name)
 			return seq;
 	}
@@ -73,7 +92,7 @@ bool ferry_order_begin(struct ferry_member *member, struct ferry_call *call)
 	if (!seq || !ferry_order_may_begin(member, seq))
 		return false;
 	ferry_call_arm(call, seq % FERRY_PARITIES);
-	member->order.last_seq[call->parity] = seq;
+	set_last(member, call->parity, seq);
 	atomic_store_explicit(&call->steps->last_seq, seq, memory_order_relaxed);
 	if (call->captured) {
 		atomic_store_explicit(&call->lanes, 1 + ferry_call_descends(call), memory_order_relaxed);
@@ -150,7 +169,7 @@ void ferry_order_submit(struct ferry_member *member, struct ferry_call *call)
 	struct ferry_descriptor *own = &ferry_member_line(member)->ring[call->parity];
 	struct ferry_descriptor_fields fields;
 	if (call->device_scalar)
-		memcpy(&call->scalar, call->device_scalar, ferry_type_size(call->steps->plan->type));
+		memcpy(&call->scalar, call->device_scalar, ferry_type_size(call->shape >> 8 & 0xff));
 	describe(call, &fields);
 	/* One that is there is not taken back: a number that rank 0 has given would be lost with this router. */
 	if (!call->recovery || atomic_load_explicit(&own->seq, memory_order_relaxed) != seq)
@@ -171,9 +190,28 @@ void ferry_order_submit(struct ferry_member *member, struct ferry_call *call)
 	/* of two ranks that submit together, at least one sees that both have: it wakes the lanes that wait */
 	ferry_full_fence();
 	if (call->name && member->rank == 0) /* they wait for the name */
-		ferry_wake(member->shared, every_rank(member), 0, 0);
+		wake_ranks(member, call, 0);
 	if (!ferry_order_missing(member, call))
-		ferry_wake(member->shared, every_rank(member), 0, call->steps->domains);
+		wake_ranks(member, call, call->steps->domains);
+}
+
+bool ferry_order_start(struct ferry_member *member, struct ferry_call *call)
+{
+	bool numbered = !call->name || call->recovery;
+	if (!call->steps) {
+		if (!numbered)
+			ferry_order_begin_messages(member, call);
+		call->recovery = false;
+		return true;
+	}
+	if (numbered ? !ferry_order_may_begin(member, ferry_call_number(call)) : !ferry_order_begin(member, call))
+		return false;
+	set_last(member, call->parity, ferry_call_number(call));
+	if (call->aside)
+		memcpy(call->aside, call->aside_from, call->aside_bytes);
+	ferry_order_submit(member, call);
+	call->recovery = false;
+	return true;
 }
 
 /* True once all ranks have submitted the same call; a difference ends the communicator. */
@@ -214,7 +252,7 @@ static void end_call(struct ferry_member *member, struct ferry_call *call)
 		atomic_store_explicit(&member->order.ended[call->parity], seq, memory_order_release);
 		ferry_full_fence(); /* of two ranks that finish together, at least one sees that both have */
 		if (all_finished(member, call->parity, seq))
-			ferry_wake(member->shared, every_rank(member), 0, 0);
+			wake_ranks(member, call, 0);
 	}
 	call->ops->finish(call, result, message);
 	/*

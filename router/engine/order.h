@@ -39,6 +39,12 @@ uint64_t ferry_order_blocked_by(const struct ferry_member *member, const struct 
  */
 uint32_t ferry_order_blocking_router(const struct ferry_member *member, uint64_t before);
 
+/**
+ * The stream has reached the call: gives it its number if it has none, and submits it to the other ranks, once its
+ * parity is free; then true. A short call (ipc/descriptor.h) by the thread that runs it.
+ */
+bool ferry_order_start(struct ferry_member *member, struct ferry_call *call);
+
 /** Submits the call: writes its descriptor, and wakes the other ranks and the routers. */
 void ferry_order_submit(struct ferry_member *member, struct ferry_call *call);
 

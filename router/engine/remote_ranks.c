@@ -172,7 +172,7 @@ static void restore_order(struct ferry_member *member)
 		for (uint32_t domain = 0; seq && domain < member->shared->ndomains; domain++)
 			if (domains >> domain & 1)
 				member->order.router_seq[parity][domain] = seq;
-		member->order.last_seq[parity] = seq;
+		atomic_store_explicit(&member->order.last_seq[parity], seq, memory_order_relaxed);
 	}
 }
 
@@ -311,7 +311,7 @@ static ferryResult_t remote_rank_open(struct ferry_job *job, uint32_t rank, stru
 		                                     memory_order_acquire);
 		atomic_store_explicit(&remote_rank->member.order.ending[parity], over, memory_order_relaxed);
 		atomic_store_explicit(&remote_rank->member.order.ended[parity], over, memory_order_relaxed);
-		remote_rank->member.order.last_seq[parity] = over;
+		atomic_store_explicit(&remote_rank->member.order.last_seq[parity], over, memory_order_relaxed);
 	}
 	ferry_lanes_lane_rank(&remote_rank->member);
 	remote_rank->recovery = job->recovery[rank];

@@ -427,6 +427,7 @@ int main(int argc, char **argv)
 	/* many slices, in windows that are used again and again: most kills come in the middle of a call */
 	setenv("FERRY_SLICE", "8192", 0);
 	setenv("FERRY_WINDOW", "2", 0);
+	setenv("FERRY_SHORT", "8K", 0); /* most calls are the routers' */
 	snprintf(text, sizeof text, "%d", shared->options.domains);
 	setenv("FERRY_DOMAINS", text, 1);
 	prctl(PR_SET_CHILD_SUBREAPER, 1);

@@ -241,5 +241,6 @@ int main(void)
 	        cmocka_unit_test(a_communicator_may_have_had_more_plans_than_a_router_keeps),
 	        cmocka_unit_test(a_plan_stays_for_one_program_after_another_that_says_the_same_was_given_up),
 	};
+	setenv("FERRY_SHORT", "0", 1); /* this is about plans */
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

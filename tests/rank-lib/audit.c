@@ -336,6 +336,7 @@ int main(void)
 	        TEST(ranks_beyond_all_have_not_left),
 	        cmocka_unit_test(a_message_of_a_failure_is_one_line_of_text),
 	};
+	setenv("FERRY_SHORT", "0", 1); /* this is about lanes and routers */
 	setenv("FERRY_LOG", "error", 1); /* a line for each job that fails otherwise */
 	setenv("FERRY_FABRICS", "host", 1);
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Short calls: collectives that the callers run themselves, beside those that lanes and routers run. */
+#include "tests/api_ranks.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+
+#define MOST 4
+#define ROOM (MOST * 4096u)
+#define LONG (4u << 20) /* bytes: more than any short call */
+
+static char sends[MOST][ROOM + 16], by_callers[MOST][ROOM + 16], by_lanes[MOST][ROOM + 16];
+
+static void open_with(struct ranks *ranks, int count, int domains, const char *most)
+{
+	setenv("FERRY_SHORT", most, 1);
+	open_ranks(ranks, count, domains);
+	unsetenv("FERRY_SHORT");
+}
+
+/* ---- bits ---- */
+
+enum kind { ALLREDUCE, ALLGATHER, REDUCESCATTER, BROADCAST, REDUCE, GATHER, SCATTER, ALLTOALL, KINDS };
+
+struct shape {
+	enum kind kind;
+	size_t count;
+	ferryDataType_t type;
+	ferryRedOp_t op;
+	int root;
+};
+
+static ferryResult_t call(const struct shape *shape, const void *send, void *receive, ferryComm_t comm,
+                          ferryStream_t stream)
+{
+	size_t count = shape->count;
+	switch (shape->kind) {
+	case ALLREDUCE:
+		return ferryAllReduce(send, receive, count, shape->type, shape->op, comm, stream);
+	case ALLGATHER:
+		return ferryAllGather(send, receive, count, shape->type, comm, stream);
+	case REDUCESCATTER:
+		return ferryReduceScatter(send, receive, count, shape->type, shape->op, comm, stream);
+	case BROADCAST:
+		return ferryBroadcast(send, receive, count, shape->type, shape->root, comm, stream);
+	case REDUCE:
+		return ferryReduce(send, receive, count, shape->type, shape->op, shape->root, comm, stream);
+	case GATHER:
+		return ferryGather(send, receive, count, shape->type, shape->root, comm, stream);
+	case SCATTER:
+		return ferryScatter(send, receive, count, shape->type, shape->root, comm, stream);
+	case ALLTOALL:
+		return ferryAllToAll(send, receive, count, shape->type, comm, stream);
+	case KINDS:
+		break;
+	}
+	return ferryInvalidArgument;
+}
+
+/* Where the send buffer lies in the receive buffer of a call in place. */
+static size_t in_place(const struct shape *shape, int rank, size_t block)
+{
+	return shape->kind == ALLGATHER || (shape->kind == GATHER && rank == shape->root) ? (size_t)rank * block : 0;
+}
+
+/* Calls on all ranks, at `offset` bytes from where elements are aligned. */
+static void run(const struct ranks *ranks, const struct shape *shape, char outputs[MOST][ROOM + 16], size_t offset,
+                size_t block, bool placed)
+{
+	bool receives_block = shape->kind == REDUCESCATTER || shape->kind == SCATTER;
+	ferryStream_t streams[MOST];
+	for (int rank = 0; rank < ranks->count; rank++) {
+		char *output = outputs[rank] + offset, *send = sends[rank] + offset;
+		memset(outputs[rank], 0x55, ROOM + 16);
+		OK(ferryStreamCreate(&streams[rank], rank));
+		if (placed) {
+			memcpy(output, sends[rank], ROOM);
+			send = output + in_place(shape, rank, block);
+			output += receives_block ? (size_t)rank * block : 0;
+		}
+		OK(call(shape, send, output, ranks->comms[rank], streams[rank]));
+	}
+	for (int rank = 0; rank < ranks->count; rank++) {
+		OK(ferryStreamSynchronize(streams[rank]));
+		OK(ferryStreamDestroy(streams[rank]));
+	}
+}
+
+static const size_t element_bytes[ferryNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+
+static void compare(const struct ranks *callers, const struct ranks *lanes, const struct shape *shape)
+{
+	size_t block = shape->count * element_bytes[shape->type];
+	for (int way = 0; way < 3; way++) { /* out of place, in place, at odd addresses */
+		size_t offset = way == 2 ? 3 : 0;
+		run(callers, shape, by_callers, offset, block, way == 1);
+		run(lanes, shape, by_lanes, offset, block, way == 1);
+		if (memcmp(by_callers, by_lanes, sizeof by_lanes))
+			fail_msg("%d ranks, collective %d, %zu of type %d, op %d, root %d, way %d: other bits",
+			         callers->count, shape->kind, shape->count, shape->type, shape->op, shape->root, way);
+	}
+}
+
+/* Elements that are no NaN in any type, and sums of few of them neither. */
+static void fill(void)
+{
+	uint32_t state = 12345;
+	for (int rank = 0; rank < MOST; rank++)
+		for (size_t i = 0; i < sizeof sends[rank]; i++)
+			sends[rank][i] = (char)((state = state * 1664525 + 1013904223) >> 24 & 0x3f);
+}
+
+static void every_collective_gives_the_bits_that_lanes_and_routers_give(void **state)
+{
+	static const size_t counts[] = {0, 1, 37, 300};
+	(void)state;
+	fill();
+	for (int count = 1; count <= MOST; count++) {
+		struct ranks callers, lanes;
+		open_with(&callers, count, 1, "1M");
+		open_with(&lanes, count, 1, "0");
+		for (int at = 0; at < KINDS * ferryNumTypes; at++) {
+			struct shape shape = {.kind = at % KINDS,
+			                      .type = at / KINDS,
+			                      .count = counts[(at + at / KINDS + count) % 4],
+			                      .op = (at / 3 + count) % ferryNumOps,
+			                      .root = at % count};
+			compare(&callers, &lanes, &shape);
+		}
+		close_ranks(&callers);
+		close_ranks(&lanes);
+	}
+}
+
+static void each_rank_has_its_factor_in_a_reduction_of_its_own(void **state)
+{
+	struct ranks ranks;
+	float inputs[3] = {1, 10, 100}, outputs[3] = {0};
+	(void)state;
+	open_with(&ranks, 3, 1, "1M");
+	for (int rank = 0; rank < 3; rank++) {
+		float factor = (float)(rank + 1);
+		ferryRedOp_t op;
+		OK(ferryRedOpCreatePreMulSum(&op, &factor, ferryFloat32, ferryScalarHostImmediate, ranks.comms[rank]));
+		OK(ferryAllReduce(&inputs[rank], &outputs[rank], 1, ferryFloat32, op, ranks.comms[rank], NULL));
+		OK(ferryRedOpDestroy(op, ranks.comms[rank]));
+	}
+	OK(ferryStreamSynchronize(NULL));
+	for (int rank = 0; rank < 3; rank++)
+		assert_true(outputs[rank] == 321);
+	close_ranks(&ranks);
+}
+
+/* ---- threads ---- */
+
+/* One rank of two, in a thread, with two communicators and two streams. */
+struct rank {
+	int rank;
+	ferryComm_t comms[2];
+	ferryStream_t streams[2];
+	pthread_barrier_t *both;
+	pthread_t thread;
+	float *input, *output;
+	char wrong[200];
+};
+
+static struct rank pair[2];
+static struct ranks one, two;
+static pthread_barrier_t both;
+
+static void pair_open(const char *most)
+{
+	open_with(&one, 2, 1, most);
+	open_with(&two, 2, 1, most);
+	pthread_barrier_init(&both, NULL, 2);
+	for (int rank = 0; rank < 2; rank++) {
+		pair[rank] = (struct rank){.rank = rank, .comms = {one.comms[rank], two.comms[rank]}, .both = &both};
+		pair[rank].input = calloc(1, LONG);
+		pair[rank].output = calloc(2, LONG);
+		for (int stream = 0; stream < 2; stream++)
+			OK(ferryStreamCreate(&pair[rank].streams[stream], rank));
+	}
+}
+
+static void pair_close(void)
+{
+	for (int rank = 0; rank < 2; rank++) {
+		for (int stream = 0; stream < 2; stream++)
+			OK(ferryStreamDestroy(pair[rank].streams[stream]));
+		free(pair[rank].input);
+		free(pair[rank].output);
+	}
+	pthread_barrier_destroy(&both);
+	close_ranks(&one);
+	close_ranks(&two);
+}
+
+static void pair_run(void *(*body)(void *))
+{
+	for (int rank = 0; rank < 2; rank++)
+		assert_int_equal(pthread_create(&pair[rank].thread, NULL, body, &pair[rank]), 0);
+	for (int rank = 0; rank < 2; rank++)
+		pthread_join(pair[rank].thread, NULL);
+	for (int rank = 0; rank < 2; rank++)
+		if (pair[rank].wrong[0])
+			fail_msg("rank %d: %s", rank, pair[rank].wrong);
+}
+
+/* In a thread: the first failure is kept for the test. */
+static bool went(struct rank *rank, ferryResult_t result)
+{
+	if (result && !rank->wrong[0])
+		snprintf(rank->wrong, sizeof rank->wrong, "%s: %.150s", ferryGetErrorString(result),
+		         ferryGetLastError(NULL));
+	return !result;
+}
+
+static bool sums(struct rank *rank, int comm, size_t count)
+{
+	return went(rank, ferryAllReduce(rank->input, (char *)rank->output + comm * LONG, count, ferryFloat32,
+	                                 ferrySum, rank->comms[comm], rank->streams[comm]));
+}
+
+static bool waits(struct rank *rank, int comm)
+{
+	return went(rank, ferryStreamSynchronize(rank->streams[comm]));
+}
+
+static void *in_opposite_orders(void *argument)
+{
+	struct rank *rank = argument;
+	for (int turn = 0; turn < 500; turn++) {
+		int first = (rank->rank + turn) % 2;
+		rank->input[0] = (float)turn;
+		if (!sums(rank, 0, 1 + (size_t)turn) || !sums(rank, 1, 1000) || !waits(rank, first) ||
+		    !waits(rank, !first))
+			break;
+		if (rank->output[0] != 2 * (float)turn || rank->output[LONG / sizeof *rank->output] != 2 * (float)turn)
+			went(rank, ferryInternalError);
+	}
+	return NULL;
+}
+
+static void two_communicators_end_whose_streams_ranks_wait_for_in_opposite_orders(void **state)
+{
+	(void)state;
+	pair_open("1M");
+	pair_run(in_opposite_orders);
+	pair_close();
+}
+
+/* Rank 1 makes calls and waits for none of them before rank 0 has all its results. */
+static void *without_waiting(void *argument)
+{
+	struct rank *rank = argument;
+	for (int turn = 0; turn < 20; turn++) {
+		rank->input[0] = 1;
+		for (int i = 0; i < 7 && sums(rank, 0, 100); i++)
+			if (!rank->rank && !waits(rank, 0))
+				break;
+		if (turn % 2 && rank->rank)
+			while (ferryStreamQuery(rank->streams[0]) == ferryInProgress)
+				;
+		pthread_barrier_wait(rank->both);
+		waits(rank, 0);
+		if (rank->output[0] != 2)
+			went(rank, ferryInternalError);
+		pthread_barrier_wait(rank->both);
+	}
+	return NULL;
+}
+
+static void calls_that_a_rank_does_not_wait_for_keep_no_other_waiting(void **state)
+{
+	(void)state;
+	pair_open("1M");
+	pair_run(without_waiting);
+	pair_close();
+}
+
+static void wait_a_little(void *argument)
+{
+	(void)argument;
+	nanosleep(&(struct timespec){0, 100000}, NULL);
+}
+
+/* In streams that are idle and in such that are not, on both communicators, calls that the callers run and others. */
+static void *mixed(void *argument)
+{
+	struct rank *rank = argument;
+	uint32_t random = 1;
+	for (int turn = 0; turn < 60; turn++) {
+		rank->input[0] = (float)turn;
+		for (int i = 0; i < 6; i++) {
+			random = random * 1664525 + 1013904223;
+			if ((random >> 8) % 4 == (uint32_t)rank->rank)
+				went(rank, ferryLaunchHostFunc(rank->streams[random >> 12 & 1], wait_a_little, NULL));
+			if (!sums(rank, random >> 16 & 1, (random >> 20) % 5 ? (random >> 24) : LONG / 4))
+				return NULL;
+			if ((random >> 28) % 3 == 0 && !waits(rank, random >> 16 & 1))
+				return NULL;
+		}
+		if (!sums(rank, 0, 5) || !sums(rank, 1, 5) || !waits(rank, 1) || !waits(rank, 0))
+			return NULL;
+		if (rank->output[0] != 2 * (float)turn || rank->output[LONG / sizeof *rank->output] != 2 * (float)turn)
+			went(rank, ferryInternalError);
+	}
+	return NULL;
+}
+
+static void short_and_long_calls_follow_each_other_in_any_order(void **state)
+{
+	(void)state;
+	pair_open("1M");
+	pair_run(mixed);
+	pair_close();
+}
+
+/* Rank 1 comes after 400 ms. */
+static void *late(void *argument)
+{
+	struct rank *rank = argument;
+	struct timespec before, after;
+	if (rank->rank)
+		nanosleep(&(struct timespec){0, 400000000}, NULL);
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &before);
+	if (!sums(rank, 0, 10) || !waits(rank, 0))
+		return NULL;
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
+	double took = (double)(after.tv_sec - before.tv_sec) + (double)(after.tv_nsec - before.tv_nsec) * 1e-9;
+	if (took > 0.2)
+		snprintf(rank->wrong, sizeof rank->wrong, "it ran for %.3f s while it waited", took);
+	return NULL;
+}
+
+static void a_thread_that_waits_long_sleeps(void **state)
+{
+	(void)state;
+	pair_open("1M");
+	pair_run(late);
+	pair_close();
+}
+
+/* ---- errors ---- */
+
+static void disagree(size_t count, ferryRedOp_t op, const char *theirs)
+{
+	struct ranks ranks;
+	ferryStream_t streams[2];
+	float *input = calloc(2, LONG), *output = calloc(2, LONG);
+	open_with(&ranks, 2, 1, "1M");
+	for (int rank = 0; rank < 2; rank++) {
+		OK(ferryStreamCreate(&streams[rank], rank));
+		ferryResult_t result =
+		        ferryAllReduce(input, output + rank * LONG / 4, rank ? count : 10, ferryFloat32,
+		                       rank ? op : ferrySum, ranks.comms[rank], streams[rank]);
+		assert_true(!result || (rank && result == ferryInvalidUsage));
+	}
+	for (int rank = 0; rank < 2; rank++) {
+		assert_int_equal(ferryStreamSynchronize(streams[rank]), ferryInvalidUsage);
+		const char *said = ferryGetLastError(ranks.comms[rank]);
+		if (!strstr(said, "rank 0 calls allreduce of 10 f32 (sum)") || !strstr(said, theirs))
+			fail_msg("\"%s\"", said);
+		OK(ferryStreamDestroy(streams[rank]));
+	}
+	for (int rank = 0; rank < 2; rank++)
+		OK(ferryCommAbort(ranks.comms[rank]));
+	free(input);
+	free(output);
+}
+
+static void ranks_that_call_differently_are_told_both_calls(void **state)
+{
+	(void)state;
+	disagree(10, ferryMax, "rank 1 calls allreduce of 10 f32 (max)");
+	disagree(11, ferrySum, "rank 1 calls allreduce of 11 f32 (sum)");
+	disagree(LONG / 4, ferrySum, "rank 1 calls allreduce of 1048576 f32 (sum)"); /* which is no short call */
+}
+
+static void a_call_that_others_never_make_ends_when_the_rank_aborts(void **state)
+{
+	struct ranks ranks;
+	ferryStream_t stream;
+	float value = 1;
+	(void)state;
+	open_with(&ranks, 2, 1, "1M");
+	OK(ferryStreamCreate(&stream, 0));
+	OK(ferryAllReduce(&value, &value, 1, ferryFloat32, ferrySum, ranks.comms[0], stream));
+	assert_int_equal(ferryStreamQuery(stream), ferryInProgress);
+	OK(ferryCommAbort(ranks.comms[0]));
+	assert_int_equal(ferryStreamSynchronize(stream), ferryRemoteError);
+	OK(ferryStreamDestroy(stream));
+	OK(ferryCommAbort(ranks.comms[1]));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(every_collective_gives_the_bits_that_lanes_and_routers_give),
+	        cmocka_unit_test(each_rank_has_its_factor_in_a_reduction_of_its_own),
+	        cmocka_unit_test(two_communicators_end_whose_streams_ranks_wait_for_in_opposite_orders),
+	        cmocka_unit_test(calls_that_a_rank_does_not_wait_for_keep_no_other_waiting),
+	        cmocka_unit_test(short_and_long_calls_follow_each_other_in_any_order),
+	        cmocka_unit_test(a_thread_that_waits_long_sleeps),
+	        cmocka_unit_test(ranks_that_call_differently_are_told_both_calls),
+	        cmocka_unit_test(a_call_that_others_never_make_ends_when_the_rank_aborts),
+	};
+	setenv("FERRY_DEVICE", "host", 1);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
