@@ -45,6 +45,7 @@
 #include "ipc/descriptor.h"
 #include "ipc/export.h"
 #include "ipc/ferry_types.h"
+#include "ipc/links.h"
 #include "ipc/plan.h"
 #include "ipc/shared_memory.h"
 #include "ipc/shares.h"
@@ -323,6 +324,8 @@ struct ferry_arena_header {
 	        finished[FERRY_PARITIES]; /* last call with work here that the router has finished in the parity */
 	struct ferry_failure failure;
 	struct ferry_decision decisions[FERRY_MOST_ROUNDS]; /* in domain 0's alone */
+	/* nanoseconds: when modelled links that host devices share are free; lanes, by compare-and-swap; domain 0's */
+	_Atomic uint64_t shared_busy_until[FERRY_MAX_SHARED_LINKS];
 };
 
 /* A process's view of an arena. Private memory, so the offsets cannot change under it. */

@@ -76,11 +76,13 @@ const struct ferry_variable ferry_variables[] = {
 	 "orchestrator/tuner/tuning.h (1: 16 channels, 2: 8; 8: a ring with Simple; ...). 0: by what Ferry learns."},
 	{"FERRY_HOST_LINK", "",
 	 "Speeds of host devices' links in GB/s, 1e-6 to 1e5, separated by commas. d2h=12.5,h2d=12.5: to and from the "
-	 "host. peer=50: from each device to each other; links=dgx1v:25: the cube mesh of a DGX-1V, by one NVLink's "
-	 "speed; links=nvswitch:450: each device's speed to all others; links=pcie2:12:6: two sockets of four devices, "
-	 "by each one's speed to all others and that to one of the other socket. peer@0-3=10: one pair's, 0 for none. "
-	 "port=100: what a device sends to all others at once. devices=0,2,5: the devices of ranks 0, 1 and 2. Unset: "
-	 "as fast as memory, and no links between devices."},
+	 "host. peer=50 or links=mesh:50: from each device to each other; links=dgx1v:25, links=dgx1p:20: the cube "
+	 "mesh of a DGX-1 with V100s or P100s, by one NVLink's speed; links=nvswitch:450: each device's speed to all "
+	 "others; links=bridges:52:25: neighbours in pairs, by a bridge's speed and a PCIe port's; "
+	 "links=pcie2:12:6:20: two sockets of four devices, by each one's speed to all others, that to one of the "
+	 "other socket, and that of the link between the sockets. peer@0-3=10: one pair's, 0 for none. port=100: what "
+	 "a device sends to all others at once. devices=0,2,5: the devices of ranks 0, 1 and 2; mask=0x25: the same. "
+	 "Unset: as fast as memory, and no links between devices."},
 	{"FERRY_FABRICS", "",
 	 "Which ways between devices calls may take: host (staging and routers), peer (pushes from device to device), "
 	 "or both, as host,peer. With peer alone what has sums goes through the host all the same, which is said once "

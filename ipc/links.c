@@ -10,9 +10,13 @@
 
 #define SLOWEST 1e-6 /* GB/s */
 #define FASTEST 1e5
+#define MOST_BRIDGED 32 /* devices: each has two shared links */
+#define EXPECTED_MACHINE                                                                                               \
+	"links=dgx1v:GBPS, links=dgx1p:GBPS, links=mesh:GBPS, links=nvswitch:GBPS, links=bridges:GBPS:GBPS or "        \
+	"links=pcie2:GBPS[:GBPS[:GBPS]]"
 #define EXPECTED                                                                                                       \
-	"expected, separated by commas, d2h=GBPS, h2d=GBPS, peer=GBPS, peer@A-B=GBPS, port=GBPS, links=dgx1v:GBPS, "   \
-	"links=nvswitch:GBPS or links=pcie2:GBPS[:GBPS], and devices=A,B,..."
+	"expected, separated by commas, d2h=GBPS, h2d=GBPS, peer=GBPS, peer@A-B=GBPS, port=GBPS, " EXPECTED_MACHINE    \
+	", and devices=A,B,... or mask=0xBITS"
 
 /* The text being read; `rest` is the part that is left. */
 struct reader {
@@ -96,7 +100,7 @@ static ferryResult_t read_devices(struct reader *reader, const char *at)
 	struct ferry_host_links *machine = reader->machine;
 	uint32_t device;
 	if (machine->nplaced)
-		return refuse(reader, at, "expected each setting once");
+		return refuse(reader, at, "expected one of devices= and mask=, once");
 	do {
 		const char *here = reader->rest;
 		ferryResult_t result = read_device(reader, &device);
@@ -106,6 +110,24 @@ static ferryResult_t read_devices(struct reader *reader, const char *at)
 			return refuse(reader, here, "expected each device once");
 		machine->placed[machine->nplaced++] = (uint8_t)device;
 	} while (*reader->rest == ',' && isdigit((unsigned char)reader->rest[1]) && reader->rest++);
+	return ferrySuccess;
+}
+
+/* Behind "mask=". */
+static ferryResult_t read_mask(struct reader *reader, const char *at)
+{
+	struct ferry_host_links *machine = reader->machine;
+	char *end = NULL;
+	if (machine->nplaced)
+		return refuse(reader, at, "expected one of devices= and mask=, once");
+	unsigned long long set = strncmp(reader->rest, "0x", 2) || !isxdigit((unsigned char)reader->rest[2])
+	                                 ? 0
+	                                 : strtoull(reader->rest, &end, 16);
+	if (!set || end - reader->rest > 18)
+		return refuse(reader, reader->rest, "expected 0x and the bits of at least one device from 0 to 63");
+	for (; set; set &= set - 1)
+		machine->placed[machine->nplaced++] = (uint8_t)__builtin_ctzll(set);
+	reader->rest = end;
 	return ferrySuccess;
 }
 
@@ -126,10 +148,10 @@ static void give_ports(struct ferry_host_links *machine, double speed)
 }
 
 /*
- * NVLinks between each two V100s of a DGX-1: six each. The pairs with two make a ring of all eight, the pairs with one
- * another (Blink, Figure 1; `nvidia-smi topo -m` of such a machine numbers them so).
+ * NVLinks between each two GPUs of a DGX-1. V100s have six each: the pairs with two make a ring of all eight, the
+ * pairs with one another (Blink, Figure 1; `nvidia-smi topo -m` of such a machine numbers them so). P100s have four.
  */
-static void link_dgx1v(struct ferry_host_links *machine, double speed)
+static void link_cube_mesh(struct ferry_host_links *machine, bool volta, double speed)
 {
 	static const uint8_t nvlinks[8][8] = {
 	        {0, 1, 1, 2, 2, 0, 0, 0}, {1, 0, 2, 1, 0, 2, 0, 0}, {1, 2, 0, 2, 0, 0, 1, 0}, {2, 1, 2, 0, 0, 0, 0, 1},
@@ -137,47 +159,93 @@ static void link_dgx1v(struct ferry_host_links *machine, double speed)
 	};
 	machine->ndevices = 8;
 	for (uint32_t a = 0; a < 8; a++)
-		for (uint32_t b = 0; b < 8; b++)
-			machine->links.speed[a][b] = (float)(nvlinks[a][b] * speed);
+		for (uint32_t b = 0; b < 8; b++) {
+			uint32_t links = nvlinks[a][b] < 1 || volta ? nvlinks[a][b] : 1;
+			machine->links.speed[a][b] = (float)(links * speed);
+		}
+}
+
+/* What goes from, to goes through the shared link, too. */
+static void go_through(struct ferry_links *links, uint32_t from, uint32_t to, uint32_t shared, double speed)
+{
+	links->through[from][to] |= 1ull << shared;
+	links->shared[shared] = (float)speed;
+}
+
+/* A bridge is its pair's alone; all else goes through a PCIe port each way. */
+static void link_bridges(struct ferry_host_links *machine, double bridge, double pcie)
+{
+	link_all(machine, MOST_BRIDGED, pcie);
+	for (uint32_t a = 0; a < MOST_BRIDGED; a++)
+		for (uint32_t b = 0; b < MOST_BRIDGED; b++) {
+			if (a / 2 == b / 2) {
+				machine->links.speed[a][b] = a == b ? 0 : (float)bridge;
+				continue;
+			}
+			go_through(&machine->links, a, b, 2 * a, pcie);
+			go_through(&machine->links, a, b, 2 * b + 1, pcie);
+		}
 }
 
 /* Each device's one link to its switch carries all that it sends. */
-static void link_pcie2(struct ferry_host_links *machine, double speed, double across)
+static void link_pcie2(struct ferry_host_links *machine, double speed, double across, double sockets)
 {
 	link_all(machine, 8, speed);
 	for (uint32_t a = 0; a < 8; a++)
-		for (uint32_t b = 0; b < 8; b++)
-			if (a / 4 != b / 4)
-				machine->links.speed[a][b] = (float)across;
+		for (uint32_t b = 0; b < 8; b++) {
+			if (a / 4 == b / 4)
+				continue;
+			machine->links.speed[a][b] = (float)across;
+			if (sockets > 0)
+				go_through(&machine->links, a, b, a / 4, sockets);
+		}
 	give_ports(machine, speed);
+}
+
+/* GBPS after GBPS with colons between; those that are left out stay 0. */
+static ferryResult_t read_speeds(struct reader *reader, const char *at, uint32_t least, uint32_t most, double *speeds)
+{
+	uint32_t count = 0;
+	do {
+		ferryResult_t result = read_speed(reader, false, &speeds[count]);
+		if (result)
+			return result;
+	} while (++count < most && take(reader, ":"));
+	return count < least ? refuse(reader, at, "expected " EXPECTED_MACHINE) : ferrySuccess;
 }
 
 /* Behind "links=". */
 static ferryResult_t read_machine(struct reader *reader, const char *at)
 {
+	enum { DGX1V, DGX1P, MESH, NVSWITCH, BRIDGES, PCIE2, NONE };
+	static const struct {
+		const char *name;
+		uint32_t least, most; /* speeds */
+	} known[] = {{"dgx1v:", 1, 1}, {"dgx1p:", 1, 1}, {"mesh:", 1, 1},
+	             {"nvswitch:", 1, 1}, {"bridges:", 2, 2}, {"pcie2:", 1, 3}};
 	struct ferry_host_links *machine = reader->machine;
-	double speed, across;
-	bool dgx1v = take(reader, "dgx1v:"), nvswitch = !dgx1v && take(reader, "nvswitch:"),
-	     pcie2 = !dgx1v && !nvswitch && take(reader, "pcie2:");
+	double speeds[3] = {0};
+	int kind = 0;
 	if (reader->links_given)
 		return refuse(reader, at, "expected one of peer= and links=, once");
-	if (!dgx1v && !nvswitch && !pcie2)
-		return refuse(reader, at, "expected links=dgx1v:GBPS, links=nvswitch:GBPS or links=pcie2:GBPS[:GBPS]");
+	while (kind < NONE && !take(reader, known[kind].name))
+		kind++;
+	if (kind == NONE)
+		return refuse(reader, at, "expected " EXPECTED_MACHINE);
 	reader->links_given = true;
-	ferryResult_t result = read_speed(reader, false, &speed);
-	across = speed;
-	if (!result && pcie2 && take(reader, ":"))
-		result = read_speed(reader, false, &across);
+	ferryResult_t result = read_speeds(reader, at, known[kind].least, known[kind].most, speeds);
 	if (result)
 		return result;
-	if (dgx1v) {
-		link_dgx1v(machine, speed);
-	} else if (pcie2) {
-		link_pcie2(machine, speed, across);
-	} else {
-		link_all(machine, FERRY_MAX_RANKS, speed);
-		give_ports(machine, speed);
-	}
+	if (kind == DGX1V || kind == DGX1P)
+		link_cube_mesh(machine, kind == DGX1V, speeds[0]);
+	else if (kind == PCIE2)
+		link_pcie2(machine, speeds[0], speeds[1] > 0 ? speeds[1] : speeds[0], speeds[2]);
+	else if (kind == BRIDGES)
+		link_bridges(machine, speeds[0], speeds[1]);
+	else
+		link_all(machine, FERRY_MAX_RANKS, speeds[0]);
+	if (kind == NVSWITCH)
+		give_ports(machine, speeds[0]);
 	return ferrySuccess;
 }
 
@@ -213,6 +281,8 @@ static ferryResult_t read_setting(struct reader *reader)
 		return read_machine(reader, at);
 	if (take(reader, "devices="))
 		return read_devices(reader, at);
+	if (take(reader, "mask="))
+		return read_mask(reader, at);
 	return refuse(reader, at, EXPECTED);
 }
 
@@ -288,8 +358,11 @@ ferryResult_t ferry_host_links_place(const char *name, const struct ferry_host_l
 	}
 	for (uint32_t from = 0; from < nranks; from++) {
 		links->port[from] = machine->links.port[device[from]];
-		for (uint32_t to = 0; to < nranks; to++)
+		for (uint32_t to = 0; to < nranks; to++) {
 			links->speed[from][to] = machine->links.speed[device[from]][device[to]];
+			links->through[from][to] = machine->links.through[device[from]][device[to]];
+		}
 	}
+	memcpy(links->shared, machine->links.shared, sizeof links->shared);
 	return ferrySuccess;
 }

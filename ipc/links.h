@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * How fast devices push into each other's memory: synthesizers decide by it (rank-lib/program/program.h), and a host
- * device's copy engine models it (router/copy/host.c). The process that knows the machine fills it in; afterwards it is
- * only read.
+ * How fast devices push into each other's memory, and what several links share: a PCIe port, a switch's uplink, the
+ * link between sockets. Synthesizers decide by it (rank-lib/program/program.h), and a host device's copy engine models
+ * it (router/copy/host.c). The process that knows the machine fills it in; afterwards it is only read.
  *
  * The links of a machine of host devices are given as text: FERRY_HOST_LINK, and `ferryprog synth --links`. Settings in
  * any order, separated by commas, speeds in GB/s:
@@ -10,13 +10,18 @@
  * - d2h=GBPS, h2d=GBPS: between each device and the host.
  * - peer=GBPS: from each device to each other.
  * - links=dgx1v:GBPS: eight devices on the cube mesh of a DGX-1 with V100s; GBPS is one NVLink's.
+ * - links=dgx1p:GBPS: the same with P100s, four NVLinks each.
+ * - links=mesh:GBPS: as peer=GBPS.
  * - links=nvswitch:GBPS: any number of devices, each with GBPS to all others at once.
- * - links=pcie2:GBPS[:ACROSS]: two sockets of four devices, each with GBPS to all others at once, and at most ACROSS to
- *   each of the other socket. The link between the sockets, which all such pairs share, is not modelled.
+ * - links=bridges:BRIDGE:PCIE: at most 32 devices. Each two neighbours, 0 and 1, 2 and 3, have a bridge between them of
+ *   BRIDGE each way; to and from all others each device has PCIE at once.
+ * - links=pcie2:GBPS[:ACROSS[:SOCKETS]]: two sockets of four devices, each with GBPS to all others at once, and at most
+ *   ACROSS to each of the other socket. All that crosses shares a link of SOCKETS each way; else it is not modelled.
  * - peer@A-B=GBPS: between devices A and B, both ways, whatever the settings above say; 0: no link. Any number of
  *   these.
  * - port=GBPS: what each device sends to all others at once, whatever the settings above say.
  * - devices=A,B,...: the devices that ranks 0, 1, ... are on. Else rank n is on device n.
+ * - mask=0xBITS: the same, by a set of devices, in their order: bit n is device n.
  */
 #ifndef FERRY_IPC_LINKS_H
 #define FERRY_IPC_LINKS_H
@@ -25,6 +30,8 @@
 
 #include <stdbool.h>
 
+#define FERRY_MAX_SHARED_LINKS 64
+
 /**
  * How fast each rank's device pushes into each other's memory, in GB/s; 0: not at all. The same on all ranks: it
  * decides which program they run.
@@ -32,6 +39,9 @@
 struct ferry_links {
 	float speed[FERRY_MAX_RANKS][FERRY_MAX_RANKS]; /* from, to */
 	float port[FERRY_MAX_RANKS];                   /* to all others at once; 0: as much as its links have */
+	/* bit k: what goes from, to goes through shared link k; one way each, above 0 where a bit is set */
+	uint64_t through[FERRY_MAX_RANKS][FERRY_MAX_RANKS];
+	float shared[FERRY_MAX_SHARED_LINKS];
 };
 
 struct ferry_host_links {

@@ -22,6 +22,8 @@ struct ferry_put_target {
 	char *address;
 	int64_t process;   /* the process of that address, if not this process; 0: this one */
 	uint32_t from, to; /* ranks: which link it takes, where links are modelled */
+	/* nanoseconds: when each shared link is free, for all that model it; NULL: those of this copier alone */
+	_Atomic uint64_t *shared_busy_until;
 	/* keeps the memory mapped until it is released (router/engine/member.h); NULL: nothing to release */
 	void *hold;
 };

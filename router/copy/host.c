@@ -109,13 +109,14 @@ static ferryResult_t write_process(const struct ferry_put_target *to, const void
 	return ferrySuccess;
 }
 
-/* How fast ranks' devices are linked: sets the link's and the port's GB/s, 0 for as fast as memory. */
+/* Finds the link, the port and the shared links between two ranks' devices: GB/s, 0 for as fast as memory. */
 static ferryResult_t find_link(const struct ferry_host_copier *copier, const struct ferry_put_target *to, double *link,
-                               double *port)
+                               double *port, uint64_t *shared)
 {
 	const struct ferry_host_links *machine = &copier->machine;
 	uint32_t most = machine->nplaced ? machine->nplaced : machine->ndevices;
 	*link = *port = 0;
+	*shared = 0;
 	if (!machine->peers || to->from == to->to)
 		return ferrySuccess;
 	if (to->from >= most || to->to >= most)
@@ -123,25 +124,38 @@ static ferryResult_t find_link(const struct ferry_host_copier *copier, const str
 		                  to->from >= most ? to->from : to->to);
 	uint32_t from = machine->nplaced ? machine->placed[to->from] : to->from;
 	*port = machine->links.port[from];
-	*link = machine->links.speed[from][machine->nplaced ? machine->placed[to->to] : to->to];
+	uint32_t into = machine->nplaced ? machine->placed[to->to] : to->to;
+	*link = machine->links.speed[from][into];
+	*shared = machine->links.through[from][into];
 	if (*link == 0)
 		return ferry_fail(ferryInvalidUsage, "FERRY_HOST_LINK has no link from rank %u's device to rank %u's",
 		                  to->from, to->to);
 	return ferrySuccess;
 }
 
-/* The copy has crossed once both the link and the port have served it, each in its turn. */
+static uint64_t later(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+/* The copy has crossed once the link, the port and all that it shares have served it, each in its turn. */
 static ferryResult_t push(struct ferry_copy_queue *queue, const struct ferry_put_target *to, const void *source,
                           size_t bytes)
 {
 	struct ferry_host_copier *copier = (struct ferry_host_copier *)queue->copier;
 	struct host_queue *backend = queue->backend;
+	_Atomic uint64_t *shared_busy_until = to->shared_busy_until ? to->shared_busy_until : copier->shared_busy_until;
 	double link, port;
-	ferryResult_t result = find_link(copier, to, &link, &port);
+	uint64_t shared;
+	ferryResult_t result = find_link(copier, to, &link, &port, &shared);
 	if (result)
 		return result;
-	uint64_t over_link = reserve(&copier->link_busy_until[to->to % FERRY_MAX_RANKS], link, bytes);
-	uint64_t out_of_port = reserve(&copier->port_busy_until, port, bytes);
+	uint64_t due = reserve(&copier->link_busy_until[to->to % FERRY_MAX_RANKS], link, bytes);
+	due = later(due, reserve(&copier->port_busy_until, port, bytes));
+	for (; shared; shared &= shared - 1) {
+		int k = __builtin_ctzll(shared);
+		due = later(due, reserve(&shared_busy_until[k], copier->machine.links.shared[k], bytes));
+	}
 	if (to->process)
 		result = write_process(to, source, bytes);
 	else
@@ -149,7 +163,7 @@ static ferryResult_t push(struct ferry_copy_queue *queue, const struct ferry_put
 		                                                             : FERRY_STORE_ORDINARY);
 	if (result)
 		return result;
-	backend->due[queue->started++ % PENDING] = over_link > out_of_port ? over_link : out_of_port;
+	backend->due[queue->started++ % PENDING] = due;
 	return ferrySuccess;
 }
 

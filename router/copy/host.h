@@ -19,6 +19,7 @@ struct ferry_host_copier {
 	_Atomic uint64_t busy_until[2];                    /* to and from the host, by direction */
 	_Atomic uint64_t link_busy_until[FERRY_MAX_RANKS]; /* to another rank's device */
 	_Atomic uint64_t port_busy_until;                  /* to all of them */
+	_Atomic uint64_t shared_busy_until[FERRY_MAX_SHARED_LINKS]; /* where a target names no others */
 };
 
 /** Reads FERRY_HOST_LINK. ferryInvalidArgument, with what was expected, if that makes no sense. */

@@ -145,6 +145,12 @@ static inline uint32_t ferry_member_weight(const struct ferry_member *member)
 	return member->weight ? atomic_load_explicit(member->weight, memory_order_relaxed) : 1;
 }
 
+/** Where host devices model links that they share (ipc/links.h). */
+static inline _Atomic uint64_t *ferry_member_shared_links(const struct ferry_member *member)
+{
+	return member->shared->arenas[0].header->shared_busy_until;
+}
+
 static inline struct ferry_rank_line *ferry_member_line(const struct ferry_member *member)
 {
 	return ferry_rank_line(member->shared, member->rank);

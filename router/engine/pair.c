@@ -167,7 +167,8 @@ static bool push(struct ferry_pushes *pushes, struct ferry_lane_rank *lane_rank,
 	const struct ferry_put_target to = {.address = transfer->destination + start,
 	                                    .process = transfer->process,
 	                                    .from = lane_rank->member->rank,
-	                                    .to = transfer->peer};
+	                                    .to = transfer->peer,
+	                                    .shared_busy_until = ferry_member_shared_links(lane_rank->member)};
 	return !ferry_copies_full(copies) &&
 	       ferry_copies_push(copies, lane_rank, call, transfer, &to, transfer->user + start, bytes, 1);
 }

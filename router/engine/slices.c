@@ -142,7 +142,8 @@ static bool issue_put(struct ferry_pushes *pushes, struct ferry_lane_rank *lane_
 	const struct ferry_put_target to = {.address = transfer->destination + start,
 	                                    .process = transfer->process,
 	                                    .from = instr->owner,
-	                                    .to = instr->peer};
+	                                    .to = instr->peer,
+	                                    .shared_busy_until = ferry_member_shared_links(lane_rank->member)};
 	return ferry_copies_push(copies, lane_rank, call, transfer, &to, transfer->user + start, bytes, slices);
 }
 

@@ -56,6 +56,12 @@ static void machines_have_the_links_that_they_have(void **state)
 	assert_links("links=pcie2:12:6", 5, "0 12 12 12 6 / 12 0 12 12 6 / 12 12 0 12 6 / 12 12 12 0 6 / 6 6 6 6 0 / ",
 	             12);
 	assert_links("links=pcie2:12,devices=3,4", 2, "0 12 / 12 0 / ", 12);
+	assert_links("links=dgx1p:1", 8,
+	             "0 1 1 1 1 0 0 0 / 1 0 1 1 0 1 0 0 / 1 1 0 1 0 0 1 0 / 1 1 1 0 0 0 0 1 / "
+	             "1 0 0 0 0 1 1 1 / 0 1 0 0 1 0 1 1 / 0 0 1 0 1 1 0 1 / 0 0 0 1 1 1 1 0 / ", 0);
+	assert_links("links=mesh:5", 3, "0 5 5 / 5 0 5 / 5 5 0 / ", 0);
+	assert_links("links=bridges:52:25", 4, "0 52 25 25 / 52 0 25 25 / 25 25 0 52 / 25 25 52 0 / ", 0);
+	assert_links("links=dgx1v:25,mask=0x29", 3, "0 50 0 / 50 0 0 / 0 0 0 / ", 0);
 	assert_links("peer=5", 3, "0 5 5 / 5 0 5 / 5 5 0 / ", 0);
 	assert_links("d2h=1,h2d=2", 2, "0 0 / 0 0 / ", 0);
 	assert_links("", 2, "0 0 / 0 0 / ", 0);
@@ -69,6 +75,39 @@ static void machines_have_the_links_that_they_have(void **state)
 		}
 		assert_true(sum == 150);
 	}
+}
+
+static uint32_t through(const struct ferry_links *links, uint32_t from, uint32_t to, float *least)
+{
+	uint32_t count = 0;
+	*least = 0;
+	for (uint64_t shared = links->through[from][to]; shared; shared &= shared - 1, count++) {
+		float speed = links->shared[__builtin_ctzll(shared)];
+		*least = count && *least < speed ? *least : speed;
+	}
+	return count;
+}
+
+static void ports_and_the_link_between_sockets_are_shared_each_way(void **state)
+{
+	(void)state;
+	float speed;
+	struct ferry_links links = links_of("links=bridges:52:25,devices=4,5,8,9", 4);
+	assert_int_equal(through(&links, 0, 1, &speed), 0);
+	assert_int_equal(through(&links, 0, 2, &speed), 2);
+	assert_true(speed == 25);
+	assert_true(links.through[0][2] & links.through[0][3]);    /* out of rank 0 */
+	assert_true(links.through[0][2] & links.through[1][2]);    /* into rank 2 */
+	assert_false(links.through[0][2] & links.through[2][0]);
+	assert_false(links.through[0][2] & links.through[1][3]);
+	links = links_of("links=pcie2:12:6:20", 8);
+	assert_int_equal(through(&links, 0, 4, &speed), 1);
+	assert_true(speed == 20);
+	assert_true(links.through[0][4] == links.through[3][7]);
+	assert_false(links.through[0][4] & links.through[4][0]);
+	assert_int_equal(through(&links, 0, 1, &speed), 0);
+	links = links_of("links=pcie2:12:6", 8);
+	assert_int_equal(through(&links, 0, 4, &speed), 0);
 }
 
 static void single_links_and_ports_go_before_what_is_said_of_all(void **state)
@@ -102,6 +141,14 @@ static void what_makes_no_sense_is_refused_where_it_stands(void **state)
 	        {"peer=1,links=nvswitch:1", "expected one of peer= and links="},
 	        {"links=nvswitch:1,links=dgx1v:1", "expected one of peer= and links="},
 	        {"links=dgx2:1", "links=nvswitch:GBPS"},
+	        {"links=bridges:52", "links=bridges:GBPS:GBPS"},
+	        {"links=bridges:52:25:1", "expected a comma, at \":1\""},
+	        {"links=pcie2:1:1:1:1", "expected a comma, at \":1\""},
+	        {"peer=1,mask=5", "0x and the bits of at least one device"},
+	        {"peer=1,mask=0x", "0x and the bits"},
+	        {"peer=1,mask=0x0", "0x and the bits"},
+	        {"peer=1,mask=0x10000000000000001", "0x and the bits"},
+	        {"peer=1,mask=0x3,devices=1", "one of devices= and mask="},
 	        {"links=dgx1v", "at \"links=dgx1v\""},
 	        {"links=dgx1v:1:2", "expected a comma, at \":2\""},
 	        {"links=pcie2:1:", "at \"\""},
@@ -113,7 +160,7 @@ static void what_makes_no_sense_is_refused_where_it_stands(void **state)
 	        {"links=dgx1v:1,peer@0-8=1", "peer@0-8: the machine has devices 0 to 7"},
 	        {"peer=1,devices=", "expected a device"},
 	        {"peer=1,devices=1,2,1", "expected each device once, at \"1\""},
-	        {"devices=1,devices=2,peer=1", "each setting once"},
+	        {"devices=1,devices=2,peer=1", "one of devices= and mask="},
 	        {"port=5", "expected peer= or links= too"},
 	        {"peer=1,port=5,port=6", "each setting once, at \"port=6\""},
 	};
@@ -142,6 +189,7 @@ static void more_ranks_than_devices_are_refused(void **state)
 {
 	(void)state;
 	assert_too_few("links=dgx1v:25", 9, "--links: rank 8 on device 8: the machine has devices 0 to 7");
+	assert_too_few("links=bridges:52:25", 33, "rank 32 on device 32");
 	assert_too_few("links=pcie2:12,devices=0,9", 2, "rank 1 on device 9");
 	assert_too_few("peer=1,devices=4,2,9", 4, "4 ranks on 3 devices");
 }
@@ -150,6 +198,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(machines_have_the_links_that_they_have),
+	        cmocka_unit_test(ports_and_the_link_between_sockets_are_shared_each_way),
 	        cmocka_unit_test(single_links_and_ports_go_before_what_is_said_of_all),
 	        cmocka_unit_test(what_makes_no_sense_is_refused_where_it_stands),
 	        cmocka_unit_test(more_ranks_than_devices_are_refused),

@@ -244,8 +244,37 @@ static void links_and_ports_take_the_time_of_their_speeds(void **state)
 	assert_takes("links=dgx1v:0.01", mixed, 3, MS);            /* 0-3 has two NVLinks, 0-1 one */
 	assert_takes("links=pcie2:0.02:0.01,devices=0,1,2,4", mixed, 3, 2 * MS);
 	assert_takes("peer=100,peer@0-2=0.01", several, 3, MS);
+	/* Three cross between the sockets at once; what goes to neighbours over bridges shares no PCIe port. */
+	const uint32_t across[] = {1, 2, 3}, bridged[] = {1, 2, 3};
+	assert_takes("links=pcie2:1:1:0.01,devices=0,4,5,6", across, 3, 3 * MS);
+	assert_takes("links=bridges:0.01:0.02", bridged, 3, MS);
 	/* No link between devices is modelled. */
 	assert_true(least_of_pushes("d2h=0.01", several, 3, 0, 0.5 * MS) < 0.5 * MS);
+}
+
+/* As of several ranks' devices, each with a copier of its own: what all of them go through is in shared memory. */
+static void copiers_share_the_links_that_devices_share(void **state)
+{
+	(void)state;
+	static _Atomic uint64_t busy_until[FERRY_MAX_SHARED_LINKS];
+	struct ferry_host_copier copiers[2];
+	struct ferry_copy_queue queues[2];
+	unsigned char *from = filled(BYTES), *into = malloc(BYTES);
+	assert_non_null(into);
+	uint64_t begin = ferry_now_ns();
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		const struct ferry_put_target to = {
+		        .address = (char *)into, .from = rank, .to = 4 + rank, .shared_busy_until = busy_until};
+		open_copier(&copiers[rank], &queues[rank], "links=pcie2:1:1:0.01");
+		assert_int_equal(copiers[rank].base.ops->push(&queues[rank], &to, from, BYTES), ferrySuccess);
+	}
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		finish(&queues[rank]);
+		copiers[rank].base.ops->queue_close(&queues[rank]);
+	}
+	assert_true((double)(ferry_now_ns() - begin) * 1e-6 > 2 * MS * 0.999);
+	free(from);
+	free(into);
 }
 
 static void where_there_is_no_link_nothing_is_pushed(void **state)
@@ -273,6 +302,7 @@ int main(void)
 	        cmocka_unit_test(what_cannot_be_written_is_told),
 	        cmocka_unit_test(a_process_of_another_user_is_refused_with_what_to_do),
 	        cmocka_unit_test(links_and_ports_take_the_time_of_their_speeds),
+	        cmocka_unit_test(copiers_share_the_links_that_devices_share),
 	        cmocka_unit_test(where_there_is_no_link_nothing_is_pushed),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,6 +7,8 @@ void ferry_load_add(struct ferry_load *load, uint32_t from, uint32_t to, double 
 {
 	load->link[from][to] += blocks;
 	load->port[from] += blocks;
+	for (uint64_t shared = load->links->through[from][to]; shared; shared &= shared - 1)
+		load->shared[__builtin_ctzll(shared)] += blocks;
 }
 
 /* 1 GB/s is a byte per nanosecond. */
@@ -15,8 +17,14 @@ double ferry_load_after(const struct ferry_load *load, uint32_t from, uint32_t t
 	float link = load->links->speed[from][to], port = load->links->port[from];
 	if (!(link > 0))
 		return INFINITY;
-	double over_link = (load->link[from][to] + blocks) / link;
-	return port > 0 ? fmax(over_link, (load->port[from] + blocks) / port) : over_link;
+	double time = (load->link[from][to] + blocks) / link;
+	if (port > 0)
+		time = fmax(time, (load->port[from] + blocks) / port);
+	for (uint64_t shared = load->links->through[from][to]; shared; shared &= shared - 1) {
+		int k = __builtin_ctzll(shared);
+		time = fmax(time, (load->shared[k] + blocks) / load->links->shared[k]);
+	}
+	return time;
 }
 
 double ferry_load_time(const struct ferry_load *load)

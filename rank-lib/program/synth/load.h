@@ -13,14 +13,15 @@ struct ferry_load {
 	const struct ferry_links *links;
 	double link[FERRY_MAX_RANKS][FERRY_MAX_RANKS]; /* from, to */
 	double port[FERRY_MAX_RANKS];                  /* from */
+	double shared[FERRY_MAX_SHARED_LINKS];
 };
 
 /** Adds so many blocks (below 0: takes them off) from one rank to another. */
 void ferry_load_add(struct ferry_load *load, uint32_t from, uint32_t to, double blocks);
 
 /**
- * How long that link, or what its port has to send in all, is busy if so many blocks more go over it: nanoseconds per
- * byte of a block. INFINITY where there is no link.
+ * How long that link, what its port has to send in all, or what it shares with other links is busy if so many blocks
+ * more go over it: nanoseconds per byte of a block. INFINITY where there is no link.
  */
 double ferry_load_after(const struct ferry_load *load, uint32_t from, uint32_t to, double blocks);
 
