@@ -6,10 +6,12 @@
 #include "ipc/links.h"
 #include "launch/picture.h"
 #include "launch/plan_text.h"
+#include "launch/topology_file.h"
 #include "rank-lib/program/versions.h"
 
 #include <argp.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,8 +66,9 @@ static const struct argp_option options[] = {
         {NULL, 0, NULL, 0, "Of synth:", 4},
         {"fabric", KEY_FABRIC, "host|peer", 0, "Through host memory, or from device to device (default: host)", 4},
         {"links", KEY_LINKS, "SPEC", 0,
-         "Of --fabric=peer: the links between the devices, as FERRY_HOST_LINK names them, such as links=dgx1v:25; "
-         "where that is a machine, --ranks is as many as it has", 4},
+         "Of --fabric=peer: the links between the devices, as FERRY_HOST_LINK names them, such as links=dgx1v:25, or "
+         "a topology file of NCCL's or hwloc's, such as topo.xml or topo.xml,devices=0,2; where that is a machine, "
+         "--ranks is as many as it has", 4},
         {0}};
 
 static const char description[] = "Checks, shows, draws and synthesizes collective programs.\v"
@@ -257,6 +260,29 @@ static void check_synth(struct arguments *arguments, struct argp_state *state)
 		argp_error(state, "synth: sendrecv is between 2 ranks, not %u", arguments->nranks);
 }
 
+/* FILE.xml[,devices=...], or links as text. */
+static ferryResult_t read_links(const char *value, struct ferry_host_links *machine)
+{
+	const char *end = strstr(value, ".xml");
+	struct ferry_host_links placed;
+	char path[PATH_MAX];
+	if (!end || (end[4] && end[4] != ',') || end + 4 - value >= PATH_MAX)
+		return ferry_host_links_parse("--links", value, machine);
+	snprintf(path, sizeof path, "%.*s", (int)(end + 4 - value), value);
+	ferryResult_t result = ferry_topology_file_read(path, machine);
+	if (result || !end[4])
+		return result;
+	result = ferry_host_links_parse("--links", end + 5, &placed);
+	if (!result && (placed.peers || !placed.nplaced))
+		result = ferry_fail(ferryInvalidArgument, "--links=%s: expected devices= or mask= behind a file",
+		                    value);
+	if (result)
+		return result;
+	machine->nplaced = placed.nplaced;
+	memcpy(machine->placed, placed.placed, sizeof machine->placed);
+	return ferrySuccess;
+}
+
 static error_t parse(int key, char *value, struct argp_state *state)
 {
 	struct arguments *arguments = state->input;
@@ -285,7 +311,7 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		return 0;
 	case KEY_LINKS:
 		arguments->links_given = value;
-		if (ferry_host_links_parse("--links", value, &arguments->machine))
+		if (read_links(value, &arguments->machine))
 			argp_error(state, "%s", ferry_last_message());
 		return 0;
 	case KEY_PLACE:

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * A machine's GPUs and their links from the files that people have: NCCL's topology dumps (NCCL_TOPO_DUMP_FILE, and the
+ * files for NCCL_TOPO_FILE that clouds give out) and hwloc's XML (lstopo machine.xml). ferryprog reads them.
+ */
+#ifndef FERRY_LAUNCH_TOPOLOGY_FILE_H
+#define FERRY_LAUNCH_TOPOLOGY_FILE_H
+
+#include "ipc/links.h"
+
+/**
+ * Reads the file into the links between its GPUs. They are numbered by NCCL's `dev` where all have one, else in the
+ * file's order.
+ *
+ * - Two GPUs with NVLinks (xGMI) between them have those: their number by what one carries each way; hwloc says it
+ *   itself. GPUs with links to NVSwitches push to each other with all of them at once.
+ * - Others go over PCIe: up to the first switch, bridge or CPU above both, and down; each link on the way is shared by
+ *   all that goes through it that way. A PCIe link carries what NCCL counts on, 12 GB/s for 16 lanes of 8 GT/s.
+ * - CPUs are linked with 20 GB/s each way: no file says it. hwloc's packages are CPUs.
+ *
+ * Errors: ferryInvalidArgument, "FILE:LINE: reason"; ferrySystemError if it cannot be read.
+ */
+ferryResult_t ferry_topology_file_read(const char *path, struct ferry_host_links *machine);
+
+#endif
