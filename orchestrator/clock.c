@@ -5,6 +5,7 @@
  */
 #include "orchestrator/clock.h"
 
+#include "ipc/wait.h"
 #include "router/copy/cuda_driver.h"
 
 static const struct ferry_cuda_driver *open_driver(void)
@@ -94,6 +95,11 @@ bool ferry_clock_read(const struct ferry_clock *clock, double *us)
 bool ferry_clock_between(const struct ferry_clock *earlier, const struct ferry_clock *later, double *us)
 {
 	return elapsed(earlier->start, later->start, us);
+}
+
+double ferry_clock_now_us(void)
+{
+	return (double)ferry_now_ns() / 1e3;
 }
 
 void ferry_clock_free(struct ferry_clock *clock)

@@ -32,6 +32,9 @@ bool ferry_clock_read(const struct ferry_clock *clock, double *us);
 /** From the first place of one clock to that of another; the stream has passed both. */
 bool ferry_clock_between(const struct ferry_clock *earlier, const struct ferry_clock *later, double *us);
 
+/** The time of day, for what is to be compared with streams' times; microseconds. */
+double ferry_clock_now_us(void);
+
 void ferry_clock_free(struct ferry_clock *clock);
 
 #endif

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #define OLD 4096 /* looks after which a sample is given up, or a window */
@@ -224,6 +225,26 @@ void ferry_meter_pass(struct ferry_meter *meter, const struct ferry_tuner_call *
 		ferry_tuner_pass(line, word);
 }
 
+/* ---- how far a rank is ahead of its stream ---- */
+
+#define SURELY 0.7 /* a call takes so much of what the line says, at least: that may be by a prior */
+
+double ferry_meter_ahead_us(const struct ferry_meter *meter)
+{
+	return fmax(meter->busy_until_us - ferry_clock_now_us(), 0);
+}
+
+/* By the clock, as only rank 0 asks for a stream's time, and not for that of all calls. */
+void ferry_meter_made(struct ferry_meter *meter, const struct ferry_tuner_call *call, uint32_t word)
+{
+	struct ferry_share_line line;
+	uint32_t at;
+	if (meter->pinned || (!find_line(meter, call, &line, &at) && !begin_line(meter, call, &line, &at)))
+		return;
+	double us = ferry_shares_divide(word) ? line.ferry_us : line.nccl_us;
+	meter->busy_until_us = fmax(meter->busy_until_us, ferry_clock_now_us()) + SURELY * us;
+}
+
 /* ---- the program's steps ---- */
 
 /* Ranks that see it late propose what was before: the sealed one holds for all, and windows tolerate a few of these. */
@@ -304,16 +325,6 @@ void ferry_meter_arm(struct ferry_sample *sample, bool timed)
 	sample->taken = timed;
 }
 
-double ferry_meter_ahead_us(const struct ferry_meter *meter)
-{
-	double us = 0;
-	for (uint32_t i = 1; i < meter->nsamples; i++) {
-		const struct ferry_sample *sample = &meter->samples[(meter->oldest + i) % FERRY_METER_SAMPLES];
-		us += sample->armed ? (double)sample->bytes * meter->us_per_byte : 0;
-	}
-	return us;
-}
-
 /* A line of JSON, as ferry-plot --shares draws it. */
 static void log_sample(const struct ferry_meter *meter, const struct ferry_sample *sample, double us)
 {
@@ -345,7 +356,6 @@ static void learn(struct ferry_meter *meter, uint32_t at, double us)
 	struct ferry_sample *sample = &meter->samples[at];
 	const struct ferry_sample *before = sample_before(meter, at);
 	double busy_us, span_us;
-	meter->us_per_byte = us / (double)sample->bytes;
 	if (before && ferry_clock_read(&before->clock, &busy_us) &&
 	    ferry_clock_between(&before->clock, &sample->clock, &span_us))
 		ferry_veto_gap(&meter->veto, busy_us, span_us);

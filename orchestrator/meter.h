@@ -46,7 +46,7 @@ struct ferry_meter {
 	struct ferry_clock windows[FERRY_VETO_WINDOWS];
 	uint32_t untimed;        /* bit i: of window i the stream has no time */
 	uint32_t window_age;     /* looks at the oldest one */
-	double us_per_byte;      /* of the last call that was measured */
+	double busy_until_us;    /* the rank's stream has so long with what it was given, by what such calls take */
 	uint32_t oldest, nsamples; /* in the order of their calls, from samples[oldest] on, around */
 	struct ferry_sample samples[FERRY_METER_SAMPLES];
 	FILE *log; /* FERRY_SHARES_LOG; NULL: none */
@@ -93,7 +93,7 @@ struct ferry_meter_proposal ferry_meter_propose(struct ferry_meter *meter, const
  */
 bool ferry_meter_sealed(struct ferry_meter *meter, const struct ferry_tuner_call *call, uint32_t word, bool tries);
 
-/** The call comes to a stream now: returns what is to be timed before it (ferry_meter_mark). */
+/** For each call that comes to a stream now: returns what is to be timed before it (ferry_meter_mark). */
 struct ferry_veto_marks ferry_meter_count(struct ferry_meter *meter, const struct ferry_tuner_call *call,
                                            uint32_t buffers, uint32_t word);
 
@@ -110,7 +110,10 @@ struct ferry_sample *ferry_meter_begin(struct ferry_meter *meter, const struct f
 /** The call has been made; timed: its clock runs. Else the sample is given back. */
 void ferry_meter_arm(struct ferry_sample *sample, bool timed);
 
-/** Returns how long the measured calls that the stream has not begun yet take at least. After ferry_meter_look. */
+/** The call comes to a stream now, behind all that were made before. By each rank; of a group's messages the first. */
+void ferry_meter_made(struct ferry_meter *meter, const struct ferry_tuner_call *call, uint32_t word);
+
+/** Returns how long this rank's stream surely has with what it was given; 0: it may be idle. */
 double ferry_meter_ahead_us(const struct ferry_meter *meter);
 
 /**

@@ -17,6 +17,7 @@ struct asking {
 	                                    itself */
 	bool captured;
 	bool tries; /* what it takes will be known */
+	bool begins; /* no other message of its group comes before it */
 };
 
 static ferryRedOp_t redop_of(const struct ferry_nccl_call *call)
@@ -151,6 +152,8 @@ static void agreed(void *argument, uint64_t n, uint32_t word)
 	split->measure = ferry_meter_sealed(meter, &split->asked, word, asking->tries && !asking->first);
 	if (asking->captured) /* it comes to no stream now */
 		return;
+	if (asking->begins)
+		ferry_meter_made(meter, &split->asked, word);
 	const struct ferry_nccl_call *call = asking->call;
 	uint64_t buffers = mixed(mixed(call->count, (uintptr_t)call->send), (uintptr_t)call->receive);
 	split->marks = ferry_meter_count(meter, &split->asked, (uint32_t)buffers, word);
@@ -219,7 +222,7 @@ void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, const st
 	/* what a call that cannot be measured tries teaches nothing, and in a graph it stays */
 	bool captured = ferry_clock_captures(call->stream);
 	struct asking asking = {call, split, is_like(split, first) ? first : NULL, captured,
-	                        works && alone && !captured};
+	                        works && alone && !captured, !first};
 	struct ferry_shadow_comm_caller caller = {propose, agreed, &asking};
 	split->word = message ? ferry_shadow_comm_take_message(shadow_comm, call->root, call->sends, &caller)
 	                      : ferry_shadow_comm_take(shadow_comm, &caller, &split->n);

@@ -126,9 +126,12 @@ static void make_call(struct virtual_rank *rank, const struct virtual_calls *wha
 	struct virtual_side *side = &work->sides[index];
 	bool blocks = what->collective == FERRY_ALLGATHER || what->collective == FERRY_REDUCESCATTER;
 	size_t count = (size_t)what->bytes / sizeof(float) / (blocks ? VIRTUAL_RANKS : 1);
-	void *receive = receive_of(what->memory);
+	uint64_t steps = virtual_all.shifts ? (1u << 30) / what->bytes : 1,
+	         shift = (uint64_t)(what->calls - rank->left) % steps * what->bytes;
+	char *receive = (char *)receive_of(what->memory) + shift;
 	struct ferry_nccl_call call = {.collective = what->collective,
-	                               .send = what->in_place ? receive : send_of(what->memory),
+	                               .send = what->in_place ? receive
+	                                                      : (char *)send_of(what->memory) + shift,
 	                               .receive = receive,
 	                               .count = count,
 	                               .type = ncclFloat32,
@@ -213,6 +216,11 @@ double virtual_run(const struct virtual_calls *what, struct virtual_call *calls)
 void virtual_capture(bool on)
 {
 	virtual_all.captures = on;
+}
+
+void virtual_shift(void)
+{
+	virtual_all.shifts = true;
 }
 
 void virtual_hang(void)

@@ -98,6 +98,9 @@ void virtual_leave_to_calls(void);
 /** Calls are captured from now on, or no more. They are made and take their time all the same. */
 void virtual_capture(bool on);
 
+/** From now on each call lies in its buffers behind the one before, within 1 GiB, as those of nccl-tests. */
+void virtual_shift(void);
+
 /** From now on no event is passed, as far as the ranks see. */
 void virtual_hang(void);
 

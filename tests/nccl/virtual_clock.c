@@ -75,6 +75,11 @@ bool ferry_clock_between(const struct ferry_clock *earlier, const struct ferry_c
 	return true;
 }
 
+double ferry_clock_now_us(void)
+{
+	return virtual_all.current->now_us;
+}
+
 void ferry_clock_free(struct ferry_clock *clock)
 {
 	free(clock->start);

@@ -48,8 +48,8 @@ struct virtual_event {
 
 struct virtual_preregister {
 	struct ferry_preregister_asked asked[SHOWN_MOST];
-	double done_us[SHOWN_MOST];
 	uint32_t nasked;
+	double done_us; /* the first one */
 };
 
 struct virtual_rank {
@@ -83,6 +83,7 @@ struct virtual_all {
 	double lanes_us; /* when lanes have had their last call */
 	int late_plans;
 	bool captures;
+	bool shifts;
 	bool hangs; /* no stream comes to an event any more */
 };
 extern struct virtual_all virtual_all;

@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+#define LOOK_US 20 /* of the thread, for a call that finds all there */
+
 /* ---- plans and buffers ---- */
 
 uint64_t virtual_plan_of(enum ferry_collective collective, uint64_t count, uint64_t left_out)
@@ -27,10 +29,16 @@ void virtual_add_plan(struct virtual_rank *rank, uint64_t plan)
 		rank->plans[rank->nplans++ % PLANS] = plan;
 }
 
+/* Whole allocations are mapped. */
+static const void *allocation_of(const void *buffer)
+{
+	return (const void *)((uintptr_t)buffer >> 40 << 40);
+}
+
 bool virtual_has_mapped(const struct virtual_rank *rank, const void *buffer)
 {
 	for (uint32_t i = 0; i < rank->nmapped; i++)
-		if (rank->mapped[i] == buffer)
+		if (rank->mapped[i] == allocation_of(buffer))
 			return true;
 	return false;
 }
@@ -38,7 +46,7 @@ bool virtual_has_mapped(const struct virtual_rank *rank, const void *buffer)
 void virtual_map_buffer(struct virtual_rank *rank, const void *buffer)
 {
 	if (!virtual_has_mapped(rank, buffer))
-		rank->mapped[rank->nmapped++ % BUFFERS] = buffer;
+		rank->mapped[rank->nmapped++ % BUFFERS] = allocation_of(buffer);
 }
 
 static uint64_t plan_asked(const struct ferry_request *request)
@@ -65,7 +73,7 @@ static double preregister_us(const struct virtual_rank *rank, const struct ferry
 void virtual_show_until(struct virtual_rank *rank, double us)
 {
 	struct virtual_preregister *preregister = &rank->preregister;
-	while (preregister->nasked && preregister->done_us[0] <= us) {
+	while (preregister->nasked && preregister->done_us <= us) {
 		struct ferry_preregister_asked asked = preregister->asked[0];
 		bool last = true;
 		virtual_map_buffer(rank, asked.request.send);
@@ -74,8 +82,8 @@ void virtual_show_until(struct virtual_rank *rank, double us)
 			virtual_add_plan(rank, plan_asked(&asked.request));
 		preregister->nasked--;
 		memmove(preregister->asked, preregister->asked + 1, preregister->nasked * sizeof *preregister->asked);
-		memmove(preregister->done_us, preregister->done_us + 1,
-		        preregister->nasked * sizeof *preregister->done_us);
+		if (preregister->nasked)
+			preregister->done_us += LOOK_US + preregister_us(rank, &preregister->asked[0]);
 		for (uint32_t i = 0; i < preregister->nasked; i++)
 			last &= preregister->asked[i].kind != asked.kind;
 		if (last)
@@ -84,25 +92,33 @@ void virtual_show_until(struct virtual_rank *rank, double us)
 	}
 }
 
+static bool is_asked(const struct virtual_preregister *preregister, const struct ferry_preregister_asked *asked)
+{
+	bool known = false;
+	for (uint32_t i = 0; i < preregister->nasked; i++) {
+		const struct ferry_preregister_asked *other = &preregister->asked[i];
+		known |= other->kind == asked->kind && other->request.send == asked->request.send &&
+		         other->request.receive == asked->request.receive &&
+		         other->request.count == asked->request.count;
+	}
+	return known;
+}
+
 enum ferry_shown ferry_preregister_has(struct ferry_preregister *preregister,
                                        const struct ferry_preregister_asked *asked)
 {
 	(void)preregister;
 	struct virtual_rank *rank = virtual_all.current;
 	struct virtual_preregister *own = &rank->preregister;
-	bool busy = own->nasked && own->done_us[0] > rank->now_us;
+	bool busy = own->nasked && own->done_us > rank->now_us;
 	if (!busy && is_shown(rank, asked))
 		return FERRY_SHOWN;
-	for (uint32_t i = 0; i < own->nasked; i++)
-		if (own->asked[i].kind == asked->kind && own->asked[i].request.send == asked->request.send &&
-		    own->asked[i].request.receive == asked->request.receive &&
-		    own->asked[i].request.count == asked->request.count)
-			return busy ? FERRY_SHOWN_UNKNOWN : FERRY_SHOWN_NOT;
-	if (own->nasked < SHOWN_MOST) {
-		double from = own->nasked ? own->done_us[own->nasked - 1] : rank->now_us;
-		own->asked[own->nasked] = *asked;
-		own->done_us[own->nasked++] = from + 20 + preregister_us(rank, asked);
-	}
+	if (is_asked(own, asked))
+		return busy ? FERRY_SHOWN_UNKNOWN : FERRY_SHOWN_NOT;
+	if (!own->nasked)
+		own->done_us = rank->now_us + LOOK_US + preregister_us(rank, asked);
+	if (own->nasked < SHOWN_MOST)
+		own->asked[own->nasked++] = *asked;
 	return busy ? FERRY_SHOWN_UNKNOWN : FERRY_SHOWN_NOT;
 }
 
@@ -111,11 +127,12 @@ enum ferry_shown ferry_preregister_await(struct ferry_preregister *preregister,
 {
 	struct virtual_rank *rank = virtual_all.current;
 	double until = rank->now_us + most_us;
-	while (!is_shown(rank, asked) && rank->preregister.nasked && rank->preregister.done_us[0] <= until) {
-		rank->now_us = fmax(rank->now_us, rank->preregister.done_us[0]);
+	while (is_asked(&rank->preregister, asked) && rank->preregister.done_us <= until) {
+		rank->now_us = fmax(rank->now_us, rank->preregister.done_us);
 		virtual_show_until(rank, rank->now_us);
 	}
-	rank->now_us = is_shown(rank, asked) ? rank->now_us : until;
+	if (is_asked(&rank->preregister, asked))
+		rank->now_us = until;
 	return ferry_preregister_has(preregister, asked);
 }
 
