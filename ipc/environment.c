@@ -100,15 +100,16 @@ const struct ferry_variable ferry_variables[] = {
 	 "A file to which rank 0 appends a line of JSON for each call that it has measured beside NCCL: its shares, "
 	 "what the parts took, and why. ferry-plot --shares draws it."},
 	{"FERRY_SPLIT_FLOOR", "8M",
-	 "Calls of NCCL programs that move less, in bytes (K, M, G), are NCCL's alone. Where ranks have different ones "
-	 "all calls are. Where it is set sums are divided from there on, too; else from 128M."},
+	 "Calls of NCCL programs that move less, in bytes (K, M, G), are a kernel's or NCCL's alone. Where ranks have "
+	 "different ones all calls are NCCL's. Where it is set sums are divided from there on, too; else from 128M."},
 	{"FERRY_SPLIT_VETO", "on",
 	 "Whether Ferry gives way, under libferry-nccl.so, where an NCCL program's steps are no shorter with it (on), "
 	 "or what calls take decides alone (off). The same on all ranks."},
 	{"FERRY_SPLIT_WAIT", "",
 	 "Seconds, 0 to 3600, that a thread waits at most, when it makes a communicator of NCCL's, until Ferry's is "
-	 "there; a quarter of one is usual. 0: it is made beside, and the first calls are NCCL's alone. Unset: 1 for "
-	 "the process's first communicator, 0 for others."},
+	 "there, and at most once for each communicator in a call that is captured; a quarter of one is usual. 0: it "
+	 "is made beside, and the first calls are NCCL's alone. Unset: 1 for the process's first communicator and for "
+	 "captured calls, 0 for others."},
 	{"FERRY_STAGING", "",
 	 "Bytes of staging per job and domain (K, M, G), 8K to 1024G: so much, or the job is refused. Unset: half of "
 	 "the domain's last-level cache, two thirds of it for GPUs, less where the router's limit or the memory that "

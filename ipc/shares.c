@@ -26,11 +26,24 @@ uint32_t ferry_shares_pack(const struct ferry_shares *shares)
 	       (uint32_t)shares->part[FERRY_FABRIC_PEER] << PEER_AT | shares->tuning;
 }
 
+static bool is_valid(uint32_t word)
+{
+	return (word >> HOST_AT & PART) + (word >> PEER_AT & PART) <= FERRY_SHARES_WHOLE;
+}
+
+bool ferry_shares_begin(uint32_t *word)
+{
+	if (is_valid(*word) || !is_valid(*word ^ FERRY_SHARES_BEGINS))
+		return false;
+	*word ^= FERRY_SHARES_BEGINS;
+	return true;
+}
+
 struct ferry_shares ferry_shares_unpack(uint32_t word)
 {
 	struct ferry_shares shares = {.part = {0, 0, FERRY_SHARES_WHOLE}};
 	uint32_t host = word >> HOST_AT & PART, peer = word >> PEER_AT & PART;
-	if (host + peer > FERRY_SHARES_WHOLE)
+	if (!is_valid(word))
 		return shares;
 	shares.part[FERRY_FABRIC_HOST] = (uint8_t)host;
 	shares.part[FERRY_FABRIC_PEER] = (uint8_t)peer;
@@ -118,7 +131,7 @@ ferryResult_t ferry_shares_pin(const char *text, struct ferry_shares *pins)
 #define TURN_AT 40
 #define IN_PLACE_AT 31
 
-static const char *const names[FERRY_NUM_BALANCES] = {"prior", "trying", "settled", "hidden"};
+static const char *const names[FERRY_NUM_BALANCES] = {"prior", "trying", "settled", "hidden", "kernel"};
 
 const char *ferry_balance_name(enum ferry_balance why)
 {

@@ -24,6 +24,8 @@ enum ferry_fabric { FERRY_FABRIC_HOST, FERRY_FABRIC_PEER, FERRY_FABRIC_NCCL, FER
 #define FERRY_SHARES_BITS    22 /* of a word: 8 the host's, 8 the peers', 6 NCCL's tuning */
 #define FERRY_SHARES_NONE    0u /* NCCL alone, as it is */
 #define FERRY_SHARES_TUNINGS 64u
+/* Turned over, these bits make a word invalid: so it says that kernels begin, too (orchestrator/kernels.h) */
+#define FERRY_SHARES_BEGINS 0x3fffc0u
 
 struct ferry_shares {
 	uint8_t part[FERRY_NUM_FABRICS]; /* 128ths; their sum is FERRY_SHARES_WHOLE */
@@ -37,6 +39,9 @@ uint32_t ferry_shares_pack(const struct ferry_shares *shares);
 
 /** Returns the shares of a word; NCCL alone for an invalid word. */
 struct ferry_shares ferry_shares_unpack(uint32_t word);
+
+/** Whether these are the shares of a call with which kernels begin; *word is them alone then. */
+bool ferry_shares_begin(uint32_t *word);
 
 /** Whether Ferry has a part. */
 static inline bool ferry_shares_divide(uint32_t word)
@@ -69,6 +74,7 @@ ferryResult_t ferry_shares_read(const char *text, double shares[FERRY_NUM_FABRIC
 ferryResult_t ferry_shares_pin(const char *text, struct ferry_shares *pins);
 
 #define FERRY_SHARE_LINES 96  /* (collective, type, size class, in place or not) */
+#define FERRY_SHARE_KERNELS 16 /* of these, from the end: calls that kernels carry */
 #define FERRY_SHARE_SAVED 4   /* settings of earlier jobs */
 #define FERRY_SHARE_KINDS 256 /* of calls of which a rank says how ready it is */
 
@@ -78,6 +84,7 @@ enum ferry_balance {
 	FERRY_BALANCE_TRYING,  /* something is tried, or has been tried too little */
 	FERRY_BALANCE_SETTLED, /* the fastest of what was measured */
 	FERRY_BALANCE_HIDDEN,  /* NCCL's: the program's steps are no shorter with Ferry */
+	FERRY_BALANCE_KERNEL,  /* a kernel of Ferry's carries them: nothing is shared */
 	FERRY_NUM_BALANCES
 };
 

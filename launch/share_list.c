@@ -25,9 +25,12 @@ static void print_head(FILE *out)
 	fprintf(out, " %6s %10s %10s %8s  %s\n", "TUNING", "NCCL us", "FERRY us", "CALLS", "WHY");
 }
 
-static double part_of(uint32_t word, int fabric)
+/* What a kernel carries no fabric of these has a part of. */
+static double part_of(const struct ferry_share_line *line, int fabric)
 {
-	return (double)ferry_shares_unpack(word).part[fabric] / FERRY_SHARES_WHOLE;
+	return line->why == FERRY_BALANCE_KERNEL
+	               ? 0
+	               : (double)ferry_shares_unpack(line->word).part[fabric] / FERRY_SHARES_WHOLE;
 }
 
 static void print_us(double us, FILE *out)
@@ -45,7 +48,7 @@ static void print_row(const struct ferry_share_counters *row, const struct ferry
 	        ferry_type_name((ferryDataType_t)line->type));
 	print_size((double)line->bytes, out);
 	for (int c = 0; c < FERRY_NUM_FABRICS; c++)
-		fprintf(out, " %6.1f%%", 100 * part_of(line->word, c));
+		fprintf(out, " %6.1f%%", 100 * part_of(line, c));
 	fprintf(out, " %6u", ferry_shares_tuning(line->word));
 	print_us(line->nccl_us, out);
 	print_us(line->ferry_us, out);
@@ -84,7 +87,7 @@ static void print_json(const struct ferry_share_counters *row, const struct ferr
 	cJSON_AddNumberToObject(object, "in_place", line->in_place);
 	cJSON_AddNumberToObject(object, "tuning", ferry_shares_tuning(line->word));
 	for (int c = 0; c < FERRY_NUM_FABRICS; c++)
-		add_rounded(object, ferry_fabric_name((enum ferry_fabric)c), "", part_of(line->word, c), 4);
+		add_rounded(object, ferry_fabric_name((enum ferry_fabric)c), "", part_of(line, c), 4);
 	char *text = cJSON_PrintUnformatted(object);
 	if (text)
 		fprintf(out, "%s\n", text);

@@ -25,4 +25,11 @@ struct ferry_nccl_call {
 	struct ferry_nccl_comm *comm;   /* held while the call is under way; NULL: not known */
 };
 
+/** The bytes that a collective moves at most on any rank, or a message: the same on all its ranks. */
+static inline uint64_t ferry_nccl_call_bytes(const struct ferry_nccl_call *call)
+{
+	uint64_t block = (uint64_t)call->count * ferry_type_size((ferryDataType_t)call->type);
+	return ferry_collective_has_blocks(call->collective) ? block * (uint64_t)call->comm->nranks : block;
+}
+
 #endif

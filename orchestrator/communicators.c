@@ -259,10 +259,8 @@ struct ferry_shadow_comm *ferry_nccl_comm_shadow_comm(struct ferry_nccl_comm *co
 		return NULL;
 	made->tuned = ferry_nccl_tuner_serves(comm->tuner, comm->nranks);
 	if (atomic_compare_exchange_strong_explicit(&comm->shadow_comm, &none, made, memory_order_acq_rel,
-	                                            memory_order_acquire)) {
-		ferry_shadow_comm_begin(made);
+	                                            memory_order_acquire))
 		return made;
-	}
 	ferry_shadow_comm_end(made, true);
 	return none;
 }
@@ -286,9 +284,12 @@ static uint64_t seconds_to_wait(const struct ferry_nccl_comm *comm)
 void ferry_nccl_comm_made(ncclComm_t handle)
 {
 	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(handle);
+	struct ferry_shadow_comm *shadow_comm = NULL;
 	if (comm && comm->has_key && !comm->copies && (is_first(comm) || seconds_to_wait(comm)) &&
 	    ferry_nccl_comm_learn(comm) && comm->nranks > 1)
-		ferry_nccl_comm_shadow_comm(comm);
+		shadow_comm = ferry_nccl_comm_shadow_comm(comm);
+	if (shadow_comm)
+		ferry_shadow_comm_begin(shadow_comm);
 	ferry_nccl_comm_release(comm);
 }
 

@@ -111,10 +111,10 @@ unsigned ferry_nccl_comm_change(ncclComm_t handle, unsigned set, unsigned clear)
 
 /**
  * To be called when NCCL has made it. For the process's first communicator with all its devices, Ferry's is begun now
- * instead of with the first call that is worth it, and the caller waits for it, for a second at most: a quarter of one
- * is usual, and a short program, as a benchmark, would be over before Ferry has a call. Later communicators might never
- * make such a call, and each communicator of Ferry's takes staging. FERRY_SPLIT_WAIT says how long the caller waits for
- * all that were begun together: ferry_nccl_comm_await, from when they were (ferry_now_ns).
+ * instead of with its calls (ferry_shadow_comm_expect), and the caller waits for it, for a second at most: a quarter of
+ * one is usual, and a short program, as a benchmark, would be over before Ferry has a call. Later communicators might
+ * make few calls, and each communicator of Ferry's takes staging and memory of its GPU. FERRY_SPLIT_WAIT says how long
+ * the caller waits for all that were begun together: ferry_nccl_comm_await, from when they were (ferry_now_ns).
  */
 void ferry_nccl_comm_made(ncclComm_t handle);
 void ferry_nccl_comm_await(ncclComm_t handle, uint64_t since_ns);
@@ -140,7 +140,7 @@ bool ferry_nccl_comm_lost(ncclComm_t handle);
  */
 bool ferry_nccl_comm_learn(struct ferry_nccl_comm *comm);
 
-/** Returns Ferry's communicator beside a learned one; the first caller begins it. NULL if there can be none. */
+/** Returns Ferry's communicator beside a learned one, which may not have begun. NULL if there can be none. */
 struct ferry_shadow_comm *ferry_nccl_comm_shadow_comm(struct ferry_nccl_comm *comm);
 
 #endif

@@ -113,7 +113,7 @@ void ferry_nccl_group_give_back(ncclComm_t handle)
 			continue;
 		}
 		if (fine(result))
-			result = ferry_nccl_issue(&group.calls[i]);
+			result = ferry_nccl_issue_last(&group.calls[i]);
 		drop(&group.calls[i]);
 	}
 	group.ncalls = calls;

@@ -22,8 +22,8 @@ bool ferry_nccl_group_is_open(void);
 bool ferry_nccl_group_keep(const struct ferry_nccl_call *call);
 
 /**
- * Gives the kept calls of a communicator that is about to end to NCCL's open group, which returns errors at its end.
- * Those of other communicators stay: their ranks may end nothing, and look the same calls up.
+ * Makes the kept calls of a communicator that is about to end: in NCCL's open group, which returns errors at its end,
+ * or by kernels. Those of other communicators stay: their ranks may end nothing, and look the same calls up.
  */
 void ferry_nccl_group_give_back(ncclComm_t handle);
 

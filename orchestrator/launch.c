@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "orchestrator/launch.h"
 
+#include "orchestrator/kernels.h"
 #include "orchestrator/real.h"
 #include "orchestrator/split.h"
 #include "rank-lib/api/group.h"
@@ -231,13 +232,39 @@ static bool may_measure(const struct launch *launch, int which)
 	const struct ferry_split *split = &launch->splits[which];
 	bool messages = launch->calls[which].collective == FERRY_SENDRECV;
 	for (int i = 0; i < launch->n; i++) {
-		if (i == which || launch->splits[i].shadow_comm != split->shadow_comm)
+		if (i == which || launch->splits[i].shadow_comm != split->shadow_comm || launch->splits[i].kernel)
 			continue;
 		if (i < which || !messages || launch->calls[i].collective != FERRY_SENDRECV ||
 		    launch->splits[i].word != split->word)
 			return false;
 	}
 	return !ferry_clock_captures(launch->calls[which].stream);
+}
+
+/* Before all else of the group, on all ranks (kernels.h). */
+static ncclResult_t carry(struct launch *launch)
+{
+	ncclResult_t result = ncclSuccess;
+	for (int i = 0; i < launch->n; i++) {
+		struct ferry_split *split = &launch->splits[i];
+		if (!split->kernel)
+			continue;
+		ferryResult_t launched = ferry_nccl_kernels_launch(&launch->calls[i], split->shadow_comm);
+		if (launched && !result)
+			result = as_nccl(launched);
+		ferry_tally_add_kernel(&split->shadow_comm->tally, split->asked.bytes);
+		ferry_meter_carry(&split->shadow_comm->meter, &split->asked);
+	}
+	return result;
+}
+
+ncclResult_t ferry_nccl_issue_last(const struct ferry_nccl_call *call)
+{
+	struct ferry_shadow_comm *shadow_comm = ferry_nccl_comm_shadow_comm(call->comm);
+	if (shadow_comm && call->count && ferry_shadow_comm_kernels_begun(shadow_comm) &&
+	    ferry_nccl_kernels_carry(call, shadow_comm))
+		return as_nccl(ferry_nccl_kernels_launch(call, shadow_comm));
+	return ferry_nccl_issue(call);
 }
 
 /* Before any call of the group is in the streams. */
@@ -370,7 +397,8 @@ static void tally(struct launch *launch)
 {
 	for (int i = 0; i < launch->n; i++) {
 		const struct ferry_split *split = &launch->splits[i];
-		if (split->shadow_comm)
+		if (split->shadow_comm && !split->kernel &&
+		    split->asked.bytes >= split->shadow_comm->meter.floor_bytes)
 			ferry_tally_add(&split->shadow_comm->tally, split->asked.bytes, split->lost ? 0 : split->ferrys,
 			                split->nccls);
 	}
@@ -379,13 +407,20 @@ static void tally(struct launch *launch)
 static ncclResult_t run(struct launch *launch)
 {
 	bool ferrys = false, lost = false;
+	int kernels = 0;
+	for (int i = 0; i < launch->n; i++)
+		ferry_split_expect(&launch->calls[i]);
 	for (int i = 0; i < launch->n; i++) {
 		struct ferry_split *split = &launch->splits[i];
 		ferry_split_decide(&launch->calls[i], is_alone(launch, i), first_message(launch, i), split);
 		ferrys |= split->ferrys && !split->lost;
-		if (split->nccls || !split->ferrys)
+		kernels += split->kernel;
+		if (!split->kernel && (split->nccls || !split->ferrys))
 			launch->rests[launch->nrests++] = ferry_split_rest(&launch->calls[i], split);
 	}
+	ncclResult_t carried = kernels ? carry(launch) : ncclSuccess;
+	if (kernels == launch->n)
+		return carried;
 	mark(launch);
 	measure(launch);
 	ferryResult_t begun = ferrys ? begin_ferrys(launch) : ferrySuccess;
@@ -399,9 +434,9 @@ static ncclResult_t run(struct launch *launch)
 	tally(launch);
 	for (int i = 0; i < launch->n; i++)
 		lost |= launch->splits[i].lost;
-	if (result && result != ncclInProgress)
-		return result;
-	if (!lost)
+	if (carried)
+		return carried;
+	if ((result && result != ncclInProgress) || !lost)
 		return result;
 	return begun || finished ? as_nccl(begun ? begun : finished) : ncclRemoteError;
 }

@@ -17,4 +17,10 @@ ncclResult_t ferry_nccl_launch(struct ferry_nccl_call *calls, int n);
 /** The call as NCCL alone makes it, into the group of NCCL's that is open, if one is. */
 ncclResult_t ferry_nccl_issue(const struct ferry_nccl_call *call);
 
+/**
+ * A kept call of a communicator that ends within the group: as a kernel, where kernels have begun, else into the group
+ * of NCCL's that is open.
+ */
+ncclResult_t ferry_nccl_issue_last(const struct ferry_nccl_call *call);
+
 #endif

@@ -77,7 +77,14 @@ void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table
 		atomic_store_explicit(&table->signature, meter->signature, memory_order_relaxed);
 	if (path && !(meter->log = fopen(path, "ae")))
 		ferry_log(FERRY_LOG_WARN, "FERRY_SHARES_LOG=%s: %s", path, strerror(errno));
-	ferry_share_format_floor(table, self, meter->floor_bytes, tuned);
+	ferry_share_format_floor(table, self, ferry_meter_counts(meter), tuned);
+}
+
+/* With fixed shares kernels carry short calls alone. */
+uint64_t ferry_meter_counts(const struct ferry_meter *meter)
+{
+	return meter->floor_bytes | (meter->pinned ? FERRY_METER_PINNED : 0) |
+	       (meter->nccl_alone ? FERRY_METER_ALONE : 0);
 }
 
 enum ferry_fabric ferry_meter_fabric(const struct ferry_meter *meter, enum ferry_collective collective)
@@ -111,7 +118,7 @@ static bool find_line(struct ferry_meter *meter, const struct ferry_tuner_call *
 		*at = (meter->found + i) % FERRY_SHARE_LINES;
 		if (!ferry_share_line_read(&meter->table->lines[*at], line) || line->size_class != size_class ||
 		    line->collective != call->collective || line->type != call->type ||
-		    line->in_place != call->in_place)
+		    line->in_place != call->in_place || line->why == FERRY_BALANCE_KERNEL)
 			continue;
 		meter->found = (uint8_t)*at;
 		return true;
@@ -299,6 +306,34 @@ static bool look_at_windows(struct ferry_meter *meter)
 	for (uint32_t i = 0; news && i < meter->tuner.nlines; i++)
 		publish(meter, &meter->tuner.lines[i]);
 	return news;
+}
+
+/* ---- what kernels carry ---- */
+
+static bool is_line_of(const struct ferry_share_line *line, const struct ferry_tuner_call *call, uint8_t size_class)
+{
+	return line->size_class == size_class && line->collective == call->collective && line->type == call->type;
+}
+
+void ferry_meter_carry(struct ferry_meter *meter, const struct ferry_tuner_call *call)
+{
+	uint8_t size_class = ferry_tuner_size_class(call->bytes);
+	uint32_t at = kind_of(call) % FERRY_SHARE_KERNELS, i = 0;
+	if (meter->self)
+		return;
+	/* one of many kinds replaces another one */
+	while (i++ < FERRY_SHARE_KERNELS && meter->carried[at].calls &&
+	       !is_line_of(&meter->carried[at], call, size_class))
+		at = (at + 1) % FERRY_SHARE_KERNELS;
+	struct ferry_share_line *line = &meter->carried[at];
+	if (!is_line_of(line, call, size_class))
+		*line = (struct ferry_share_line){.collective = (uint8_t)call->collective,
+		                                  .type = (uint8_t)call->type,
+		                                  .size_class = size_class,
+		                                  .why = FERRY_BALANCE_KERNEL};
+	line->calls++;
+	line->bytes = call->bytes;
+	ferry_share_line_write(&meter->table->lines[FERRY_TUNER_LINES + at], line);
 }
 
 /* ---- what is measured ---- */

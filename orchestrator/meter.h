@@ -17,6 +17,8 @@
 #include <stdio.h>
 
 #define FERRY_METER_SAMPLES 32
+#define FERRY_METER_PINNED  (UINT64_C(1) << 62) /* beside bytes: FERRY_SHARES is set, */
+#define FERRY_METER_ALONE   (UINT64_C(1) << 61) /* and FERRY_NCCL=tune */
 
 struct ferry_sample {
 	bool taken, armed; /* there is one; its call has been made, and its clock runs */
@@ -33,7 +35,7 @@ struct ferry_meter {
 	uint32_t self;
 	uint64_t signature; /* of the job's settings */
 	bool peers;            /* collectives without sums are pushed from device to device */
-	uint64_t floor_bytes;  /* calls of less are NCCL's */
+	uint64_t floor_bytes;  /* calls of less are short: a kernel's, or NCCL's */
 	uint64_t divided_from; /* bytes of sums of which both have a part */
 	struct ferry_prior prior;
 	struct ferry_tuner tuner; /* rank 0's; of other ranks: for kinds of which rank 0 has published nothing yet */
@@ -50,6 +52,7 @@ struct ferry_meter {
 	uint32_t oldest, nsamples; /* in the order of their calls, from samples[oldest] on, around */
 	struct ferry_sample samples[FERRY_METER_SAMPLES];
 	FILE *log; /* FERRY_SHARES_LOG; NULL: none */
+	struct ferry_share_line carried[FERRY_SHARE_KERNELS]; /* rank 0's; of the threads that make calls */
 };
 
 /* What a rank proposes for a call. */
@@ -80,6 +83,12 @@ void ferry_meter_adopt(struct ferry_meter *meter, bool tuned);
 
 void ferry_meter_free(struct ferry_meter *meter);
 
+/**
+ * What decides which calls this rank numbers, as one number: all ranks have said theirs (ferry_share_format_floor), or
+ * none proposes anything.
+ */
+uint64_t ferry_meter_counts(const struct ferry_meter *meter);
+
 /** The fabric by which Ferry carries these calls, or its part of them. */
 enum ferry_fabric ferry_meter_fabric(const struct ferry_meter *meter, enum ferry_collective collective);
 
@@ -99,6 +108,9 @@ struct ferry_veto_marks ferry_meter_count(struct ferry_meter *meter, const struc
 
 /** The stream is before that call. */
 void ferry_meter_mark(struct ferry_meter *meter, struct ferry_veto_marks marks, cudaStream_t stream);
+
+/** A kernel carries the call: rank 0 says so in the table. Without the lock, by the thread that makes the call. */
+void ferry_meter_carry(struct ferry_meter *meter, const struct ferry_tuner_call *call);
 
 /** A call that was to be measured cannot be. */
 void ferry_meter_pass(struct ferry_meter *meter, const struct ferry_tuner_call *call, uint32_t word);

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "orchestrator/shadow_comm.h"
 
+#include "ipc/environment.h"
 #include "ipc/error.h"
 #include "ipc/wait.h"
+#include "orchestrator/clock.h"
 #include "rank-lib/api/comm_init.h"
 #include "rank-lib/call/comm.h"
+#include "rank-lib/kernels/kernel_call.h"
+#include "rank-lib/kernels/kernel_launch.h"
 
 #include <limits.h>
 #include <math.h>
@@ -12,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define ENOUGH      8u     /* short calls of a communicator that is used, and not only tried */
+#define POLL_US     100u   /* until all ranks have joined, a moment after Ferry's communicator is made */
 #define AHEAD_US    200.0  /* that a program is ahead of its stream: then its thread may wait, */
 #define PATIENCE_US 5000.0 /* at most so long */
 
@@ -37,13 +43,31 @@ static void settle(struct ferry_shadow_comm *shadow_comm, enum ferry_shadow_comm
 	ferry_futex_wake(&shadow_comm->state, INT_MAX, false);
 }
 
+bool ferry_shadow_comm_is_none(const struct ferry_shadow_comm *shadow_comm)
+{
+	return atomic_load_explicit(&shadow_comm->state, memory_order_acquire) == FERRY_SHADOW_COMM_NONE;
+}
+
+static bool have_joined(struct ferry_shadow_comm *shadow_comm)
+{
+	uint64_t first;
+	pthread_mutex_lock(&shadow_comm->lock);
+	bool joined = shadow_comm->failed || ferry_agreement_joined(&shadow_comm->agreement, &first);
+	pthread_mutex_unlock(&shadow_comm->lock);
+	return joined;
+}
+
 void ferry_shadow_comm_await(struct ferry_shadow_comm *shadow_comm, uint64_t deadline)
 {
 	uint64_t now;
-	while (atomic_load_explicit(&shadow_comm->state, memory_order_acquire) == FERRY_SHADOW_COMM_MAKING &&
+	while (atomic_load_explicit(&shadow_comm->begun, memory_order_relaxed) &&
+	       atomic_load_explicit(&shadow_comm->state, memory_order_acquire) == FERRY_SHADOW_COMM_MAKING &&
 	       (now = ferry_now_ns()) < deadline)
 		ferry_futex_wait(&shadow_comm->state, FERRY_SHADOW_COMM_MAKING, (uint32_t)((deadline - now) / 1000 + 1),
 		                 false);
+	while (ferry_shadow_comm_is_ready(shadow_comm) && !have_joined(shadow_comm) && ferry_now_ns() < deadline &&
+	       !atomic_load_explicit(&shadow_comm->abandoned, memory_order_relaxed))
+		ferry_futex_wait(&shadow_comm->state, FERRY_SHADOW_COMM_READY, POLL_US, false);
 }
 
 /*
@@ -55,6 +79,7 @@ void ferry_shadow_comm_await(struct ferry_shadow_comm *shadow_comm, uint64_t dea
 static void get_ready(struct ferry_shadow_comm *shadow_comm, bool peers)
 {
 	struct ferryComm *comm = shadow_comm->comm;
+	shadow_comm->kernels = ferry_kernels_ready(comm);
 	ferry_meter_open(&shadow_comm->meter, comm->rank.shared.arenas[0].shares, (uint32_t)shadow_comm->nranks,
 	                 (uint32_t)shadow_comm->rank, peers, shadow_comm->tuned, comm->fabrics.costs->link * 1e3);
 	ferry_arena_agreement(&comm->rank.shared.arenas[0], (uint32_t)shadow_comm->rank, &shadow_comm->agreement);
@@ -165,11 +190,36 @@ struct ferry_shadow_comm *ferry_shadow_comm_new(const struct ferry_nccl_key *key
 
 void ferry_shadow_comm_begin(struct ferry_shadow_comm *shadow_comm)
 {
+	uint32_t state = atomic_load_explicit(&shadow_comm->state, memory_order_relaxed);
 	pthread_mutex_lock(&shadow_comm->lock);
-	shadow_comm->begun = begin_thread(shadow_comm);
-	if (!shadow_comm->begun)
-		settle(shadow_comm, FERRY_SHADOW_COMM_NONE);
+	if (!shadow_comm->begun && state == FERRY_SHADOW_COMM_MAKING) {
+		shadow_comm->begun = begin_thread(shadow_comm);
+		if (!shadow_comm->begun)
+			settle(shadow_comm, FERRY_SHADOW_COMM_NONE);
+	}
 	pthread_mutex_unlock(&shadow_comm->lock);
+}
+
+/* So many ranks may have kernels. */
+static bool may_have_kernels(const struct ferry_shadow_comm *shadow_comm)
+{
+	return shadow_comm->nranks <= (int)FERRY_KERNEL_RANKS && !shadow_comm->meter.nccl_alone;
+}
+
+void ferry_shadow_comm_expect(struct ferry_shadow_comm *shadow_comm, bool large, bool captured)
+{
+	bool worth = large || (may_have_kernels(shadow_comm) && (captured || shadow_comm->made + 1 >= ENOUGH));
+	if (worth && !atomic_load_explicit(&shadow_comm->begun, memory_order_relaxed))
+		ferry_shadow_comm_begin(shadow_comm);
+}
+
+void ferry_shadow_comm_await_for_capture(struct ferry_shadow_comm *shadow_comm)
+{
+	long seconds;
+	if (may_have_kernels(shadow_comm) && !shadow_comm->awaited &&
+	    !ferry_env_integer("FERRY_SPLIT_WAIT", 0, 3600, 1, &seconds))
+		ferry_shadow_comm_await(shadow_comm, ferry_now_ns() + (uint64_t)seconds * 1000000000u);
+	shadow_comm->awaited = true;
 }
 
 bool ferry_shadow_comm_abandon(struct ferry_shadow_comm *shadow_comm)
@@ -238,13 +288,21 @@ static bool take_tunings(const struct ferry_shadow_comm *shadow_comm)
 	return all;
 }
 
+static const char *print_counts(uint64_t counts, char text[80])
+{
+	snprintf(text, 80, "%ju bytes%s%s", (uintmax_t)(counts & ~(FERRY_METER_PINNED | FERRY_METER_ALONE)),
+	         counts & FERRY_METER_PINNED ? " with FERRY_SHARES" : "",
+	         counts & FERRY_METER_ALONE ? " with FERRY_NCCL=tune" : "");
+	return text;
+}
+
 /*
  * Under the lock. Whether all ranks number the same calls. Where one does not, no rank ever comes to propose anything,
  * as none does before it has seen that all say the same; so no call is sealed but as NCCL's.
  */
 static bool is_counted_alike(struct ferry_shadow_comm *shadow_comm)
 {
-	uint64_t own = shadow_comm->meter.floor_bytes, other = own;
+	uint64_t own = ferry_meter_counts(&shadow_comm->meter), other = own;
 	uint32_t rank = 0, nranks = (uint32_t)shadow_comm->nranks;
 	for (; rank < nranks && !shadow_comm->alike && other == own; rank++)
 		other = ferry_share_floor(shadow_comm->meter.table, rank);
@@ -252,9 +310,9 @@ static bool is_counted_alike(struct ferry_shadow_comm *shadow_comm)
 		ferry_meter_adopt(&shadow_comm->meter, take_tunings(shadow_comm));
 	shadow_comm->alike |= other == own;
 	if (!shadow_comm->alike && other) {
-		char why[128];
-		snprintf(why, sizeof why, "FERRY_SPLIT_FLOOR is %ju bytes here, and %ju at rank %u", (uintmax_t)own,
-		         (uintmax_t)other, rank - 1);
+		char why[240], mine[80], others[80];
+		snprintf(why, sizeof why, "FERRY_SPLIT_FLOOR is %s here, and %s at rank %u", print_counts(own, mine),
+		         print_counts(other, others), rank - 1);
 		withdraw(shadow_comm, why);
 	}
 	return shadow_comm->alike;
@@ -270,14 +328,30 @@ static uint32_t without_refused(const struct ferry_shadow_comm *shadow_comm, uin
 	return tuning && !take_tunings(shadow_comm) ? word - tuning : word;
 }
 
+/* Under the lock. The ranks find this word at the same call. */
+static void begin_kernels(struct ferry_shadow_comm *shadow_comm, uint64_t n)
+{
+	if (shadow_comm->kernels_begun)
+		return;
+	atomic_store_explicit(&shadow_comm->kernels_begun, true, memory_order_relaxed);
+	if (!shadow_comm->rank && shadow_comm->kernels)
+		ferry_log(FERRY_LOG_INFO, "communicator %016jx: short calls go by kernels of Ferry's from call %ju on",
+		          (uintmax_t)shadow_comm->key.words[0], (uintmax_t)n);
+}
+
+/* Messages begin nothing: two ranks alone agree on them. */
 static uint32_t take(struct ferry_shadow_comm *shadow_comm, struct ferry_agreement *agreement, uint64_t n,
                      const struct ferry_shadow_comm_caller *caller)
 {
 	uint64_t first;
 	bool all = !proposes_nothing(shadow_comm) && ferry_agreement_joined(agreement, &first) &&
 	           is_counted_alike(shadow_comm);
-	uint32_t word = ferry_agreement_take(agreement, n,
-	                                     all ? caller->propose(caller->argument, n) : FERRY_AGREEMENT_NONE);
+	bool begins = agreement == &shadow_comm->agreement && !shadow_comm->kernels_begun;
+	uint32_t proposal = all ? caller->propose(caller->argument, n) ^ (begins ? FERRY_SHARES_BEGINS : 0)
+	                        : FERRY_AGREEMENT_NONE;
+	uint32_t word = ferry_agreement_take(agreement, n, proposal);
+	if (ferry_shares_begin(&word) && begins)
+		begin_kernels(shadow_comm, n);
 	word = without_refused(shadow_comm, word);
 	if (all)
 		caller->agreed(caller->argument, n, word);
@@ -383,11 +457,13 @@ static void withdraw(struct ferry_shadow_comm *shadow_comm, const char *why)
 		return;
 	shadow_comm->failed = true;
 	ferry_agreement_withdraw(&shadow_comm->agreement);
-	ferry_log(FERRY_LOG_WARN, "communicator %016jx is NCCL's alone from now on, rank %d of %d: %s",
-	          (uintmax_t)shadow_comm->key.words[0], shadow_comm->rank, shadow_comm->nranks, why);
+	bool kernels = ferry_shadow_comm_kernels_begun(shadow_comm) && shadow_comm->kernels;
+	ferry_log(FERRY_LOG_WARN, "communicator %016jx is NCCL's alone from now on%s, rank %d of %d: %s",
+	          (uintmax_t)shadow_comm->key.words[0], kernels ? " but for short calls, which fail" : "",
+	          shadow_comm->rank, shadow_comm->nranks, why);
 }
 
-/* Under the lock. What had not ended when nothing had failed yet may have been lost. */
+/* Under the lock. What had not ended when nothing had failed yet may have been lost; of kernels nobody knows that. */
 static bool look(struct ferry_shadow_comm *shadow_comm)
 {
 	struct ferryComm *comm = shadow_comm->comm;
@@ -397,7 +473,8 @@ static bool look(struct ferry_shadow_comm *shadow_comm)
 		return true;
 	}
 	if (!shadow_comm->failed)
-		shadow_comm->lost |= shadow_comm->captured || comm->journal.calls > shadow_comm->confirmed;
+		shadow_comm->lost |= shadow_comm->captured || comm->journal.calls > shadow_comm->confirmed ||
+		                     ferry_tally_kernels(&shadow_comm->tally);
 	withdraw(shadow_comm, comm->rank.error_message);
 	return false;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * The shadow communicator: Ferry's communicator beside one of NCCL's, and what its ranks agree on by it. A thread of
- * its own makes it while NCCL goes on alone, from the first call on that is worth it. If ranks never come, because they
+ * its own makes it while NCCL goes on alone, from where calls are worth it. If ranks never come, because they
  * are on another host or without Ferry, no caller notices: the thread gives up after FERRY_ATTACH_TIMEOUT. Later the
  * thread preregisters buffers with the routers (preregister.h); otherwise it sleeps.
  *
@@ -36,20 +36,23 @@ struct ferry_shadow_comm {
 	_Atomic bool abandoned; /* set by the thread that ends or revokes it */
 	struct ferry_maker maker;
 	pthread_t thread;
-	bool begun;             /* under the lock */
+	_Atomic bool begun;     /* the thread; under the lock */
+	_Atomic bool awaited;   /* by a captured call; of the threads that make calls */
 	/* constant */
 	struct ferry_nccl_key key;
 	int rank, nranks, device;
 	bool tuned; /* NCCL takes tunings for its communicator */
 	/* constant once it is ready */
 	ferryComm_t comm;
+	bool kernels; /* it has them, on all ranks */
 	struct ferry_preregister preregister; /* by itself */
 	struct ferry_tally tally;     /* of the threads that make calls */
 
 	pthread_mutex_t lock; /* of all below */
 	struct ferry_meter meter;
 	struct ferry_agreement agreement;
-	uint64_t made; /* calls that are worth it; messages apart */
+	_Atomic bool kernels_begun; /* kernels.h; before that all calls are numbered; read without the lock, relaxed */
+	uint64_t made; /* calls that are numbered; messages apart */
 	bool alike; /* all ranks are known to number the same calls */
 	bool failed, lost;
 	uint64_t confirmed; /* submissions that have ended while nothing had failed */
@@ -63,8 +66,20 @@ struct ferry_shadow_comm {
  */
 struct ferry_shadow_comm *ferry_shadow_comm_new(const struct ferry_nccl_key *key, int rank, int nranks, int device);
 
-/** Starts the thread that makes Ferry's communicator. Once. */
+/** Starts the thread that makes Ferry's communicator, unless it has been started. */
 void ferry_shadow_comm_begin(struct ferry_shadow_comm *shadow_comm);
+
+/**
+ * A call is about to be made. Begins it where that is worth its time and memory: with the first call that is large, or
+ * captured, or the eighth. Before any call of a group is decided: its communicators may be all ranks of one.
+ */
+void ferry_shadow_comm_expect(struct ferry_shadow_comm *shadow_comm, bool large, bool captured);
+
+/**
+ * The first captured call waits for it, as a graph keeps what it has captured: for FERRY_SPLIT_WAIT seconds at most, 1
+ * where that is unset.
+ */
+void ferry_shadow_comm_await_for_capture(struct ferry_shadow_comm *shadow_comm);
 
 /* The caller of ferry_shadow_comm_take. Under the lock. */
 struct ferry_shadow_comm_caller {
@@ -76,8 +91,8 @@ struct ferry_shadow_comm_caller {
 
 /**
  * Returns the packed shares of this rank's next call, or of its next message to or from a peer, on which the ranks
- * agree (ipc/agreement.h). To be called for every call that is worth it, in the program's order, whatever becomes of
- * it.
+ * agree (ipc/agreement.h). To be called for every call that is numbered (kernels.h), and every message that is large,
+ * in the program's order, whatever becomes of it.
  */
 uint32_t ferry_shadow_comm_take(struct ferry_shadow_comm *shadow_comm, const struct ferry_shadow_comm_caller *caller,
                                 uint64_t *n);
@@ -109,11 +124,23 @@ bool ferry_shadow_comm_has_shown(struct ferry_shadow_comm *shadow_comm, const st
 
 #define FERRY_SHADOW_COMM_IN_PLACE 1u
 
-/** Waits, at most until `deadline` (ferry_now_ns), until Ferry's communicator is made or cannot be made. */
+/**
+ * Waits, at most until `deadline` (ferry_now_ns), until Ferry's communicator is made and all ranks look calls up, or it
+ * cannot be made. Returns at once where it has not begun.
+ */
 void ferry_shadow_comm_await(struct ferry_shadow_comm *shadow_comm, uint64_t deadline);
 
 /** Whether there is a communicator of Ferry's; from then on `comm` may be read. */
 bool ferry_shadow_comm_is_ready(const struct ferry_shadow_comm *shadow_comm);
+
+/** Whether there will be none: the ranks never agree on anything. */
+bool ferry_shadow_comm_is_none(const struct ferry_shadow_comm *shadow_comm);
+
+/** Whether kernels carry calls from now on (kernels.h). */
+static inline bool ferry_shadow_comm_kernels_begun(const struct ferry_shadow_comm *shadow_comm)
+{
+	return atomic_load_explicit(&shadow_comm->kernels_begun, memory_order_relaxed);
+}
 
 /** Whether it can take parts of calls now. Logs once that it has failed. */
 bool ferry_shadow_comm_works(struct ferry_shadow_comm *shadow_comm);

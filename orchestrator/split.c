@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "orchestrator/split.h"
 
+#include "orchestrator/kernels.h"
 #include "orchestrator/redops.h"
 #include "rank-lib/api/group.h"
 
@@ -18,6 +19,7 @@ struct asking {
 	bool captured;
 	bool tries; /* what it takes will be known */
 	bool begins; /* no other message of its group comes before it */
+	bool is_short; /* it is not the routers', and no tuner's */
 };
 
 static ferryRedOp_t redop_of(const struct ferry_nccl_call *call)
@@ -112,6 +114,12 @@ static bool goes_by_window(const struct ferry_nccl_call *call, const struct ferr
 	return call->collective == FERRY_ALLTOALL && split->asked.in_place && split->asked.fabric == FERRY_FABRIC_PEER;
 }
 
+/* Whether a kernel carries it: all ranks come to the same. */
+static bool is_kernels(const struct ferry_nccl_call *call, const struct ferry_shadow_comm *shadow_comm)
+{
+	return ferry_shadow_comm_kernels_begun(shadow_comm) && ferry_nccl_kernels_carry(call, shadow_comm);
+}
+
 /*
  * Ferry is not proposed before all ranks' routers have mapped the buffers and have the plan of its part: until then
  * such calls have what they had before. What such calls may have soon is made ready meanwhile. Pins hold from the first
@@ -122,9 +130,11 @@ static uint32_t propose(void *argument, uint64_t n)
 	const struct asking *asking = argument;
 	const struct ferry_split *split = asking->split;
 	struct ferry_meter *meter = &split->shadow_comm->meter;
+	(void)n;
+	if (asking->is_short || ferry_nccl_kernels_carry(asking->call, split->shadow_comm))
+		return FERRY_SHARES_NONE; /* kernels may begin with it */
 	struct ferry_meter_proposal proposal =
 	        ferry_meter_propose(meter, &split->asked, asking->captured, asking->tries);
-	(void)n;
 	if (asking->first)
 		proposal.word = proposal.settled = asking->first->word;
 	if (meter->pinned && split->divided)
@@ -149,6 +159,8 @@ static void agreed(void *argument, uint64_t n, uint32_t word)
 	struct ferry_split *split = asking->split;
 	struct ferry_meter *meter = &split->shadow_comm->meter;
 	(void)n;
+	if (asking->is_short || is_kernels(asking->call, split->shadow_comm))
+		return;
 	split->measure = ferry_meter_sealed(meter, &split->asked, word, asking->tries && !asking->first);
 	if (asking->captured) /* it comes to no stream now */
 		return;
@@ -159,17 +171,10 @@ static void agreed(void *argument, uint64_t n, uint32_t word)
 	split->marks = ferry_meter_count(meter, &split->asked, (uint32_t)buffers, word);
 }
 
-/* The bytes that the call moves at most on any rank: all ranks decide by them alike whether it is worth it. */
-static uint64_t bytes_of(const struct ferry_nccl_call *call)
-{
-	uint64_t block = (uint64_t)call->count * ferry_type_size((ferryDataType_t)call->type);
-	return has_blocks(call) ? block * (uint64_t)call->comm->nranks : block;
-}
-
 /* Within the other buffer, wherever the collective has it then. */
 static bool is_in_place(const struct ferry_nccl_call *call)
 {
-	uint64_t all = bytes_of(call);
+	uint64_t all = ferry_nccl_call_bytes(call);
 	return call->send && call->receive &&
 	       ((uintptr_t)call->send - (uintptr_t)call->receive < all ||
 	        (uintptr_t)call->receive - (uintptr_t)call->send < all);
@@ -200,21 +205,24 @@ static bool is_like(const struct ferry_split *split, const struct ferry_split *f
 	       first->asked.bytes == split->asked.bytes && !split->shadow_comm->meter.pinned;
 }
 
-void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, const struct ferry_split *first,
-                        struct ferry_split *split)
+/* A call that is numbered, or a message: asks for its shares. */
+static void take(const struct ferry_nccl_call *call, struct asking *asking)
 {
-	*split = (struct ferry_split){.nccls = call->count, .marks = {-1, -1}};
-	struct ferry_shadow_comm *shadow_comm = ferry_nccl_comm_shadow_comm(call->comm);
-	split->asked = (struct ferry_tuner_call){.collective = call->collective,
-	                                            .type = (ferryDataType_t)call->type,
-	                                            .bytes = bytes_of(call),
-	                                            .in_place = is_in_place(call)};
-	bool message = call->collective == FERRY_SENDRECV;
-	if (!shadow_comm || split->asked.bytes < shadow_comm->meter.floor_bytes ||
-	    (message && call->root == shadow_comm->rank))
-		return;
-	split->shadow_comm = shadow_comm;
+	struct ferry_split *split = asking->split;
+	struct ferry_shadow_comm *shadow_comm = split->shadow_comm;
+	struct ferry_shadow_comm_caller caller = {propose, agreed, asking};
+	if (call->collective == FERRY_SENDRECV)
+		split->word = ferry_shadow_comm_take_message(shadow_comm, call->root, call->sends, &caller);
+	else
+		split->word = ferry_shadow_comm_take(shadow_comm, &caller, &split->n);
+}
+
+static void decide_large(const struct ferry_nccl_call *call, bool alone, const struct ferry_split *first,
+                         struct ferry_split *split)
+{
+	struct ferry_shadow_comm *shadow_comm = split->shadow_comm;
 	bool works = ferry_shadow_comm_works(shadow_comm);
+	split->asked.in_place = is_in_place(call);
 	/* constant once it works */
 	split->asked.fabric = works ? ferry_meter_fabric(&shadow_comm->meter, call->collective) : FERRY_FABRIC_HOST;
 	split->divided = is_divided(call, split, works);
@@ -222,14 +230,54 @@ void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, const st
 	/* what a call that cannot be measured tries teaches nothing, and in a graph it stays */
 	bool captured = ferry_clock_captures(call->stream);
 	struct asking asking = {call, split, is_like(split, first) ? first : NULL, captured,
-	                        works && alone && !captured, !first};
-	struct ferry_shadow_comm_caller caller = {propose, agreed, &asking};
-	split->word = message ? ferry_shadow_comm_take_message(shadow_comm, call->root, call->sends, &caller)
-	                      : ferry_shadow_comm_take(shadow_comm, &caller, &split->n);
-	if (ferry_shares_divide(split->word))
+	                        works && alone && !captured, !first, false};
+	take(call, &asking);
+	split->kernel = is_kernels(call, shadow_comm);
+	if (!split->kernel && ferry_shares_divide(split->word))
 		divide(call, split);
 	/* it may have become ready since */
 	split->lost = split->ferrys && !works && !ferry_shadow_comm_works(shadow_comm);
+}
+
+void ferry_split_expect(const struct ferry_nccl_call *call)
+{
+	struct ferry_shadow_comm *shadow_comm = ferry_nccl_comm_shadow_comm(call->comm);
+	if (!shadow_comm || atomic_load_explicit(&shadow_comm->begun, memory_order_relaxed) || !call->count)
+		return;
+	bool large = ferry_nccl_call_bytes(call) >= shadow_comm->meter.floor_bytes;
+	if (large || call->collective != FERRY_SENDRECV)
+		ferry_shadow_comm_expect(shadow_comm, large, !large && ferry_clock_captures(call->stream));
+}
+
+void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, const struct ferry_split *first,
+                        struct ferry_split *split)
+{
+	*split = (struct ferry_split){.nccls = call->count, .marks = {-1, -1}};
+	struct ferry_shadow_comm *shadow_comm = ferry_nccl_comm_shadow_comm(call->comm);
+	uint64_t bytes = ferry_nccl_call_bytes(call);
+	bool message = call->collective == FERRY_SENDRECV;
+	if (!shadow_comm || !bytes || ferry_shadow_comm_is_none(shadow_comm))
+		return;
+	bool is_short = bytes < shadow_comm->meter.floor_bytes, begun = ferry_shadow_comm_kernels_begun(shadow_comm);
+	split->kernel = begun && !message && ferry_nccl_kernels_carry(call, shadow_comm);
+	if (!split->kernel && is_short && (begun || message))
+		return;
+	if (message && call->root == shadow_comm->rank)
+		return;
+	split->shadow_comm = shadow_comm;
+	split->asked = (struct ferry_tuner_call){.collective = call->collective,
+	                                         .type = (ferryDataType_t)call->type,
+	                                         .bytes = bytes};
+	if (split->kernel)
+		return;
+	if (!begun && !shadow_comm->awaited && ferry_clock_captures(call->stream))
+		ferry_shadow_comm_await_for_capture(shadow_comm);
+	if (!is_short) {
+		decide_large(call, alone, first, split);
+		return;
+	}
+	take(call, &(struct asking){.call = call, .split = split, .is_short = true});
+	split->kernel = is_kernels(call, shadow_comm);
 }
 
 /* ---- Ferry's part ---- */

@@ -16,6 +16,7 @@
 
 struct ferry_split {
 	struct ferry_shadow_comm *shadow_comm; /* NULL: NCCL has all, without an agreement */
+	bool kernel;                           /* a kernel carries it, and all below is unused */
 	struct ferry_tuner_call asked;
 	uint32_t word;
 	bool divided, measure;      /* divided: both may have a part; else one has the whole */
@@ -27,6 +28,9 @@ struct ferry_split {
 	bool timed;                  /* its clock runs */
 	bool lost;                  /* Ferry could not begin its part */
 };
+
+/** To be called for all calls of a group before the first of them is decided: begins Ferry's communicators. */
+void ferry_split_expect(const struct ferry_nccl_call *call);
 
 /**
  * Decides. Numbers the call among all ranks; so it is called once for each call, in the program's order. alone: the

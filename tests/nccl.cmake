@@ -48,7 +48,8 @@ ferry_test(nccl_rest FOLDER nccl LIBRARIES ferry_names Threads::Threads LABELS a
 # Decisions of the orchestrator in made time: what is below them moves nothing, and takes as long as a machine says.
 set(orchestrator ${PROJECT_SOURCE_DIR}/orchestrator)
 add_library(nccl_virtual STATIC nccl/virtual.c nccl/virtual_machine.c nccl/virtual_clock.c nccl/virtual_preregister.c
-  nccl/virtual_fabrics.c nccl/virtual_rest.c ${orchestrator}/launch.c ${orchestrator}/split.c
+  nccl/virtual_fabrics.c nccl/virtual_rest.c ${orchestrator}/kernels.c ${orchestrator}/launch.c
+  ${orchestrator}/split.c
   ${orchestrator}/shadow_comm.c ${orchestrator}/tally.c ${orchestrator}/meter.c ${orchestrator}/key.c
   ${orchestrator}/prior.c)
 target_include_directories(nccl_virtual PUBLIC ${PROJECT_SOURCE_DIR}/rank-lib/include
@@ -124,7 +125,7 @@ if(NCCL_LIBRARY)
 endif()
 
 # Shared between the two doubles.
-foreach(suite split preregister blocks failures)
+foreach(suite split preregister blocks failures kernels)
   ferry_test(nccl_${suite} FOLDER nccl SOURCES $<TARGET_OBJECTS:nccl_exported>
     LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads LABELS lanes TIMEOUT 200)
   set_target_properties(nccl_${suite} PROPERTIES ENABLE_EXPORTS ON)
@@ -183,7 +184,8 @@ if(NOT FERRY_SANITIZE)
   target_link_libraries(nccl_shares PRIVATE ferry_flags PkgConfig::CMOCKA)
   add_test(NAME nccl_shares COMMAND nccl_shares ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} $<TARGET_FILE:cuda-fake>
     $<TARGET_FILE:fake_nccl_now>)
-  set_tests_properties(nccl_shares PROPERTIES TIMEOUT 120 LABELS api ENVIRONMENT FERRY_SPLIT_FLOOR=128K)
+  set_tests_properties(nccl_shares PROPERTIES TIMEOUT 120 LABELS api
+    ENVIRONMENT "FERRY_SPLIT_FLOOR=128K;FERRY_KERNELS=off")
   add_dependencies(nccl_shares ferryrun ferry-router ferry-nccl ferry-shares fake_nccl_now)
 endif()
 

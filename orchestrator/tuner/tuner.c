@@ -186,7 +186,7 @@ struct ferry_tuner_line *ferry_tuner_line(struct ferry_tuner *tuner, const struc
 		tuner->found = at;
 		return line;
 	}
-	if (tuner->nlines == FERRY_SHARE_LINES)
+	if (tuner->nlines == FERRY_TUNER_LINES)
 		return NULL;
 	struct ferry_tuner_line *line = &tuner->lines[tuner->found = tuner->nlines++];
 	*line = (struct ferry_tuner_line){.like = *call, .size_class = size_class, .trial = -1, .away = -1, .owed = -1};

@@ -32,7 +32,8 @@
 #include "orchestrator/tuner/belief.h"
 #include "orchestrator/tuner/tuning.h"
 
-#define FERRY_TUNER_ARMS 24 /* Ferry's, of which there are eight at most, and what is tried of NCCL's tunings */
+#define FERRY_TUNER_LINES (FERRY_SHARE_LINES - FERRY_SHARE_KERNELS)
+#define FERRY_TUNER_ARMS  24 /* Ferry's, of which there are eight at most, and what is tried of NCCL's tunings */
 
 struct ferry_tuner_call {
 	enum ferry_collective collective;
@@ -70,7 +71,7 @@ struct ferry_tuner {
 	double host_rate;
 	bool tuned;      /* NCCL takes tunings on all ranks */
 	bool nccl_alone; /* Ferry has no arms */
-	struct ferry_tuner_line lines[FERRY_SHARE_LINES];
+	struct ferry_tuner_line lines[FERRY_TUNER_LINES];
 	uint32_t nlines, found;
 	uint32_t ntrials; /* under way */
 	uint32_t looked;  /* lines, around, for trials whose calls come no more */

@@ -108,7 +108,7 @@ void ferry_saved_shares_take(struct ferry_saved_shares *saved, uint32_t owner, c
 		return;
 	uint64_t signature = atomic_load_explicit(&arena->shares->signature, memory_order_relaxed);
 	for (int i = 0; i < FERRY_SHARE_LINES && signature; i++)
-		if (ferry_share_line_read(&arena->shares->lines[i], &line)) {
+		if (ferry_share_line_read(&arena->shares->lines[i], &line) && line.why != FERRY_BALANCE_KERNEL) {
 			setting = setting ? setting : place_for(saved, owner, signature, arena->nranks);
 			save(setting, &line);
 		}

@@ -401,6 +401,10 @@ static void shares_are_words_and_ranges(void **state)
 			assert_true(ferry_shares_pack(&in) < 1u << FERRY_AGREEMENT_BITS);
 			out = ferry_shares_unpack(ferry_shares_pack(&in));
 			assert_memory_equal(&in, &out, sizeof in);
+			uint32_t word = ferry_shares_pack(&in), begins = word ^ FERRY_SHARES_BEGINS;
+			assert_false(ferry_shares_begin(&word));
+			assert_true(begins < 1u << FERRY_AGREEMENT_BITS && ferry_shares_begin(&begins));
+			assert_int_equal(begins, word);
 			for (int fabric = 0; fabric < FERRY_NUM_FABRICS; fabric++) {
 				ferry_shares_range(&in, (enum ferry_fabric)fabric, 1000003, 64, &at, &length);
 				assert_int_equal(at, next);

@@ -157,6 +157,7 @@ static void begin_with_floor(struct rank *rank)
 	HOLDS(!atomic_load(&comm->shadow_comm) && ferry_nccl_comm_learn(comm));
 	setenv("FERRY_SPLIT_FLOOR", floors[rank->rank], 1);
 	struct ferry_shadow_comm *shadow_comm = ferry_nccl_comm_shadow_comm(comm);
+	ferry_shadow_comm_begin(shadow_comm);
 	pthread_mutex_unlock(&alone);
 	ferry_nccl_comm_release(comm);
 	ferry_shadow_comm_await(shadow_comm, UINT64_MAX);

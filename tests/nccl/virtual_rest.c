@@ -3,6 +3,7 @@
 #include "orchestrator/redops.h"
 #include "rank-lib/api/comm_init.h"
 #include "rank-lib/call/comm.h"
+#include "rank-lib/kernels/kernel_launch.h"
 #include "rank-lib/program/shares.h"
 
 #include <stdio.h>
@@ -22,6 +23,9 @@ bool ferry_rank_failed(struct ferry_rank *rank)
 	}
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"
+NEVER(bool, ferry_kernels_ready, (const struct ferryComm * comm))
+NEVER(bool, ferry_kernels_carry, (const struct ferryComm * comm, const struct ferry_request *request))
+NEVER(ferryResult_t, ferry_launch, (const struct ferry_request * request))
 NEVER(void, ferry_rank_fail, (struct ferry_rank * rank, ferryResult_t code, const char *message))
 NEVER(ferryResult_t, ferryCommAbort, (ferryComm_t comm))
 NEVER(ferryResult_t, ferryCommDestroy, (ferryComm_t comm))
