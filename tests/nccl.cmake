@@ -130,6 +130,9 @@ foreach(suite split preregister blocks failures kernels)
     LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads LABELS lanes TIMEOUT 200)
   set_target_properties(nccl_${suite} PROPERTIES ENABLE_EXPORTS ON)
 endforeach()
+ferry_test(nccl_kernels_random FOLDER nccl SOURCES $<TARGET_OBJECTS:nccl_exported>
+  LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads ${CMAKE_DL_LIBS} LABELS lanes TIMEOUT 200)
+set_target_properties(nccl_kernels_random PROPERTIES ENABLE_EXPORTS ON)
 add_test(NAME nccl_failures_first COMMAND nccl_failures first)
 set_tests_properties(nccl_failures_first PROPERTIES TIMEOUT 60 LABELS lanes)
 # And where GPUs do not reach each other, so that Ferry's part goes through the host.
