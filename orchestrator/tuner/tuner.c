@@ -267,7 +267,9 @@ static bool is_affordable(const struct ferry_tuner *tuner, const struct ferry_tu
 
 /*
  * Coordinate descent, as AutoCCL's (NSDI 2025): NCCL's fastest arm in the other ways, once; then the channels beside
- * those of the fastest. What is opened is tried before there is more.
+ * those of the fastest. What is opened is tried before there is more. Two ranks have the same connections in all ways;
+ * of more a way that NCCL does not take by itself may need buffers of its own, hundreds of MiB: there it is channels
+ * alone.
  */
 static void open_tunings(const struct ferry_tuner *tuner, struct ferry_tuner_line *line)
 {
@@ -279,7 +281,7 @@ static void open_tunings(const struct ferry_tuner *tuner, struct ferry_tuner_lin
 		open = is_blind(line, i);
 	if (open)
 		return;
-	for (uint32_t way = 1; way < FERRY_TUNING_WAYS && !line->ways; way++)
+	for (uint32_t way = 1; way < FERRY_TUNING_WAYS && !line->ways && tuner->nranks == 2; way++)
 		if (ferry_tuning_is_sensible(way, line->like.collective, line->like.bytes))
 			add_tuning(line, ferry_tuning_by(tuning, way));
 	if (line->ways)
@@ -308,7 +310,8 @@ static int next_trial(const struct ferry_tuner *tuner, const struct ferry_tuner_
 		return next;
 	for (int i = 0; i < line->narms; i++) {
 		const struct ferry_arm *arm = &line->arms[i];
-		bool due = line->away < 0 ? line->calls >= arm->next : i == line->away && line->rested >= REST,
+		bool rested = line->calls >= arm->next || (tuner->nccl_alone && !arm->tries),
+		     due = line->away < 0 ? rested : i == line->away && line->rested >= REST,
 		     earlier = next < 0 || arm->next < line->arms[next].next;
 		if (i != line->best && due && earlier && is_affordable(tuner, line, i) &&
 		    abs(steps_above(line, i)) <= 1)

@@ -15,7 +15,7 @@
  * 7. Where the time of the arm in use changes by a quarter, twice in a row, the machine has changed: the arms are
  *    compared anew, and one that was left for that is tried again early, for a tenth of the time, half with each try.
  * 8. Shares of divided calls and NCCL's channels are ladders, of which the steps beside the best one are arms to try;
- *    before the channels each algorithm with each protocol is one, so that the descent is by coordinates.
+ *    before the channels each algorithm with each protocol is one (two ranks): the descent is by coordinates.
  * 9. Rank 0 decides, and publishes each kind's line (ipc/shares.h); every rank proposes what the line says, and what
  *    the ranks have sealed (ipc/agreement.h) is what a call has. Captured calls never have a trial.
  * 10. Where the calls leave the program time, its own steps have a veto (orchestrator/tuner/veto.h).

@@ -13,6 +13,7 @@ static atomic_bool possible;
 EXPORTED void ferry_pins_set(unsigned tuning)
 {
 	atomic_store(&pinned, tuning);
+	atomic_store(&possible, true); /* of what NCCL does not ask for, too */
 }
 
 /** Whether the last call that NCCL has asked for could have it. */

@@ -487,7 +487,23 @@ static void the_best_tuning_is_found(void **state)
 	assert_in_range(most_tried, 1, TRIES);
 }
 
-/* FERRY_NCCL=tune, and what such a job has learned. */
+/* There a way may need buffers of its own. */
+static void of_more_than_two_ranks_only_channels_are_tried(void **state)
+{
+	(void)state;
+	struct world world = {.call = whole, .ferry_us = 9000, .noise = 0.01};
+	fill_in(&world, 8 + 6, 2, 16);
+	seed = 1;
+	ferry_tuner_init(&rank0, &nothing, 4, 50e3);
+	rank0.tuned = true;
+	open_kind(&single, &rank0, &world);
+	make(&single, 1000);
+	for (int i = 0; i < single.made; i++)
+		assert_false(ferry_tuning_connects(ferry_shares_tuning(single.calls[i].word)));
+	assert_true(single.line->narms > 4);
+}
+
+/* FERRY_NCCL=tune, which searches from the first calls on, and what such a job has learned. */
 static void where_nccl_has_all_calls_its_tunings_are_found_all_the_same(void **state)
 {
 	(void)state;
@@ -501,7 +517,7 @@ static void where_nccl_has_all_calls_its_tunings_are_found_all_the_same(void **s
 		if (again)
 			ferry_tuner_adopt(&rank0, &record);
 		open_kind(&single, &rank0, &world);
-		make(&single, again ? 1 : 500);
+		make(&single, again ? 1 : 60);
 		assert_int_equal(count_ferrys(0, single.made), 0);
 		assert_true(steady_us(&world, single.calls[single.made - 1].word) < 1.03 * BEST_US);
 		feed(&single, single.made);
@@ -671,6 +687,7 @@ int main(void)
 	        cmocka_unit_test(the_ladder_of_shares_is_climbed),
 	        cmocka_unit_test(the_ladder_is_climbed_from_nothing),
 	        cmocka_unit_test(the_best_tuning_is_found),
+	        cmocka_unit_test(of_more_than_two_ranks_only_channels_are_tried),
 	        cmocka_unit_test(where_nccl_has_all_calls_its_tunings_are_found_all_the_same),
 	        cmocka_unit_test(phases_in_any_order_have_their_best),
 	        cmocka_unit_test(a_trial_that_cannot_begin_ends),
