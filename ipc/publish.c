@@ -55,12 +55,13 @@ void ferry_wake(const struct ferry_job_arenas *job, uint64_t d2h_ranks, uint64_t
 		wake_if_asleep(&ferry_rank_line(job, ferry_rankset_lowest(h2d_ranks))->h2d);
 }
 
-void ferry_wake_callers(const struct ferry_job_arenas *job)
+void ferry_wake_callers(const struct ferry_job_arenas *job, bool callers)
 {
 	ferry_full_fence(); /* as above; a rank that gives a call to its lanes says so before they look */
 	for (uint32_t rank = 0; rank < job->nranks; rank++) {
 		struct ferry_rank_line *line = ferry_rank_line(job, rank);
-		wake_if_asleep(&line->app);
+		if (callers)
+			wake_if_asleep(&line->app);
 		if (atomic_load_explicit(&line->lane_calls, memory_order_relaxed))
 			wake_if_asleep(&line->d2h);
 	}

@@ -76,10 +76,10 @@ uint64_t ferry_job_progress(const struct ferry_job_arenas *job);
 void ferry_wake(const struct ferry_job_arenas *job, uint64_t d2h_ranks, uint64_t h2d_ranks, uint32_t domains);
 
 /**
- * The same for short calls (ipc/descriptor.h): rings the ranks' callers, and the D2H lanes of ranks whose lanes have
- * collectives.
+ * The same for short calls (ipc/descriptor.h): rings the D2H lanes of ranks whose lanes have collectives and, if
+ * `callers`, the ranks' callers.
  */
-void ferry_wake_callers(const struct ferry_job_arenas *job);
+void ferry_wake_callers(const struct ferry_job_arenas *job, bool callers);
 
 /** Wakes every lane, caller and router of the job: something ended. */
 void ferry_wake_all(const struct ferry_job_arenas *job);

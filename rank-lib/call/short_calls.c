@@ -63,28 +63,61 @@ static char *place_of(const struct short_call *made, uint32_t rank)
 	return shared->arenas[shared->rank_domain[rank]].staging[made->call.parity] + rank * made->shorts->place;
 }
 
-/* How many blocks the rank puts down for the others. */
-static uint32_t blocks_put(enum ferry_collective collective, uint32_t root, uint32_t rank, uint32_t nranks)
+/* Whether ranks put down a block for each other one, in the others' order. Else one block is for all. */
+static bool has_parts(enum ferry_collective collective)
 {
-	switch (collective) {
+	return collective == FERRY_REDUCESCATTER || collective == FERRY_ALLTOALL || collective == FERRY_SCATTER;
+}
+
+static bool puts_down(const struct ferry_call *call)
+{
+	bool is_root = call->member->rank == call->root;
+	switch (collective_of(call)) {
 	case FERRY_ALLREDUCE:
 	case FERRY_ALLGATHER:
-		return 1;
 	case FERRY_REDUCESCATTER:
 	case FERRY_ALLTOALL:
-		return nranks;
+		return true;
 	case FERRY_BROADCAST:
-		return rank == root;
 	case FERRY_SCATTER:
-		return rank == root ? nranks : 0;
+		return is_root;
 	case FERRY_REDUCE_TO_ROOT:
 	case FERRY_GATHER:
-		return rank != root;
+		return !is_root;
 	case FERRY_ALLTOALLV:
 	case FERRY_SENDRECV:
 		break; /* no short calls */
 	}
-	return 0;
+	return false;
+}
+
+/*
+ * Before the descriptor. Other cores hold the lines of an earlier call in this place: to take those back takes longer
+ * than to write to memory.
+ */
+static void put_down(struct ferry_call *call)
+{
+	const struct short_call *made = of_call(call);
+	uint32_t self = call->member->rank, nranks = call->member->shared->nranks;
+	uint64_t block = block_of(call), before = self * block;
+	char *place = place_of(made, self);
+	if (!block || !puts_down(call))
+		return;
+	if (!has_parts(collective_of(call))) {
+		ferry_copy(place, made->send, block, FERRY_STORE_STREAM);
+		return;
+	}
+	ferry_copy(place, made->send, before, FERRY_STORE_STREAM);
+	ferry_copy(place + before, made->send + before + block, (nranks - 1) * block - before, FERRY_STORE_STREAM);
+}
+
+/* The block that the rank has put down for this one; this one's own is in its send buffer. */
+static const char *part_of(const struct short_call *made, uint32_t rank)
+{
+	const struct ferry_call *call = &made->call;
+	uint32_t self = call->member->rank;
+	uint64_t block = has_parts(collective_of(call)) ? block_of(call) : 0;
+	return rank == self ? made->send + self * block : place_of(made, rank) + (self - (self > rank)) * block;
 }
 
 /* The factors of an average or of a premulsum, as the routers' workers have them (router/engine/parts.c). */
@@ -109,8 +142,8 @@ static struct ferry_reduction reduction_of(const struct ferry_call *call, uint64
 	return reduction;
 }
 
-/* The sum of all ranks' bytes from `offset` on. The user's buffers may lie anywhere; ferry_reduce asks for elements. */
-static void sum(const struct short_call *made, uint64_t offset)
+/* The sum of all ranks' parts. The user's buffers may lie anywhere; ferry_reduce asks for elements. */
+static void sum(const struct short_call *made)
 {
 	const struct ferry_call *call = &made->call;
 	uint64_t scalars[FERRY_MAX_RANKS], bytes = block_of(call), element = ferry_type_size(type_of(call));
@@ -122,8 +155,9 @@ static void sum(const struct short_call *made, uint64_t offset)
 	for (uint64_t done = 0, piece; done < bytes; done += piece) {
 		piece = aligned || bytes - done < PIECE ? bytes - done : PIECE;
 		for (uint32_t rank = 0; rank < nranks; rank++)
-			sources[rank] = place_of(made, rank) + offset + done;
-		sources[self] = aligned ? made->send + offset + done : memcpy(own, made->send + offset + done, piece);
+			sources[rank] = part_of(made, rank) + done;
+		if (!aligned)
+			sources[self] = memcpy(own, sources[self], piece);
 		ferry_reduce(aligned ? made->receive + done : own, sources, nranks, piece / element, &reduction);
 		if (!aligned)
 			memcpy(made->receive + done, own, piece);
@@ -136,23 +170,20 @@ static void copy(char *to, const char *from, uint64_t bytes)
 		memcpy(to, from, bytes);
 }
 
-/* Each rank's block at `offset` of what it has put down, one behind the other; its own from the send buffer. */
-static void collect(const struct short_call *made, uint64_t offset)
+/* All ranks' parts, one behind the other. */
+static void collect(const struct short_call *made)
 {
 	uint64_t block = block_of(&made->call);
 	for (uint32_t rank = 0; rank < made->call.member->shared->nranks; rank++)
-		copy(made->receive + rank * block,
-		     (rank == made->call.member->rank ? made->send : place_of(made, rank)) + offset, block);
+		copy(made->receive + rank * block, part_of(made, rank), block);
 }
 
 /* All ranks have put down their parts: what the call is for. */
 static void conclude(struct ferry_call *call)
 {
 	const struct short_call *made = of_call(call);
-	uint64_t block = block_of(call), own = call->member->rank * block;
 	bool is_root = call->member->rank == call->root;
-	const char *from_root = is_root ? made->send : place_of(made, call->root);
-	if (!block)
+	if (!block_of(call))
 		return;
 	switch (collective_of(call)) {
 	case FERRY_REDUCE_TO_ROOT:
@@ -160,26 +191,20 @@ static void conclude(struct ferry_call *call)
 			break;
 		/* fall through */
 	case FERRY_ALLREDUCE:
-		sum(made, 0);
-		break;
 	case FERRY_REDUCESCATTER:
-		sum(made, own);
+		sum(made);
 		break;
 	case FERRY_GATHER:
 		if (!is_root)
 			break;
 		/* fall through */
 	case FERRY_ALLGATHER:
-		collect(made, 0);
-		break;
 	case FERRY_ALLTOALL:
-		collect(made, own);
+		collect(made);
 		break;
 	case FERRY_BROADCAST:
-		copy(made->receive, from_root, block);
-		break;
 	case FERRY_SCATTER:
-		copy(made->receive, from_root + own, block);
+		copy(made->receive, part_of(made, call->root), block_of(call));
 		break;
 	case FERRY_ALLTOALLV:
 	case FERRY_SENDRECV:
@@ -214,6 +239,7 @@ static void drop(struct ferry_call *call)
 }
 
 static const struct ferry_call_ops short_ops = {.started = started,
+                                                .beginning = put_down,
                                                 .ending = conclude,
                                                 .finish = finish,
                                                 .finish_early = true,
@@ -417,10 +443,6 @@ static struct short_call *call_new(struct ferry_short_calls *shorts, const struc
 	call->scalar = asked->factor.scalar;
 	call->device_scalar = asked->factor.device_scalar;
 	call->parity = asked->number.seq % FERRY_PARITIES;
-	call->aside_bytes = block_of(call) * blocks_put(request->collective, call->root, direct->member.rank,
-	                                                direct->member.shared->nranks);
-	call->aside_from = made->send;
-	call->aside = call->aside_bytes ? place_of(made, direct->member.rank) : NULL;
 	atomic_store_explicit(&call->lanes, 1, memory_order_relaxed);
 	atomic_store_explicit(&call->seq, asked->number.seq, memory_order_relaxed);
 	return made;
@@ -475,8 +497,7 @@ bool ferry_short_calls_fit(const struct ferry_short_calls *shorts, const struct 
 	uint64_t most = shorts->most / ferry_type_size(request->type);
 	if (request->collective == FERRY_ALLTOALLV || request->program || request->left_out.count)
 		return false;
-	if (request->collective == FERRY_REDUCESCATTER || request->collective == FERRY_ALLTOALL ||
-	    request->collective == FERRY_SCATTER)
-		most /= nranks;
+	if (has_parts(request->collective) && nranks > 2)
+		most /= nranks - 1;
 	return shorts->most && request->count <= most;
 }

@@ -59,6 +59,8 @@ enum ferry_call_stage {
 struct ferry_call_ops {
 	/** Whether its stream is at it. */
 	bool (*started)(const struct ferry_call *call);
+	/** It may begin, and the other ranks do not know that yet. NULL: nothing is to be done. */
+	void (*beginning)(struct ferry_call *call);
 	/** It has all its data; its stream and its rank do not know that yet. NULL: nothing is to be done. */
 	void (*ending)(struct ferry_call *call);
 	/**

@@ -20,13 +20,31 @@ static uint64_t every_rank(const struct ferry_member *member)
 	return ferry_rankset_all(member->shared->nranks);
 }
 
+static bool is_short(const struct ferry_call *call)
+{
+	return call->steps->plan->hash == FERRY_SHORT_CALL;
+}
+
 /* Threads that wait for a short call are the ranks' callers, unless a rank has given it to its lanes. */
 static void wake_ranks(const struct ferry_member *member, const struct ferry_call *call, uint32_t domains)
 {
-	if (call->steps->plan->hash == FERRY_SHORT_CALL)
-		ferry_wake_callers(member->shared);
+	if (is_short(call))
+		ferry_wake_callers(member->shared, true);
 	else
 		ferry_wake(member->shared, every_rank(member), 0, domains);
+}
+
+/*
+ * The rank has finished the call: whoever waits for that waits to begin a later one, and is a lane. After a short call
+ * the other ranks' lines are not read again for this: they have just been written.
+ */
+static void wake_lanes(const struct ferry_member *member, const struct ferry_call *call, uint64_t seq)
+{
+	ferry_full_fence(); /* of two ranks that finish together, at least one sees that both have */
+	if (is_short(call))
+		ferry_wake_callers(member->shared, false);
+	else if (all_finished(member, call->parity, seq))
+		ferry_wake(member->shared, every_rank(member), 0, 0);
 }
 
 static uint64_t last_in(const struct ferry_member *member, uint32_t parity)
@@ -209,6 +227,8 @@ bool ferry_order_start(struct ferry_member *member, struct ferry_call *call)
 	set_last(member, call->parity, ferry_call_number(call));
 	if (call->aside)
 		memcpy(call->aside, call->aside_from, call->aside_bytes);
+	if (call->ops->beginning)
+		call->ops->beginning(call);
 	ferry_order_submit(member, call);
 	call->recovery = false;
 	return true;
@@ -250,9 +270,7 @@ static void end_call(struct ferry_member *member, struct ferry_call *call)
 		atomic_store_explicit(&member->order.ending[call->parity], seq, memory_order_release);
 		atomic_store_explicit(&ferry_member_line(member)->finished[call->parity], seq, memory_order_release);
 		atomic_store_explicit(&member->order.ended[call->parity], seq, memory_order_release);
-		ferry_full_fence(); /* of two ranks that finish together, at least one sees that both have */
-		if (all_finished(member, call->parity, seq))
-			wake_ranks(member, call, 0);
+		wake_lanes(member, call, seq);
 	}
 	call->ops->finish(call, result, message);
 	/*
