@@ -163,6 +163,7 @@ DEVICE void ferry_pause(void)
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
+#include <time.h>
 
 /* The block that the calling thread is at. */
 struct ferry_block {
@@ -292,33 +293,39 @@ DEVICE bool ferry_any_of_line(bool mine)
 
 DEVICE uint32_t ferry_look32(const uint32_t *from)
 {
-	return __atomic_load_n(from, __ATOMIC_RELAXED);
+	return __atomic_load_n(from, __ATOMIC_ACQUIRE);
 }
 
 DEVICE uint64_t ferry_look64(const uint64_t *from)
 {
-	return __atomic_load_n(from, __ATOMIC_RELAXED);
+	return __atomic_load_n(from, __ATOMIC_ACQUIRE);
 }
 
 DEVICE void ferry_tell32(uint32_t *to, uint32_t value)
 {
-	__atomic_store_n(to, value, __ATOMIC_RELAXED);
+	__atomic_store_n(to, value, __ATOMIC_RELEASE);
 }
 
 DEVICE void ferry_tell64(uint64_t *to, uint64_t value)
 {
-	__atomic_store_n(to, value, __ATOMIC_RELAXED);
+	__atomic_store_n(to, value, __ATOMIC_RELEASE);
 }
 
 DEVICE bool ferry_arrive(uint32_t *arrived)
 {
-	*arrived = *arrived + 1 == ferry_block.blocks ? 0 : *arrived + 1;
-	return !*arrived;
+	uint32_t others = __atomic_load_n(arrived, __ATOMIC_RELAXED) + 1;
+	__atomic_store_n(arrived, others % ferry_block.blocks, __ATOMIC_RELAXED);
+	return others == ferry_block.blocks;
 }
 
+/* A waiting rank leaves the core to those that it waits for: mostly other threads of a small machine. */
 DEVICE void ferry_pause(void)
 {
-	sched_yield();
+	static _Thread_local uint32_t pauses;
+	if (++pauses % 32)
+		sched_yield();
+	else
+		nanosleep(&(struct timespec){0, 50000}, NULL);
 }
 
 #endif

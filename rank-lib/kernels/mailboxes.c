@@ -103,24 +103,24 @@ static uint64_t region_bytes(const struct ferry_mailboxes *mailboxes)
 static char *region_at(const struct ferry_mailboxes *mailboxes, char *inbox, int receiver, int sender)
 {
 	int place = sender < receiver ? sender : sender - 1;
-	return inbox + FERRY_BOX_STATE_BYTES + (uint64_t)place * region_bytes(mailboxes);
+	return inbox + (uint64_t)place * region_bytes(mailboxes);
 }
 
 static ferryResult_t make_box(struct ferry_mailboxes *mailboxes)
 {
-	uint64_t peers = (uint64_t)mailboxes->rank->nranks - 1, bytes = FERRY_BOX_STATE_BYTES;
+	uint64_t peers = (uint64_t)mailboxes->rank->nranks - 1, bytes = 0;
 	struct ferry_kernel_call *blank = &mailboxes->blank;
 	blank->box_bytes = HOST_DATA_BYTES;
 	if (mailboxes->peer) {
 		blank->box_bytes = PEER_DATA_MOST / peers < PEER_DATA_BYTES ? PEER_DATA_MOST / peers / 4096 * 4096
 		                                                            : PEER_DATA_BYTES;
-		bytes += peers * region_bytes(mailboxes);
+		bytes = peers * region_bytes(mailboxes);
 		bytes = (bytes + ALLOCATION - 1) / ALLOCATION * ALLOCATION;
 	}
 	ferryResult_t result = ferry_box_take(mailboxes->device, bytes, &mailboxes->box);
 	if (result)
 		return result;
-	blank->state = (struct ferry_kernel_state *)(void *)mailboxes->box->memory;
+	blank->state = mailboxes->box->state;
 	blank->abort = (const uint32_t *)(const void *)&mailboxes->box->aborted->flag;
 	blank->out_shared = !mailboxes->peer;
 	blank->rank = (uint32_t)mailboxes->rank->self;
