@@ -358,6 +358,13 @@ static void of_any_size(struct rank *rank)
 	reduce_and_check(player, LARGE, 1);
 	EQUAL(kernels_in(rank->comm) - before, 1);
 	EQUAL(parts_of(player), 0);
+	int shown = 0;
+	struct ferry_share_line line;
+	const struct ferry_share_table *table = shadow_of(rank->comm)->meter.table;
+	for (int i = FERRY_TUNER_LINES; i < FERRY_SHARE_LINES && !rank->rank; i++)
+		if (ferry_share_line_read(&table->lines[i], &line) && line.why == FERRY_BALANCE_KERNEL)
+			shown += (int)line.calls;
+	EQUAL(shown, rank->rank ? 0 : (int)kernels_in(rank->comm)); /* ferry-stat --shares shows those */
 	player_close(player);
 }
 

@@ -270,6 +270,20 @@ static void a_split(struct player *p, int c)
 	remember(p, &p->ranks[c], sizeof p->ranks[c]);
 }
 
+static _Atomic uint64_t kernels;
+
+/* Calls that kernels have carried in the communicators that the program has at its end. */
+static void count_kernels(const struct player *p)
+{
+	for (int c = 0; c < COMMS; c++) {
+		struct ferry_nccl_comm *comm = ferry_nccl_comm_take(p->comms[c]);
+		struct ferry_shadow_comm *shadow_comm = comm ? atomic_load(&comm->shadow_comm) : NULL;
+		if (shadow_comm)
+			atomic_fetch_add(&kernels, ferry_tally_kernels(&shadow_comm->tally));
+		ferry_nccl_comm_release(comm);
+	}
+}
+
 static void *play(void *context)
 {
 	struct player *p = context;
@@ -299,6 +313,7 @@ static void *play(void *context)
 		p->random = random;
 		draw(p, 2);
 	}
+	count_kernels(p);
 	for (int c = COMMS - 1; c >= 0; c--)
 		if (p->comms[c])
 			NCCL(p->nccl->CommDestroy(p->comms[c]));
@@ -337,6 +352,7 @@ static void random_programs_do_the_same_through_ferry(void **state)
 		free(with);
 		free(without);
 	}
+	assert_true(!ON_GPUS || kernels);
 }
 
 int main(void)
@@ -350,6 +366,7 @@ int main(void)
 #include "orchestrator/functions.def"
 	const struct CMUnitTest tests[] = {cmocka_unit_test(random_programs_do_the_same_through_ferry)};
 #ifdef NCCL_RANDOM_ON_GPUS
+	setenv("FERRY_KERNELS", "on", 0);
 	fake_is_the_driver();
 	setenv("FERRY_SPLIT_WAIT", "10", 0);
 	setenv("FERRY_SPLIT_FLOOR", "1K", 0);

@@ -121,8 +121,7 @@ static inline void run(void (*work)(struct rank *rank))
 {
 	struct player *players = calloc(RANKS, sizeof *players);
 	ncclUniqueId id;
-	setenv("FERRY_SPLIT_FLOOR", "256K", 0); /* buffers here are short, */
-	setenv("FERRY_KERNELS", "off", 0);      /* and would all go by kernels */
+	setenv("FERRY_SPLIT_FLOOR", "256K", 0); /* buffers here are short */
 	domains_open(1);
 	NCCL(ncclGetUniqueId(&id));
 	for (int i = 0; i < RANKS; i++) {
