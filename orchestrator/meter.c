@@ -53,7 +53,11 @@ void ferry_meter_adopt(struct ferry_meter *meter, bool tuned)
 {
 	const struct ferry_share_table *table = meter->table;
 	struct ferry_share_line line;
-	meter->tuner.tuned = tuned;
+	/*
+	 * Where GPUs reach each other NCCL's own choice is good, calls are hidden behind products more often, and a try
+	 * takes multiprocessors from these: a host-bound DDP lost a tenth to tries (docs/lab/one-tuner.md).
+	 */
+	meter->tuner.tuned = tuned && (!meter->peers || meter->nccl_alone);
 	for (int i = 0; i < FERRY_SHARE_SAVED; i++)
 		for (int j = 0; j < FERRY_SHARE_LINES; j++)
 			if (atomic_load_explicit(&table->saved_signatures[i], memory_order_relaxed) ==
