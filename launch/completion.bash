@@ -12,7 +12,7 @@ _ferry_subcommand() {
 	ferry-perf) [[ ${COMP_WORDS[1]} =~ ^(limits|tune)$ ]] && ((COMP_CWORD > 1)) && echo "${COMP_WORDS[1]}" ;;
 	ferryprog)
 		for typed in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
-			[[ $typed =~ ^(check|show|draw|synth)$ ]] && echo "$typed" && return
+			[[ $typed =~ ^(check|show|draw|synth|rates)$ ]] && echo "$typed" && return
 		done
 		;;
 	esac

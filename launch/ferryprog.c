@@ -6,12 +6,12 @@
 #include "ipc/links.h"
 #include "launch/picture.h"
 #include "launch/plan_text.h"
+#include "launch/rates.h"
 #include "launch/topology_file.h"
 #include "rank-lib/program/versions.h"
 
 #include <argp.h>
 #include <errno.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,13 +76,16 @@ static const char description[] = "Checks, shows, draws and synthesizes collecti
                                   "reason if the program is wrong, and exits with 0 or 1. show compiles the program "
                                   "and prints the plan: instructions in order, what each waits for, bytes per link. "
                                   "draw makes a picture of it, in SVG: what each rank does, and after what. "
-                                  "synth prints the program that Ferry itself would run.\n"
+                                  "synth prints the program that Ferry itself would run. "
+                                  "rates prints what collectives over LINKS can reach, and what they reach by trees "
+                                  "and by rings.\n"
                                   "\n"
                                   "Examples:\n"
                                   "  ferryprog check figure3.txt\n"
                                   "  ferryprog synth allreduce --ranks 8 --domains 2\n"
                                   "  ferryprog synth broadcast --place 0,0,1,1,1 --root 2 | ferryprog check -\n"
                                   "  ferryprog synth allgather --fabric peer --links links=dgx1v:25,devices=0,2,5\n"
+                                  "  ferryprog rates links=dgx1v:25,devices=0,2,5\n"
                                   "  ferryprog show allgather.txt --count 64K --type bf16\n"
                                   "  ferryprog draw figure3.txt -o figure3.svg\n"
                                   "\n"
@@ -162,14 +165,14 @@ static error_t parse_show(int key, char *value, struct argp_state *state)
 
 static error_t parse_operand(struct arguments *arguments, char *value, struct argp_state *state)
 {
-	static const char *const commands[] = {"check", "show", "draw", "synth"};
-	for (size_t i = 0; !arguments->command && i < 4; i++)
+	static const char *const commands[] = {"check", "show", "draw", "synth", "rates"};
+	for (size_t i = 0; !arguments->command && i < 5; i++)
 		if (!strcmp(value, commands[i])) {
 			arguments->command = commands[i];
 			return 0;
 		}
 	if (!arguments->command)
-		argp_error(state, "\"%s\" is no command: check, show, draw or synth", value);
+		argp_error(state, "\"%s\" is no command: check, show, draw, synth or rates", value);
 	if (arguments->operand)
 		argp_error(state, "one operand, not both \"%s\" and \"%s\"", arguments->operand, value);
 	arguments->operand = value;
@@ -260,29 +263,6 @@ static void check_synth(struct arguments *arguments, struct argp_state *state)
 		argp_error(state, "synth: sendrecv is between 2 ranks, not %u", arguments->nranks);
 }
 
-/* FILE.xml[,devices=...], or links as text. */
-static ferryResult_t read_links(const char *value, struct ferry_host_links *machine)
-{
-	const char *end = strstr(value, ".xml");
-	struct ferry_host_links placed;
-	char path[PATH_MAX];
-	if (!end || (end[4] && end[4] != ',') || end + 4 - value >= PATH_MAX)
-		return ferry_host_links_parse("--links", value, machine);
-	snprintf(path, sizeof path, "%.*s", (int)(end + 4 - value), value);
-	ferryResult_t result = ferry_topology_file_read(path, machine);
-	if (result || !end[4])
-		return result;
-	result = ferry_host_links_parse("--links", end + 5, &placed);
-	if (!result && (placed.peers || !placed.nplaced))
-		result = ferry_fail(ferryInvalidArgument, "--links=%s: expected devices= or mask= behind a file",
-		                    value);
-	if (result)
-		return result;
-	machine->nplaced = placed.nplaced;
-	memcpy(machine->placed, placed.placed, sizeof machine->placed);
-	return ferrySuccess;
-}
-
 static error_t parse(int key, char *value, struct argp_state *state)
 {
 	struct arguments *arguments = state->input;
@@ -311,7 +291,7 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		return 0;
 	case KEY_LINKS:
 		arguments->links_given = value;
-		if (read_links(value, &arguments->machine))
+		if (ferry_topology_read("--links", value, &arguments->machine))
 			argp_error(state, "%s", ferry_last_message());
 		return 0;
 	case KEY_PLACE:
@@ -570,12 +550,20 @@ static int synth(const struct arguments *arguments)
 	return result ? failed(result) : EXIT_RIGHT;
 }
 
+static int print_rates(struct arguments *arguments)
+{
+	ferryResult_t result = ferry_topology_read("rates", arguments->operand, &arguments->machine);
+	if (!result)
+		result = ferry_rates_print("rates", &arguments->machine, arguments->nranks, stdout);
+	return result ? failed(result) : EXIT_RIGHT;
+}
+
 int main(int argc, char **argv)
 {
 	static const struct argp argp = {
 	        .options = options,
 	        .parser = parse,
-	        .args_doc = "check FILE\nshow FILE\ndraw FILE\nsynth COLLECTIVE",
+	        .args_doc = "check FILE\nshow FILE\ndraw FILE\nsynth COLLECTIVE\nrates LINKS",
 	        .doc = description,
 	};
 	struct arguments arguments = {.collective = FERRY_ALLREDUCE, .staging = 16u << 20};
@@ -591,6 +579,8 @@ int main(int argc, char **argv)
 		code = show(&arguments);
 	else if (!strcmp(arguments.command, "draw"))
 		code = draw(&arguments);
+	else if (!strcmp(arguments.command, "rates"))
+		code = print_rates(&arguments);
 	else
 		code = synth(&arguments);
 	if (fflush(stdout) || ferror(stdout)) {

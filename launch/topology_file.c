@@ -3,6 +3,10 @@
 
 #include "ipc/error.h"
 
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
 #ifndef FERRY_EXPAT
 
 ferryResult_t ferry_topology_file_read(const char *path, struct ferry_host_links *machine)
@@ -20,7 +24,6 @@ ferryResult_t ferry_topology_file_read(const char *path, struct ferry_host_links
 #include <hwloc.h>
 #include <stdarg.h>
 #include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 
 #define MOST_BYTES  (16u << 20)
@@ -401,3 +404,25 @@ ferryResult_t ferry_topology_file_read(const char *path, struct ferry_host_links
 }
 
 #endif
+
+ferryResult_t ferry_topology_read(const char *name, const char *value, struct ferry_host_links *machine)
+{
+	const char *end = strstr(value, ".xml");
+	struct ferry_host_links placed;
+	char path[PATH_MAX];
+	if (!end || (end[4] && end[4] != ',') || end + 4 - value >= PATH_MAX)
+		return ferry_host_links_parse(name, value, machine);
+	snprintf(path, sizeof path, "%.*s", (int)(end + 4 - value), value);
+	ferryResult_t result = ferry_topology_file_read(path, machine);
+	if (result || !end[4])
+		return result;
+	result = ferry_host_links_parse(name, end + 5, &placed);
+	if (!result && (placed.peers || !placed.nplaced))
+		result = ferry_fail(ferryInvalidArgument, "%s=%s: expected devices= or mask= behind a file", name,
+		                    value);
+	if (result)
+		return result;
+	machine->nplaced = placed.nplaced;
+	memcpy(machine->placed, placed.placed, sizeof machine->placed);
+	return ferrySuccess;
+}

@@ -45,7 +45,7 @@ expect "allreduce allgather sendrecv reduce limits tune" ferry-perf ""
 expect "allreduce allgather alltoall alltoallv." ferry-perf al
 expect "bf16." ferry-perf allreduce -d b
 expect "sum." ferry-perf allreduce -o s
-expect "check show draw synth" ferryprog ""
+expect "check show draw synth rates" ferryprog ""
 expect "show." ferryprog sh
 expect "broadcast." ferryprog synth b
 expect "host peer" ferryprog synth allgather --fabric ""

@@ -4,14 +4,18 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define MOST_STEPS 20000 /* of one search */
+#define SHARED_LAST 1e6f /* GB/s: more than any link has */
 #define SPENT      0.01f /* of the fastest link: so little is nothing */
 
 /* The capacity that is left of the links, and the ring that is being searched. */
 struct search {
 	uint32_t nranks, steps;
-	float left[FERRY_MAX_RANKS][FERRY_MAX_RANKS], port[FERRY_MAX_RANKS]; /* GB/s */
+	const struct ferry_links *links;
+	/* GB/s */
+	float left[FERRY_MAX_RANKS][FERRY_MAX_RANKS], port[FERRY_MAX_RANKS], shared[FERRY_MAX_SHARED_LINKS];
 	float least;                                                         /* that every link of the ring must have */
 	uint8_t next[FERRY_MAX_RANKS];
 	uint64_t visited;
@@ -19,7 +23,16 @@ struct search {
 
 static float has_left(const struct search *search, uint32_t from, uint32_t to)
 {
-	return fminf(search->left[from][to], search->port[from]);
+	float left = fminf(search->left[from][to], search->port[from]);
+	for (uint64_t shared = search->links->through[from][to]; shared; shared &= shared - 1)
+		left = fminf(left, search->shared[__builtin_ctzll(shared)]);
+	return left;
+}
+
+/* What shares nothing goes before what others could use, too. */
+static float order_of(const struct search *search, uint32_t from, uint32_t to)
+{
+	return has_left(search, from, to) + (search->links->through[from][to] ? SHARED_LAST : 0);
 }
 
 /*
@@ -33,13 +46,12 @@ static uint32_t find_next(const struct search *search, uint32_t from, uint32_t a
 	bool any = after == FERRY_MAX_RANKS;
 	for (uint32_t shift = 1; shift < n; shift++) {
 		uint32_t to = (from + shift) % n;
-		float left = has_left(search, from, to);
-		if (left < search->least || search->visited >> to & 1)
+		if (has_left(search, from, to) < search->least || search->visited >> to & 1)
 			continue;
-		float bar = any ? 0 : has_left(search, from, after);
-		if (!any && (left < bar || (left == bar && shift <= (after + n - from) % n)))
+		float order = order_of(search, from, to), bar = any ? 0 : order_of(search, from, after);
+		if (!any && (order < bar || (order == bar && shift <= (after + n - from) % n)))
 			continue;
-		if (best == FERRY_MAX_RANKS || left < has_left(search, from, best))
+		if (best == FERRY_MAX_RANKS || order < order_of(search, from, best))
 			best = to;
 	}
 	return best;
@@ -106,9 +118,10 @@ static bool find_fastest(struct search *search, struct ferry_ring *ring, float s
 
 uint32_t ferry_rings_find(const struct ferry_links *links, uint32_t nranks, struct ferry_ring rings[FERRY_MOST_RINGS])
 {
-	struct search search = {.nranks = nranks};
+	struct search search = {.links = links, .nranks = nranks};
 	float fastest = 0;
 	uint32_t count = 0;
+	memcpy(search.shared, links->shared, sizeof search.shared);
 	for (uint32_t from = 0; from < nranks; from++) {
 		search.port[from] = links->port[from] > 0 ? links->port[from] : INFINITY;
 		for (uint32_t to = 0; to < nranks; to++) {
@@ -121,6 +134,9 @@ uint32_t ferry_rings_find(const struct ferry_links *links, uint32_t nranks, stru
 		for (uint32_t rank = 0; rank < nranks; rank++) {
 			search.left[rank][ring->next[rank]] -= ring->speed;
 			search.port[rank] -= ring->speed;
+			uint64_t shared = links->through[rank][ring->next[rank]];
+			for (; shared; shared &= shared - 1)
+				search.shared[__builtin_ctzll(shared)] -= ring->speed;
 		}
 	}
 	return count;

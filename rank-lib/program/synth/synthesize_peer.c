@@ -7,6 +7,7 @@
  */
 #include "ipc/error.h"
 #include "ipc/rankset.h"
+#include "rank-lib/program/synth/cuts.h"
 #include "rank-lib/program/synth/routes.h"
 #include "rank-lib/program/synth/writer.h"
 
@@ -148,29 +149,20 @@ static void consider(struct choice *choice, struct ferry_routes *routes)
 }
 
 /*
- * The least time that any routes need: what each rank lacks must come in over its links, and what all lack must go out
- * of all ports. Where the host brings some of it, the latter alone, as other ranks may have it from there by other
- * routes.
+ * The least time that any routes need (cuts.h). Where the host brings some of it, what all lack must go out of all
+ * ports; no more is known, as other ranks may have it from there by other routes.
  */
 static double find_least(const struct choice *choice)
 {
 	const struct ferry_links *links = &choice->links;
 	uint32_t n = choice->nranks, nsources = (uint32_t)__builtin_popcountll(choice->sources), imported_arena = 0;
-	double least = 0, out = 0;
-	for (uint32_t rank = 0; rank < n; rank++)
-		imported_arena += choice->best.from_host[rank];
+	double out = 0;
 	for (uint32_t rank = 0; rank < n; rank++) {
-		double comes = 0;
-		for (uint32_t other = 0; other < n; other++)
-			comes += fminf(links->port[other], links->speed[other][rank]);
+		imported_arena += choice->best.from_host[rank];
 		out += links->port[rank];
-		uint32_t is_source = choice->sources >> rank & 1, lacks = nsources - is_source;
-		if (lacks && !imported_arena)
-			least = fmax(least, lacks / comes);
-		if (is_source && !imported_arena)
-			least = fmax(least, 1 / links->port[rank]);
 	}
-	return fmax(least, (nsources * (n - 1.0) - imported_arena) / out);
+	return imported_arena ? (nsources * (n - 1.0) - imported_arena) / out
+	                      : ferry_cut_spread_time(links, n, choice->sources);
 }
 
 static bool try_rings(struct choice *choice, uint32_t nchunks)

@@ -89,7 +89,7 @@ static void a_wrong_command_line_exits_with_64(void **state)
 {
 	(void)state;
 	assert_says("", "", 64, "Usage");
-	assert_says("prove x", "", 64, "\"prove\" is no command: check, show, draw or synth");
+	assert_says("prove x", "", 64, "\"prove\" is no command: check, show, draw, synth or rates");
 	assert_says("synth allreduce", "", 64, "for how many ranks?");
 	assert_says("synth allsum -n 2", "", 64, "\"allsum\" is no collective");
 	assert_says("synth allreduce -n 65", "", 64, "--ranks: \"65\" is not a number from 1 to 64");
@@ -140,6 +140,21 @@ static void what_synth_prints_passes_the_check(void **state)
 		assert_says("check -", text, 0, "right");
 		free(text);
 	}
+}
+
+static void rates_are_printed_beside_the_optimum(void **state)
+{
+	(void)state;
+	assert_says("rates links=dgx1v:25,devices=0,2,3", "", 0,
+	            "| Broadcast      |       75 |       75 | 1.000 |       50 |       75 |\n"
+	            "| AllGather      |    112.5 |    112.5 | 1.000 |       75 |       75 |\n"
+	            "| AllReduce      |     62.5 |     62.5 | 1.000 |     37.5 |          |\n"
+	            "AllReduce in 5 trees.\n");
+	assert_says("rates links=dgx1v:25,devices=0,1,6,7", "", 64, "do not connect the 4 ranks");
+	assert_says("rates peer=5", "", 64, "for how many ranks?");
+	assert_says("rates links=dgx2:5", "", 1, "rates=links=dgx2:5: expected");
+	assert_says("rates /nowhere.xml,devices=0", "", 1, "/nowhere.xml: ");
+	assert_says("rates links=mesh:5 -n 2 --fabric peer", "", 64, "--fabric is an option of synth");
 }
 
 static void synth_writes_pushes_over_the_links_named_and_how_long_they_take(void **state)
@@ -412,6 +427,7 @@ int main(void)
 	        cmocka_unit_test(check_warns_about_work_for_nothing),
 	        cmocka_unit_test(a_wrong_command_line_exits_with_64),
 	        cmocka_unit_test(what_synth_prints_passes_the_check),
+	        cmocka_unit_test(rates_are_printed_beside_the_optimum),
 	        cmocka_unit_test(synth_writes_pushes_over_the_links_named_and_how_long_they_take),
 	        cmocka_unit_test(show_prints_instructions_and_bytes_per_link),
 	        cmocka_unit_test(show_has_the_authors_names_and_lines),
