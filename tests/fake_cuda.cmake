@@ -108,7 +108,7 @@ endforeach()
 
 # Calls that kernels carry, in memory of peers and of the host.
 ferry_test(kernels FOLDER rank-lib/kernels LIBRARIES cuda_places_inside LABELS lanes TIMEOUT 120)
-foreach(suite cuda_streams open_calls mapped_domains)
+foreach(suite cuda_streams open_calls)
   add_test(NAME ${suite}_kernels COMMAND ${suite})
   set_tests_properties(${suite}_kernels PROPERTIES TIMEOUT 300 LABELS lanes ENVIRONMENT FERRY_KERNELS=on)
 endforeach()
