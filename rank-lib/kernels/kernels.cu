@@ -6,7 +6,8 @@
  */
 #include "rank-lib/kernels/number.h"
 
-#define POLLS 2048u /* that fail between two looks at the abort word */
+#define POLLS 2048u /* that fail between two looks at the abort word; */
+#define FIRST 64u   /* and before the first one, as many kernels may stand in a stream that is given up */
 #define BATCH 4     /* loads of 16 bytes that a lane has under way */
 #define EACH_OF(n, i, at, step, end)                                                                                   \
 	UNROLL                                                                                                         \
@@ -40,7 +41,7 @@ DEVICE bool ferry_sends(const struct ferry_kernel_call *c, uint32_t from, uint32
 DEVICE void ferry_miss(const struct ferry_kernel_call *c, struct ferry_course *course, uint32_t *misses)
 {
 	ferry_pause();
-	if (++*misses % POLLS == 0 && ferry_look32(c->abort))
+	if (++*misses % POLLS == FIRST && ferry_look32(c->abort))
 		course->given_up = true;
 }
 
@@ -240,26 +241,33 @@ DEVICE void ferry_leave(const struct ferry_kernel_call *c, const struct ferry_co
 
 /* ---- headers ---- */
 
+/* The rank's own factor, of so many bytes. */
+DEVICE uint64_t ferry_factor(const struct ferry_kernel_call *c, uint32_t bytes)
+{
+	return c->factor_at ? ferry_read_word(c->factor_at, 0, bytes, 1) : c->factor;
+}
+
 /* A packet to each rank that would hear nothing of this block otherwise; with it the factor. */
-DEVICE void ferry_send_headers(const struct ferry_kernel_call *c, const struct ferry_course *course)
+DEVICE void ferry_send_headers(const struct ferry_kernel_call *c, const struct ferry_course *course, uint32_t bytes)
 {
 	if (course->all)
 		return;
 	EACH_LANE (lane) {
 		if (lane >= c->nranks || lane == c->rank || (c->out_shared && lane != (c->rank == 0)))
 			continue;
-		uint64_t factor = c->factor_at ? ferry_read_word(c->factor_at, 0, 8, 1) : c->factor;
+		uint64_t factor = ferry_factor(c, bytes);
 		ferry_send_packet(c->out[lane] + course->half + FERRY_BOX_HEADERS + 16 * BLOCK, factor, course->flag);
 	}
 }
 
 /* factors: FERRY_KERNEL_RANKS, of the block. */
-DEVICE void ferry_await_headers(const struct ferry_kernel_call *c, struct ferry_course *course, uint64_t *factors)
+DEVICE void ferry_await_headers(const struct ferry_kernel_call *c, struct ferry_course *course, uint64_t *factors,
+                               uint32_t bytes)
 {
 	EACH_LANE (lane) {
 		if (lane >= c->nranks)
 			continue;
-		uint64_t own = c->factor_at ? ferry_read_word(c->factor_at, 0, 8, 1) : c->factor;
+		uint64_t own = ferry_factor(c, bytes);
 		factors[lane] = own;
 		if (!course->all && lane != c->rank) {
 			uint64_t sent = ferry_await_packet(c, course, c->in[lane] + course->half + FERRY_BOX_HEADERS +
@@ -324,13 +332,13 @@ KERNEL(NAME(ll), 512)
 	const uint32_t granule = ferry_granule((uint64_t)(uintptr_t)c->send | (uint64_t)(uintptr_t)c->receive |
 	                                       c->send_stride | c->receive_stride);
 	course.unread = c->out_shared && c->send_stride ? blocks : 0;
-	ferry_send_headers(c, &course);
+	ferry_send_headers(c, &course, BITS / 8);
 	if (c->senders >> c->rank & 1)
 		EACH_LANE (lane)
 			for (uint64_t at = 8ull * (BLOCK * THREADS + lane); at < course.bytes; at += step)
 				NAME(ll_send)(c, &course, at, granule);
 	if (!course.all || c->scaled)
-		ferry_await_headers(c, &course, factors);
+		ferry_await_headers(c, &course, factors, BITS / 8);
 	if (c->receivers >> c->rank & 1)
 		EACH_LANE (lane)
 			for (uint64_t at = 8ull * (BLOCK * THREADS + lane); at < course.bytes; at += step)
@@ -453,8 +461,8 @@ KERNEL(NAME(bulk), 512)
 	const uint32_t granule = ferry_granule((uint64_t)(uintptr_t)c->send | (uint64_t)(uintptr_t)c->receive |
 	                                       c->send_stride | c->receive_stride);
 	course.unread = c->out_shared && c->send_stride ? (uint64_t)chunks * c->chunk : 0;
-	ferry_send_headers(c, &course);
-	ferry_await_headers(c, &course, factors);
+	ferry_send_headers(c, &course, BITS / 8);
+	ferry_await_headers(c, &course, factors, BITS / 8);
 	if (BLOCK < chunks)
 		NAME(bulk_send)(c, &course, BLOCK, granule);
 	for (uint32_t chunk = BLOCK; chunk < chunks; chunk += BLOCKS) {
@@ -627,8 +635,8 @@ KERNEL(NAME(ll128), 1024)
 	const uint32_t granule = ferry_granule((uint64_t)(uintptr_t)c->send | (uint64_t)(uintptr_t)c->receive |
 	                                       c->send_stride | c->receive_stride);
 	const struct ferry_lines lines = {0, (course.bytes + LINE_BYTES - 1) / LINE_BYTES, 0};
-	ferry_send_headers(c, &course);
-	ferry_await_headers(c, &course, factors);
+	ferry_send_headers(c, &course, BITS / 8);
+	ferry_await_headers(c, &course, factors, BITS / 8);
 	if (c->two_phases) {
 		NAME(two_phases)(c, &course, lines.end, granule, factors);
 		ferry_leave(c, &course);
