@@ -136,7 +136,10 @@ static ferryResult_t check_owner(const struct validator *v, uint32_t i)
 	if (v->counter_used[instr->domain][instr->counter]++)
 		return bad("instruction %u: counter %u of domain %u has another writer", i, instr->counter,
 		           instr->domain);
-	if (is_between_ranks(instr) ? instr->peer >= plan->nranks || instr->peer == instr->owner : instr->peer)
+	bool memory = instr->flags & FERRY_INSTR_MEMORY;
+	if (is_between_ranks(instr) ? instr->peer >= plan->nranks || instr->peer == instr->owner
+	    : memory                ? instr->peer >= plan->nranks
+	                            : instr->peer)
 		return bad("instruction %u: %s of rank %u, peer %u of %u", i, ferry_opcode_name(instr->opcode),
 		           instr->owner, instr->peer, plan->nranks);
 	if (is_between_ranks(instr) && !(plan->flags & FERRY_PLAN_PUTS))
@@ -150,8 +153,15 @@ static ferryResult_t check_reach(const struct validator *v, uint32_t i)
 	const struct ferry_instr *instr = &v->instrs[i];
 	const struct ferry_plan *plan = v->plan;
 	bool variable = plan->flags & FERRY_PLAN_VARIABLE;
-	if (instr->flags & ~(instr->opcode == FERRY_PUT ? FERRY_INSTR_FORWARDS : FERRY_INSTR_FINAL))
+	bool lane = instr->opcode == FERRY_D2H || instr->opcode == FERRY_H2D;
+	if (instr->flags & ~(instr->opcode == FERRY_PUT ? FERRY_INSTR_FORWARDS
+	                     : lane && !variable        ? FERRY_INSTR_MEMORY
+	                                                : FERRY_INSTR_FINAL))
 		return bad("instruction %u: flags %#x", i, instr->flags);
+	if ((instr->flags & FERRY_INSTR_MEMORY) &&
+	    (instr->window_domain != plan->rank_domain[instr->peer] ||
+	     (instr->opcode == FERRY_H2D && instr->peer != instr->owner)))
+		return bad("instruction %u: memory of rank %u in domain %u", i, instr->peer, instr->window_domain);
 	if (variable ? instr->length || instr->nslices || instr->chunk >= plan->nranks
 	             : instr->length > 1ull << 50 || instr->length % ferry_type_size(plan->type) ||
 	                       instr->nslices != (instr->length + plan->slice - 1) / plan->slice)
@@ -255,7 +265,8 @@ static ferryResult_t check_reads(const struct validator *v, uint32_t nwindows, u
 	const struct ferry_instr *instr = &v->instrs[i];
 	const struct ferry_plan *plan = v->plan;
 	uint32_t least = ferry_opcode_is_work(instr->opcode);
-	uint32_t most = instr->opcode == FERRY_REDUCE ? FERRY_MAX_RANKS : least;
+	bool passes_on = instr->opcode == FERRY_D2H && instr->flags & FERRY_INSTR_MEMORY;
+	uint32_t most = instr->opcode == FERRY_REDUCE ? FERRY_MAX_RANKS : passes_on ? 1 : least;
 	ferryResult_t result = ferrySuccess;
 	if (instr->nsources < least || instr->nsources > most || instr->first_source > plan->nsources ||
 	    instr->nsources > plan->nsources - instr->first_source)
@@ -267,7 +278,8 @@ static ferryResult_t check_reads(const struct validator *v, uint32_t nwindows, u
 		const struct ferry_source *source = &v->sources[instr->first_source + s];
 		if (source->domain >= plan->ndomains ||
 		    (source->rank >= plan->nranks && source->rank != FERRY_PARTIAL) ||
-		    (instr->opcode == FERRY_REDUCE) != (source->domain == instr->owner))
+		    (passes_on ? source->domain != instr->domain
+		               : (instr->opcode == FERRY_REDUCE) != (source->domain == instr->owner)))
 			return bad("instruction %u: source %u of rank %u in domain %u", i, s, source->rank,
 			           source->domain);
 		result = check_read(v, nwindows, i, source->domain, source->window_offset);

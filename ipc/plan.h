@@ -24,7 +24,11 @@
 #include <stdint.h>
 
 enum ferry_opcode {
-	FERRY_D2H, /* rank's send buffer -> staging window */
+	/*
+	 * rank's send buffer -> staging window; FERRY_INSTR_MEMORY: -> window in rank `peer`'s memory, and with a
+	 * source, from that window in the rank's own memory
+	 */
+	FERRY_D2H,
 	FERRY_H2D, /* staging window -> rank's receive buffer */
 	/* rank's send buffer -> its own receive buffer: the part of the output that is the rank's own input */
 	FERRY_COPY,
@@ -96,7 +100,7 @@ static inline bool ferry_opcode_has_window(uint8_t opcode)
 /* instructions in one domain: an arena has room for their counters, and the checker refuses programs of more */
 #define FERRY_MOST_COUNTERS (1u << 17)
 
-#define FERRY_PLAN_ABI 6u /* goes up when a field, or what one means, changes */
+#define FERRY_PLAN_ABI 7u /* goes up when a field, or what one means, changes */
 #define FERRY_PLAN_MAX_BYTES (64u << 20)
 #define FERRY_PARTIAL 0xffffu /* ferry_source.rank of a source that is itself a result of a REDUCE */
 
@@ -110,6 +114,11 @@ static inline bool ferry_opcode_has_window(uint8_t opcode)
 /* ferry_instr.flags */
 #define FERRY_INSTR_FINAL 1u   /* REDUCE of all ranks' contributions: an average of integers divides here */
 #define FERRY_INSTR_FORWARDS 2u /* PUT that reads its rank's receive buffer: what has come there */
+/*
+ * D2H, H2D: the window is in rank `peer`'s own memory (host devices: staging of that rank's domain), to which another
+ * rank's D2H goes over the link between the two
+ */
+#define FERRY_INSTR_MEMORY 4u
 
 struct ferry_plan {
 	uint32_t magic;
@@ -159,10 +168,11 @@ struct ferry_instr {
 	uint64_t window_offset;
 	uint8_t window_domain;     /* whose staging that is */
 	uint8_t wakes_domains;     /* bit d: router d waits for this counter */
-	uint8_t peer;              /* PUT: the rank that it puts to; WAIT_PUT: the rank that puts; else 0 */
+	/* PUT: the rank that it puts to; WAIT_PUT: the rank that puts; FERRY_INSTR_MEMORY: whose memory; else 0 */
+	uint8_t peer;
 	uint8_t reserved8;
 	uint32_t first_edge, nedges;
-	uint32_t first_source, nsources; /* REDUCE: >= 1; H2H: 1; others 0 */
+	uint32_t first_source, nsources; /* REDUCE: >= 1; H2H: 1; D2H from a rank's memory: 1; others 0 */
 	uint32_t reserved32;
 	uint64_t wakes_d2h; /* bit r: rank r's D2H lane waits for this counter */
 	uint64_t wakes_h2d; /* bit r: rank r's H2D lane (COPYs included) waits for this counter */

@@ -98,22 +98,23 @@ static bool write_event(const struct ferry_schedule *schedule, const struct ferr
 	const struct ferry_use *use = &schedule->versions.uses[event->statement];
 	switch (statement->opcode) {
 	case FERRY_D2H:
-		fprintf(out, "D2H\ngpu[%u] \342\206\222 %s", statement->gpu,
+		fprintf(out, "%s\ngpu[%u] \342\206\222 %s", ferry_statement_name(statement), statement->gpu,
 		        value_text(schedule, use->writes, statement->rank, to));
 		break;
 	case FERRY_H2D:
-		fprintf(out, "H2D\n%s \342\206\222 gpu[%u]", value_text(schedule, use->reads, statement->rank, from),
-		        statement->gpu);
+		fprintf(out, "%s\n%s \342\206\222 gpu[%u]", ferry_statement_name(statement),
+		        value_text(schedule, use->reads, statement->rank, from), statement->gpu);
 		break;
 	case FERRY_PUT:
 		write_put(statement, out);
 		break;
 	case FERRY_H2H:
-		fprintf(out, "H2H\n%s\n\342\206\222 %s", value_text(schedule, use->reads, statement->rank, from),
+		fprintf(out, "%s\n%s\n\342\206\222 %s", ferry_statement_name(statement),
+		        value_text(schedule, use->reads, statement->rank, from),
 		        value_text(schedule, use->writes, statement->rank, to));
 		break;
 	default:
-		fprintf(out, "REDUCE\n");
+		fprintf(out, "%s\n", ferry_statement_name(statement));
 		if (!write_sources(schedule, event, out))
 			return false;
 		fprintf(out, "\n\342\206\222 %s", value_text(schedule, use->writes, statement->rank, to));

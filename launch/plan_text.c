@@ -92,7 +92,7 @@ static void print_operands(const struct names *names, uint32_t number, FILE *out
 		fprintf(out, "gpu[%u], from rank %u", statement->peer_gpu, instr->peer);
 	if (!ferry_opcode_has_window(instr->opcode))
 		return;
-	if (instr->opcode == FERRY_D2H)
+	if (instr->opcode == FERRY_D2H && !instr->nsources)
 		fprintf(out, "gpu[%u]", statement->gpu);
 	else if (instr->opcode == FERRY_H2D)
 		print_window(names, number, instr->window_domain, instr->window_offset, out);
@@ -262,10 +262,16 @@ static void count_traffic(const struct ferry_plan *plan, struct traffic *traffic
 		const struct ferry_instr *instr = &ferry_plan_instrs(plan)[i];
 		switch (instr->opcode) {
 		case FERRY_D2H:
+			if (instr->flags & FERRY_INSTR_MEMORY) {
+				traffic->put[instr->owner][instr->peer] += instr->length;
+				break;
+			}
 			traffic->d2h[instr->owner] += instr->length;
 			traffic->direct[instr->domain][instr->window_domain] += instr->length;
 			break;
 		case FERRY_H2D:
+			if (instr->flags & FERRY_INSTR_MEMORY)
+				break; /* on the device */
 			traffic->h2d[instr->owner] += instr->length;
 			traffic->direct[instr->window_domain][instr->domain] += instr->length;
 			break;

@@ -40,6 +40,8 @@ static uint32_t find_lane(const struct ferry_schedule *schedule, enum ferry_lane
 
 static uint32_t lane_of(const struct ferry_schedule *schedule, const struct ferry_statement *statement)
 {
+	if (ferry_statement_passes_on(statement))
+		return find_lane(schedule, FERRY_LANE_D2H, statement->rank);
 	switch (statement->opcode) {
 	case FERRY_D2H:
 	case FERRY_PUT:
@@ -47,7 +49,8 @@ static uint32_t lane_of(const struct ferry_schedule *schedule, const struct ferr
 	case FERRY_H2D:
 		return find_lane(schedule, FERRY_LANE_H2D, statement->rank);
 	default:
-		return find_lane(schedule, FERRY_LANE_ROUTER, statement->destination.domain);
+		return find_lane(schedule, FERRY_LANE_ROUTER,
+		                 ferry_place_domain(schedule->program, statement->destination));
 	}
 }
 

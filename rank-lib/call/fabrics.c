@@ -6,6 +6,7 @@
 #include "ipc/shares.h"
 #include "rank-lib/call/put_gate.h"
 #include "rank-lib/program/shares.h"
+#include "rank-lib/program/synth/packing.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -204,6 +205,7 @@ static ferryResult_t settle(struct ferry_fabrics *fabrics)
 		fabrics->lack = "no rank's device reaches another's memory";
 	/* On host devices only users' programs push, unless FERRY_FABRICS names a fabric. */
 	fabrics->peers = !fabrics->lack && (gpus || fabrics->named);
+	fabrics->memory = near && !gpus;
 	fabrics->settled = true;
 	return ferrySuccess;
 }
@@ -212,7 +214,16 @@ static ferryResult_t settle(struct ferry_fabrics *fabrics)
 
 static bool peers_take(enum ferry_collective collective)
 {
-	return !ferry_collective_reduces(collective) && collective != FERRY_ALLTOALLV;
+	return (!ferry_collective_reduces(collective) || collective == FERRY_ALLREDUCE) &&
+	       collective != FERRY_ALLTOALLV;
+}
+
+/* Sums on devices are trees over links that are modelled, and for host devices so far; else the host adds up. */
+static bool peers_add(const struct ferry_fabrics *fabrics)
+{
+	struct ferry_packing packing;
+	return fabrics->memory && fabrics->speeds &&
+	       ferry_packing_find(&fabrics->links, (uint32_t)fabrics->rank->nranks, &packing);
 }
 
 /*
@@ -241,8 +252,13 @@ ferryResult_t ferry_fabrics_check(struct ferry_fabrics *fabrics, const struct fe
 	ferryResult_t result = ferrySuccess;
 	for (uint32_t i = 0; i < program->nstatements && !result; i++) {
 		const struct ferry_statement *put = &program->statements[i];
-		if (put->opcode != FERRY_PUT)
+		uint32_t to;
+		bool memory = ferry_statement_uses_memory(put);
+		if (put->opcode != FERRY_PUT && !memory)
 			continue;
+		to = put->opcode == FERRY_PUT   ? put->peer
+		     : put->opcode == FERRY_H2D ? put->rank
+		                                : put->destination.domain - FERRY_MAX_DOMAINS;
 		if (peers_unwanted(fabrics))
 			return ferry_fail(ferryProgramError, "%s:%u: PUT, and FERRY_FABRICS=%s leaves peer out",
 			                  program->name, put->line, ferry_env("FERRY_FABRICS"));
@@ -250,11 +266,11 @@ ferryResult_t ferry_fabrics_check(struct ferry_fabrics *fabrics, const struct fe
 			return result;
 		if (fabrics->lack)
 			result = ferry_fail(ferryProgramError, "%s:%u: PUT from rank %u to rank %u, and %s",
-			                    program->name, put->line, put->rank, put->peer, fabrics->lack);
+			                    program->name, put->line, put->rank, to, fabrics->lack);
 		else if (!(fabrics->links.speed[put->rank][put->peer] > 0))
 			result = ferry_fail(ferryProgramError,
 			                    "%s:%u: PUT from rank %u to rank %u, whose devices do not reach each other",
-			                    program->name, put->line, put->rank, put->peer);
+			                    program->name, put->line, put->rank, to);
 	}
 	return result;
 }
@@ -296,6 +312,10 @@ ferryResult_t ferry_fabrics_divide(struct ferry_fabrics *fabrics, enum ferry_col
 	ferryResult_t result = ask_peers(fabrics, &can);
 	if (result || !can)
 		return result;
+	if (ferry_collective_reduces(collective) && !peers_add(fabrics)) {
+		log_host(fabrics, collective);
+		return ferrySuccess;
+	}
 	uint32_t blocks = blocks_of(collective, (uint32_t)fabrics->rank->nranks);
 	if (fabrics->named && !fabrics->wanted[FERRY_FABRIC_HOST])
 		*host = 0;

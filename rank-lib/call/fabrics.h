@@ -27,6 +27,7 @@ struct ferry_fabrics {
 	bool settled, peers; /* peers: Ferry's own programs push, where there are links */
 	const char *lack;    /* why no rank can push; NULL: there are links */
 	bool speeds; /* those of `links` are GB/s; else 1 where there is a link */
+	bool memory; /* programs use ranks' own memory */
 	struct ferry_links links;
 };
 

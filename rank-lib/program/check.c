@@ -8,8 +8,13 @@
 static ferryResult_t check_place(const struct ferry_program *program, const struct ferry_statement *statement,
                                  struct ferry_place place)
 {
-	if (place.domain < program->ndomains)
+	if (ferry_place_is_memory(place) ? place.domain - FERRY_MAX_DOMAINS < (int)program->nranks
+	                                 : place.domain < program->ndomains)
 		return ferrySuccess;
+	if (ferry_place_is_memory(place))
+		return ferry_fail(ferryProgramError, "%s:%u: mem@%u[%u]: the last of %u ranks is %u", program->name,
+		                  statement->line, place.domain - FERRY_MAX_DOMAINS, place.chunk, program->nranks,
+		                  program->nranks - 1);
 	return ferry_fail(ferryProgramError, "%s:%u: host@%u[%u]: the program has domains 0 to %u", program->name,
 	                  statement->line, place.domain, place.chunk, program->ndomains - 1);
 }
@@ -53,6 +58,34 @@ static ferryResult_t check_places(const struct ferry_program *program, const str
 	return result;
 }
 
+/* A rank reads its own memory alone, and nothing but PUT, ADD and what they carry is on both sides. */
+static ferryResult_t check_memory(const struct ferry_program *program, const struct ferry_statement *statement)
+{
+	bool reads = statement->opcode == FERRY_H2D || ferry_opcode_is_work(statement->opcode);
+	bool from = reads && ferry_place_is_memory(statement->source);
+	bool to = ferry_place_is_memory(statement->destination);
+	struct ferry_place own = ferry_place_memory(statement->rank, 0);
+	char text[32];
+	if (program->collective == FERRY_ALLTOALLV && (from || to))
+		return ferry_fail(ferryProgramError, "%s:%u: alltoallv has D2H and H2D only: only the two ends know a "
+		                  "chunk's size", program->name, statement->line);
+	if (from && statement->source.domain != own.domain)
+		return ferry_fail(ferryProgramError, "%s:%u: %s in the section of rank %u, which reads its own alone",
+		                  program->name, statement->line, ferry_place_text(statement->source, 0, text),
+		                  statement->rank);
+	if (ferry_opcode_is_work(statement->opcode) && from != to)
+		return ferry_fail(ferryProgramError, "%s:%u: from a rank's memory to a host's, or back: no statement "
+		                  "does that", program->name, statement->line);
+	if (from && statement->opcode == FERRY_H2H && statement->destination.domain == own.domain)
+		return ferry_fail(ferryProgramError, "%s:%u: PUT from rank %u's memory to itself", program->name,
+		                  statement->line, statement->rank);
+	if (to && statement->opcode == FERRY_REDUCE && statement->destination.domain != own.domain)
+		return ferry_fail(ferryProgramError, "%s:%u: ADD into %s in the section of rank %u: PUT it there first",
+		                  program->name, statement->line, ferry_place_text(statement->destination, 0, text),
+		                  statement->rank);
+	return ferrySuccess;
+}
+
 static ferryResult_t check_statement(const struct ferry_program *program, const struct ferry_statement *statement)
 {
 	bool from_device = statement->opcode == FERRY_D2H, to_device = statement->opcode == FERRY_H2D;
@@ -64,6 +97,8 @@ static ferryResult_t check_statement(const struct ferry_program *program, const 
 		result = check_chunk(program, statement, statement->rank, statement->gpu, from_device);
 	if (!result && statement->opcode == FERRY_PUT)
 		result = check_put(program, statement);
+	if (!result && statement->opcode != FERRY_PUT)
+		result = check_memory(program, statement);
 	if (result)
 		return result;
 	bool one_domain = statement->source.domain == statement->destination.domain;
@@ -76,8 +111,9 @@ static ferryResult_t check_statement(const struct ferry_program *program, const 
 		return ferry_fail(ferryProgramError, "%s:%u: H2H inside domain %u", program->name, statement->line,
 		                  statement->source.domain);
 	if (statement->opcode == FERRY_REDUCE && statement->source.chunk == statement->destination.chunk)
-		return ferry_fail(ferryProgramError, "%s:%u: REDUCE of host[%u] into itself", program->name,
-		                  statement->line, statement->source.chunk);
+		return ferry_fail(ferryProgramError, "%s:%u: %s of %s[%u] into itself", program->name, statement->line,
+		                  ferry_place_is_memory(statement->source) ? "ADD" : "REDUCE",
+		                  ferry_place_is_memory(statement->source) ? "mem" : "host", statement->source.chunk);
 	if (program->collective == FERRY_ALLTOALLV && !from_device && !to_device)
 		return ferry_fail(ferryProgramError,
 		                  "%s:%u: alltoallv has D2H and H2D only, not %s: only the two ends know a chunk's "
@@ -201,11 +237,11 @@ static ferryResult_t check_size(const struct ferry_program *program)
 	}
 	for (uint32_t i = 0; i < program->nstatements; i++) {
 		const struct ferry_statement *statement = &program->statements[i];
-		if (ferry_opcode_is_d2h(statement->opcode))
+		if (ferry_opcode_is_d2h(statement->opcode) || ferry_statement_passes_on(statement))
 			instrs[program->rank_domain[statement->rank]]++;
 		else if (ferry_opcode_is_work(statement->opcode)) /* H2Ds and WAIT_PUTs are counted by what is
 		                                                     received */
-			instrs[statement->destination.domain]++;
+			instrs[ferry_place_domain(program, statement->destination)]++;
 	}
 	for (uint32_t domain = 0; domain < program->ndomains; domain++)
 		if (instrs[domain] > FERRY_MOST_COUNTERS)

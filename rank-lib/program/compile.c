@@ -67,7 +67,7 @@ static void place_windows(struct ferry_part *part, uint64_t *staging)
 	uint64_t bytes = ((uint64_t)head->slice * head->window + 127) / 128 * 128;
 	for (uint32_t v = 0; v < part->versions.nvalues; v++)
 		if (!part->absorbed[v]) {
-			uint64_t *next = &staging[part->versions.values[v].place.domain];
+			uint64_t *next = &staging[ferry_place_domain(part->program, part->versions.values[v].place)];
 			part->window_offset[v] = *next;
 			*next += bytes;
 		}
@@ -88,7 +88,8 @@ static struct ferry_tuning_facts facts_of(const struct ferry_compiler *compiler,
 		facts.longest_of_all = longest > facts.longest_of_all ? longest : facts.longest_of_all;
 		for (uint32_t v = 0; v < parts[p].versions.nvalues; v++)
 			if (!parts[p].absorbed[v])
-				facts.nwindows[parts[p].versions.values[v].place.domain]++;
+				facts.nwindows[ferry_place_domain(leader->program,
+				                                  parts[p].versions.values[v].place)]++;
 	}
 	return facts;
 }

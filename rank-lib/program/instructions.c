@@ -101,7 +101,7 @@ static void add_source(struct ferry_part *part, struct ferry_instr *instr, uint3
 		return;
 	const struct ferry_value *value = &part->versions.values[v];
 	source->window_offset = part->window_offset[v];
-	source->domain = value->place.domain;
+	source->domain = (uint16_t)ferry_place_domain(part->program, value->place);
 	source->rank = is_raw(part, v) ? (uint16_t)ferry_rankset_lowest(value->ranks) : FERRY_PARTIAL;
 	instr->nsources++;
 }
@@ -147,21 +147,29 @@ static void emit(struct ferry_part *part, uint32_t statement)
 	const struct ferry_use *use = &part->versions.uses[statement];
 	uint32_t carried = use->writes != FERRY_NO_VALUE ? use->writes : use->reads;
 	const struct ferry_value *value = &part->versions.values[carried];
-	bool lane = what->opcode == FERRY_D2H || what->opcode == FERRY_H2D;
+	bool passes_on = ferry_statement_passes_on(what);
+	bool lane = what->opcode == FERRY_D2H || what->opcode == FERRY_H2D || passes_on;
+	uint32_t home = ferry_place_domain(program, value->place);
 	if (use->writes != FERRY_NO_VALUE && part->absorbed[use->writes])
 		return; /* part of its root's instruction */
-	uint32_t owner = lane ? what->rank : value->place.domain;
+	uint32_t owner = lane ? what->rank : home;
 	part->instr_of[statement] = part->compiler->instrs.count;
-	struct ferry_instr *instr =
-		new_instr(part, what->opcode, owner, lane ? program->rank_domain[what->rank] : owner, value->chunk);
+	uint32_t domain = lane ? program->rank_domain[what->rank] : owner;
+	struct ferry_instr *instr = new_instr(part, passes_on ? FERRY_D2H : what->opcode, owner, domain, value->chunk);
 	if (!instr)
 		return;
 	ferry_compiler_origin(part->compiler, part->instr_of[statement])->statement = statement;
 	instr->line = line_of(what);
-	instr->window_domain = (uint8_t)value->place.domain;
+	instr->window_domain = (uint8_t)home;
 	instr->window_offset = part->window_offset[carried];
 	instr->first_source = part->compiler->sources.count;
-	if (lane) {
+	if (lane && ferry_place_is_memory(value->place)) {
+		instr->flags |= FERRY_INSTR_MEMORY;
+		instr->peer = (uint8_t)(value->place.domain - FERRY_MAX_DOMAINS);
+	}
+	if (passes_on) {
+		add_source(part, instr, use->reads);
+	} else if (lane) {
 		instr->user_offset = what->opcode == FERRY_D2H ? ferry_part_send_offset(part, what->rank, what->gpu)
 		                                               : ferry_part_receive_offset(part, what->rank, what->gpu);
 		instr->chunk = program->collective == FERRY_ALLTOALLV ? what->gpu : 0;

@@ -3,6 +3,7 @@
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "rank-lib/program/chunks.h"
+#include "rank-lib/program/versions.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -151,6 +152,32 @@ static ferryResult_t read_host(struct parser *parser, struct ferry_place *place)
 	return read_index(parser, &place->chunk);
 }
 
+/* mem[CHUNK] of the section's rank, or mem@RANK[CHUNK]. */
+static ferryResult_t read_memory(struct parser *parser, struct ferry_place *place)
+{
+	uint32_t rank = parser->rank;
+	uint16_t chunk = 0;
+	ferryResult_t result = accept(parser, "@") ? read_number(parser, FERRY_MAX_RANKS - 1, "a rank", &rank)
+	                                           : ferrySuccess;
+	if (!result)
+		result = read_index(parser, &chunk);
+	if (rank > parser->most_peer)
+		parser->most_peer = rank;
+	*place = ferry_place_memory(rank, chunk);
+	return result;
+}
+
+/* What a PUT or an ADD reads: mem[CHUNK], or else, of a PUT, gpu[CHUNK]. */
+static ferryResult_t read_device_source(struct parser *parser, struct ferry_statement *statement)
+{
+	if (accept_word(parser, "mem")) {
+		if (statement->opcode == FERRY_PUT)
+			statement->opcode = FERRY_H2H;
+		return read_memory(parser, &statement->source);
+	}
+	return statement->opcode == FERRY_PUT ? read_gpu(parser, &statement->gpu) : unexpected(parser, "mem[CHUNK]");
+}
+
 /* Where a PUT goes to. */
 static ferryResult_t read_peer(struct parser *parser, struct ferry_statement *statement)
 {
@@ -200,20 +227,37 @@ static ferryResult_t check_named_once(const struct parser *parser, const struct 
 {
 	for (uint32_t i = 0; i < statement->ndependencies; i++) {
 		struct ferry_dependency other = statement->dependencies[i];
+		char text[32];
 		if (other.place.domain == dependency.place.domain && other.place.chunk == dependency.place.chunk)
 			return ferry_fail(ferryProgramError,
-			                  "%s:%u: waits for versions %u and %u of host@%u[%u]: a statement names a "
-			                  "place once",
+			                  "%s:%u: waits for versions %u and %u of %s: a statement names a place once",
 			                  parser->name, parser->line, other.version, dependency.version,
-			                  dependency.place.domain, dependency.place.chunk);
+			                  ferry_place_text(other.place, UINT32_MAX, text));
 	}
 	return ferrySuccess;
+}
+
+/* Where an ADD goes to, and a PUT: a rank's memory, from there the rank's own receive buffer, or a peer's. */
+static ferryResult_t read_device_destination(struct parser *parser, struct ferry_statement *statement)
+{
+	if (accept_word(parser, "mem")) {
+		if (statement->opcode == FERRY_PUT)
+			statement->opcode = FERRY_D2H;
+		return read_memory(parser, &statement->destination);
+	}
+	if (statement->opcode == FERRY_REDUCE)
+		return unexpected(parser, "mem[CHUNK]");
+	if (statement->opcode == FERRY_PUT)
+		return read_peer(parser, statement);
+	statement->opcode = FERRY_H2D;
+	return read_gpu(parser, &statement->gpu);
 }
 
 static ferryResult_t read_dependency(struct parser *parser, struct ferry_statement *statement)
 {
 	struct ferry_dependency dependency;
-	ferryResult_t result = read_host(parser, &dependency.place);
+	ferryResult_t result = accept_word(parser, "mem") ? read_memory(parser, &dependency.place)
+	                                                  : read_host(parser, &dependency.place);
 	if (!result)
 		result = expect(parser, ">=", "'>='");
 	skip_space(parser);
@@ -269,7 +313,23 @@ static ferryResult_t new_statement(struct parser *parser, uint8_t opcode, struct
 	return ferrySuccess;
 }
 
-static ferryResult_t read_statement(struct parser *parser, uint8_t opcode)
+/* `device`: a PUT or an ADD, whose operands say which of the opcodes it is. */
+static ferryResult_t read_operands(struct parser *parser, struct ferry_statement *statement, bool device)
+{
+	uint8_t opcode = statement->opcode;
+	ferryResult_t result = device                ? read_device_source(parser, statement)
+	                       : opcode == FERRY_D2H ? read_gpu(parser, &statement->gpu)
+	                                             : read_host(parser, &statement->source);
+	if (!result)
+		result = expect(parser, "->", "'->'");
+	if (result)
+		return result;
+	return device                ? read_device_destination(parser, statement)
+	       : opcode == FERRY_H2D ? read_gpu(parser, &statement->gpu)
+	                             : read_host(parser, &statement->destination);
+}
+
+static ferryResult_t read_statement(struct parser *parser, uint8_t opcode, bool device)
 {
 	struct ferry_statement *statement = NULL;
 	if (!parser->in_section)
@@ -277,14 +337,7 @@ static ferryResult_t read_statement(struct parser *parser, uint8_t opcode)
 		                  parser->name, parser->line);
 	ferryResult_t result = new_statement(parser, opcode, &statement);
 	if (!result)
-		result = opcode == FERRY_D2H || opcode == FERRY_PUT ? read_gpu(parser, &statement->gpu)
-		                                                    : read_host(parser, &statement->source);
-	if (!result)
-		result = expect(parser, "->", "'->'");
-	if (!result)
-		result = opcode == FERRY_H2D   ? read_gpu(parser, &statement->gpu)
-		         : opcode == FERRY_PUT ? read_peer(parser, statement)
-		                               : read_host(parser, &statement->destination);
+		result = read_operands(parser, statement, device);
 	if (!result && accept_word(parser, "deps")) {
 		result = expect(parser, ":", "':'");
 		if (!result)
@@ -428,12 +481,14 @@ static ferryResult_t read_line(struct parser *parser)
 		return ferrySuccess;
 	for (size_t i = 0; i < sizeof opcodes; i++)
 		if (accept_word(parser, ferry_opcode_name(opcodes[i])))
-			return read_statement(parser, opcodes[i]);
+			return read_statement(parser, opcodes[i], opcodes[i] == FERRY_PUT);
+	if (accept_word(parser, "ADD"))
+		return read_statement(parser, FERRY_REDUCE, true);
 	if (accept_word(parser, "rank"))
 		return open_section(parser);
 	if (accept_word(parser, "program"))
 		return read_header(parser);
-	return unexpected(parser, "program, rank, D2H, H2D, REDUCE, H2H, PUT or a comment");
+	return unexpected(parser, "program, rank, D2H, H2D, REDUCE, H2H, PUT, ADD or a comment");
 }
 
 /* Without a header the sections and the chunks give the sizes, and the caller the collective. */

@@ -30,7 +30,7 @@ static void print_statement(FILE *out, const struct ferry_program *program, cons
 		snprintf(destination, sizeof destination, "gpu@%u[%u]", statement->peer, statement->peer_gpu);
 	else
 		ferry_place_text(statement->destination, domain, destination);
-	fprintf(out, "  %-6s %s -> %s", ferry_opcode_name(statement->opcode),
+	fprintf(out, "  %-6s %s -> %s", ferry_statement_name(statement),
 	        puts || statement->opcode == FERRY_D2H ? gpu : source,
 	        statement->opcode == FERRY_H2D ? gpu : destination);
 	if (statement->forwards) {

@@ -11,11 +11,21 @@
 #include "ipc/plan.h"
 #include "rank-lib/program/limits.h"
 
-/** A chunk of a host: host@domain[chunk]. */
+/** A chunk of a host, host@domain[chunk]; of a rank's own memory, mem@rank[chunk]: domain FERRY_MAX_DOMAINS + rank. */
 struct ferry_place {
 	uint16_t domain;
 	uint16_t chunk;
 };
+
+static inline bool ferry_place_is_memory(struct ferry_place place)
+{
+	return place.domain >= FERRY_MAX_DOMAINS;
+}
+
+static inline struct ferry_place ferry_place_memory(uint32_t rank, uint32_t chunk)
+{
+	return (struct ferry_place){(uint16_t)(FERRY_MAX_DOMAINS + rank), (uint16_t)chunk};
+}
 
 struct ferry_dependency {
 	struct ferry_place place;
@@ -24,7 +34,11 @@ struct ferry_dependency {
 
 /** One line of a program. */
 struct ferry_statement {
-	uint8_t opcode; /* FERRY_D2H, FERRY_H2D, FERRY_REDUCE, FERRY_H2H or FERRY_PUT */
+	/*
+	 * FERRY_D2H, FERRY_H2D, FERRY_REDUCE, FERRY_H2H or FERRY_PUT. The first four, with places in ranks' memory, are
+	 * PUT gpu -> mem, PUT mem -> gpu, ADD and PUT mem -> mem in the text.
+	 */
+	uint8_t opcode;
 	uint16_t rank;
 	uint32_t line;
 	/*
@@ -52,6 +66,33 @@ struct ferry_program {
 	uint32_t nstatements;
 	struct ferry_statement *statements;
 };
+
+/** The domain whose staging holds the place: of a rank's memory, the rank's. */
+static inline uint32_t ferry_place_domain(const struct ferry_program *program, struct ferry_place place)
+{
+	return ferry_place_is_memory(place) ? program->rank_domain[place.domain - FERRY_MAX_DOMAINS] : place.domain;
+}
+
+/** A place of it is in a rank's memory. */
+static inline bool ferry_statement_uses_memory(const struct ferry_statement *statement)
+{
+	return (statement->opcode == FERRY_H2D && ferry_place_is_memory(statement->source)) ||
+	       (statement->opcode != FERRY_PUT && ferry_place_is_memory(statement->destination));
+}
+
+/** As programs spell it: PUT and ADD are opcodes of their places. */
+static inline const char *ferry_statement_name(const struct ferry_statement *statement)
+{
+	if (!ferry_statement_uses_memory(statement))
+		return ferry_opcode_name(statement->opcode);
+	return statement->opcode == FERRY_REDUCE ? "ADD" : "PUT";
+}
+
+/** A PUT from a rank's memory to another's. */
+static inline bool ferry_statement_passes_on(const struct ferry_statement *statement)
+{
+	return statement->opcode == FERRY_H2H && ferry_place_is_memory(statement->source);
+}
 
 /** Defaults for what the text does not say (HyLink's Figure 3 has no header). FERRY_NUM_COLLECTIVES and zeros: none. */
 struct ferry_program_defaults {

@@ -307,8 +307,11 @@ static uint32_t most_written(const struct ferry_program *program)
 	uint32_t counts[FERRY_MAX_DOMAINS] = {0}, most = 1;
 	for (uint32_t i = 0; i < program->nstatements; i++) {
 		const struct ferry_statement *statement = &program->statements[i];
-		if (statement->opcode == FERRY_D2H && ++counts[statement->destination.domain] > most)
-			most = counts[statement->destination.domain];
+		if (statement->opcode != FERRY_D2H)
+			continue;
+		uint32_t domain = ferry_place_domain(program, statement->destination);
+		if (++counts[domain] > most)
+			most = counts[domain];
 	}
 	return most;
 }

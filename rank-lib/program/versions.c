@@ -19,7 +19,9 @@
 
 const char *ferry_place_text(struct ferry_place place, uint32_t domain, char text[32])
 {
-	if (place.domain == domain)
+	if (ferry_place_is_memory(place))
+		snprintf(text, 32, "mem@%u[%u]", place.domain - FERRY_MAX_DOMAINS, place.chunk);
+	else if (place.domain == domain)
 		snprintf(text, 32, "host[%u]", place.chunk);
 	else
 		snprintf(text, 32, "host@%u[%u]", place.domain, place.chunk);

@@ -54,7 +54,7 @@ struct ferry_versions {
 ferryResult_t ferry_versions_build(const struct ferry_program *program, struct ferry_versions *versions);
 void ferry_versions_free(struct ferry_versions *versions);
 
-/** Writes "host[3]" or "host@1[3]", as in a section of `domain`. Returns text. */
+/** Writes "host[3]" or "host@1[3]", as in a section of `domain`, or "mem@2[3]". Returns text. */
 const char *ferry_place_text(struct ferry_place place, uint32_t domain, char text[32]);
 
 /**

@@ -147,6 +147,25 @@ static bool issue_put(struct ferry_pushes *pushes, struct ferry_lane_rank *lane_
 	return ferry_copies_push(copies, lane_rank, call, transfer, &to, transfer->user + start, bytes, slices);
 }
 
+/* A slice into another rank's memory: over the link between the two. */
+static bool issue_to_memory(struct ferry_pushes *pushes, struct ferry_lane_rank *lane_rank, struct ferry_call *call,
+                            struct ferry_transfer *transfer, char *slot, const char *source, uint64_t bytes)
+{
+	const struct ferry_instr *instr = transfer->step->instr;
+	struct ferry_copies *copies = ferry_pushes_to(pushes, instr->peer);
+	if (!copies) {
+		lane_rank->member->ops->fail(lane_rank->member, ferryUnhandledDeviceError, ferry_last_message());
+		return false;
+	}
+	if (ferry_copies_full(copies))
+		return false;
+	const struct ferry_put_target to = {.address = slot,
+	                                    .from = instr->owner,
+	                                    .to = instr->peer,
+	                                    .shared_busy_until = ferry_member_shared_links(lane_rank->member)};
+	return ferry_copies_push(copies, lane_rank, call, transfer, &to, source, bytes, 1);
+}
+
 /* Nothing is copied: as far as others have put it. */
 static bool wait_put(struct ferry_lane_rank *lane_rank, struct ferry_call *call, struct ferry_transfer *transfer)
 {
@@ -184,16 +203,21 @@ static bool issue_step(struct ferry_copies *copies, struct ferry_pushes *pushes,
 		return issue_put(pushes, lane_rank, call, transfer);
 	if (step->instr->opcode == FERRY_WAIT_PUT)
 		return wait_put(lane_rank, call, transfer);
+	uint64_t start = (uint64_t)slice * plan->slice, bytes = bytes_in_slice(plan, transfer, slice);
+	bool memory = step->instr->flags & FERRY_INSTR_MEMORY;
+	uint64_t slot_at = memory ? ferry_plan_slot(plan, ferry_call_number(call), slice) : 0;
+	if (memory && step->instr->peer != step->instr->owner)
+		return issue_to_memory(pushes, lane_rank, call, transfer, step->window + slot_at,
+		                       step->source ? step->source + slot_at : transfer->user + start, bytes);
 	if (ferry_copies_full(copies))
 		return false;
-	uint64_t start = (uint64_t)slice * plan->slice, bytes = bytes_in_slice(plan, transfer, slice);
 	if (step->instr->opcode == FERRY_COPY)
 		return ferry_copies_start(copies, lane_rank, call, transfer, transfer->destination + start,
 		                          transfer->user + start, bytes, false);
 	char *slot = step->window + ferry_plan_slot(plan, ferry_call_number(call), slice);
 	bool d2h = lane_rank->direction == FERRY_DIR_D2H;
 	return ferry_copies_start(copies, lane_rank, call, transfer, d2h ? slot : transfer->user + start,
-	                          d2h ? transfer->user + start : slot, bytes, true);
+	                          d2h ? transfer->user + start : slot, bytes, !memory);
 }
 
 bool ferry_slices_move(struct ferry_copies *copies, struct ferry_pushes *pushes, struct ferry_lane_rank *lane_rank,

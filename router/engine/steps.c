@@ -23,6 +23,10 @@ static void find(const struct ferry_job_arenas *shared, const struct ferry_plan 
 	step->window = ferry_opcode_has_window(instr->opcode)
 	                       ? arenas[instr->window_domain].staging[parity] + instr->window_offset
 	                       : NULL;
+	if (instr->opcode == FERRY_D2H && instr->nsources) {
+		const struct ferry_source *source = ferry_plan_sources(plan) + instr->first_source;
+		step->source = arenas[source->domain].staging[parity] + source->window_offset;
+	}
 	step->gates = *gates;
 	step->ngates = instr->nedges;
 	*gates += instr->nedges;
@@ -44,7 +48,7 @@ static void reach(struct ferry_steps *steps, const struct ferry_instr *instr)
 {
 	bool forwards = instr->flags & FERRY_INSTR_FORWARDS && instr->opcode == FERRY_PUT;
 	uint64_t end = instr->user_offset + instr->length;
-	uint64_t sends = ferry_opcode_sends(instr->opcode) && !forwards ? end : 0;
+	uint64_t sends = ferry_opcode_sends(instr->opcode) && !forwards && !instr->nsources ? end : 0;
 	uint64_t receives = ferry_opcode_receives(instr->opcode) || forwards ? end : 0;
 	if (instr->opcode == FERRY_COPY)
 		receives = instr->user_destination + instr->length;

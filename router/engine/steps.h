@@ -15,6 +15,7 @@ struct ferry_step {
 	const struct ferry_instr *instr;
 	struct ferry_counter *counter;
 	char *window;
+	char *source; /* D2H from a window of the rank's own memory; NULL: from its send buffer */
 	struct ferry_gate *gates;
 	uint32_t ngates;
 	struct ferry_counter *producer; /* variable plans, H2D: whose length must equal ours */

@@ -42,8 +42,11 @@ double ferry_program_peer_time(const struct ferry_program *program, const struct
 	struct ferry_load load = {.links = links};
 	for (uint32_t i = 0; i < program->nstatements; i++) {
 		const struct ferry_statement *statement = &program->statements[i];
-		if (statement->opcode == FERRY_PUT)
-			ferry_load_add(&load, statement->rank, statement->peer, 1.0 / program->nchunks);
+		bool up = (statement->opcode == FERRY_D2H || statement->opcode == FERRY_H2H) &&
+		          ferry_place_is_memory(statement->destination);
+		uint32_t to = up ? statement->destination.domain - FERRY_MAX_DOMAINS : statement->peer;
+		if ((up || statement->opcode == FERRY_PUT) && to != statement->rank)
+			ferry_load_add(&load, statement->rank, to, 1.0 / program->nchunks);
 	}
 	return ferry_load_time(&load);
 }

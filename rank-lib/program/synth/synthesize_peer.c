@@ -8,6 +8,7 @@
 #include "ipc/error.h"
 #include "ipc/rankset.h"
 #include "rank-lib/program/synth/cuts.h"
+#include "rank-lib/program/synth/packing.h"
 #include "rank-lib/program/synth/routes.h"
 #include "rank-lib/program/synth/writer.h"
 
@@ -64,7 +65,7 @@ static void write_exchange(struct ferry_writer *writer, const struct ferry_links
 		break;
 	case FERRY_ALLGATHER:
 	case FERRY_BROADCAST: /* spread */
-	case FERRY_ALLREDUCE:
+	case FERRY_ALLREDUCE: /* write_sums */
 	case FERRY_REDUCESCATTER:
 	case FERRY_REDUCE_TO_ROOT:
 	case FERRY_ALLTOALLV: /* check_possible refuses these */
@@ -241,10 +242,90 @@ static ferryResult_t spread(struct ferry_writer *writer, const struct ferry_link
 	return made ? ferrySuccess : ferry_fail(ferrySystemError, "no memory for the routes of %u ranks", n);
 }
 
+/* ---- sums ---- */
+
+/* The sum of what a rank has and of what its children push, in its memory. `pushed` has the children's by rank. */
+static struct ferry_place add_up(struct ferry_writer *writer, const struct ferry_packing *packing, uint32_t tree,
+                                 uint32_t rank, const struct ferry_place *pushed, uint32_t *version)
+{
+	struct ferry_place own = ferry_writer_memory(writer, rank), sum = ferry_writer_memory(writer, rank);
+	struct ferry_statement *copy = ferry_writer_add(writer, FERRY_D2H, rank);
+	copy->gpu = (uint16_t)tree;
+	copy->destination = own;
+	*version = 0;
+	for (uint32_t other = 0; other < packing->nranks; other++) {
+		if (other != rank && packing->parent[tree][other] != rank)
+			continue;
+		struct ferry_statement *add = ferry_writer_add(writer, FERRY_REDUCE, rank);
+		add->source = other == rank ? own : pushed[other];
+		add->destination = sum;
+		ferry_writer_depend(writer, add, add->source, 1);
+		++*version;
+	}
+	return sum;
+}
+
+static uint32_t depth_of(const struct ferry_packing *packing, uint32_t tree, uint32_t rank)
+{
+	uint32_t depth = 0;
+	for (; packing->parent[tree][rank] != rank; rank = packing->parent[tree][rank])
+		depth++;
+	return depth;
+}
+
+/* From a rank's memory, or where it adds nothing up its send buffer, to its parent's memory. */
+static void push_up(struct ferry_writer *writer, const struct ferry_packing *packing, uint32_t tree, uint32_t rank,
+                    struct ferry_place *pushed, bool adds)
+{
+	uint32_t version = 0;
+	struct ferry_place sum = {0};
+	if (adds)
+		sum = add_up(writer, packing, tree, rank, pushed, &version);
+	pushed[rank] = ferry_writer_memory(writer, packing->parent[tree][rank]);
+	struct ferry_statement *put_up = ferry_writer_add(writer, adds ? FERRY_H2H : FERRY_D2H, rank);
+	put_up->gpu = (uint16_t)tree;
+	put_up->source = sum;
+	put_up->destination = pushed[rank];
+	if (adds)
+		ferry_writer_depend(writer, put_up, sum, version);
+}
+
+/* One chunk up the tree, from the deepest ranks on, and down from the root. */
+static void write_tree(struct ferry_writer *writer, const struct ferry_packing *packing, uint32_t tree)
+{
+	struct ferry_place pushed[FERRY_MAX_RANKS];
+	uint32_t n = packing->nranks, root = packing->root[tree], version;
+	bool adds[FERRY_MAX_RANKS] = {false};
+	for (uint32_t rank = 0; rank < n; rank++)
+		adds[packing->parent[tree][rank]] = true;
+	for (uint32_t depth = n; depth-- > 1;)
+		for (uint32_t rank = 0; rank < n; rank++)
+			if (depth_of(packing, tree, rank) == depth)
+				push_up(writer, packing, tree, rank, pushed, adds[rank]);
+	struct ferry_place sum = add_up(writer, packing, tree, root, pushed, &version);
+	ferry_writer_h2d(writer, sum, version, root, tree);
+	for (uint32_t rank = 0; rank < n; rank++)
+		if (rank != root)
+			put(writer, packing->parent[tree][rank], true, tree, rank, tree);
+}
+
+static ferryResult_t write_sums(struct ferry_writer *writer, const struct ferry_links *links)
+{
+	struct ferry_packing packing;
+	uint32_t n = writer->program->nranks;
+	if (!ferry_packing_find(links, n, &packing))
+		return ferry_fail(ferryInvalidUsage,
+		                  "no program of PUTs for allreduce: links do not connect the %u ranks", n);
+	writer->program->nchunks = packing.ntrees;
+	for (uint32_t tree = 0; tree < packing.ntrees; tree++)
+		write_tree(writer, &packing, tree);
+	return ferrySuccess;
+}
+
 static ferryResult_t check_possible(enum ferry_collective collective, uint32_t nranks, const struct ferry_links *links)
 {
-	if (ferry_collective_reduces(collective))
-		return ferry_fail(ferryInvalidUsage, "no program of PUTs for %s: they add nothing up",
+	if (ferry_collective_reduces(collective) && collective != FERRY_ALLREDUCE)
+		return ferry_fail(ferryInvalidUsage, "no program of PUTs for %s yet: only for the sums of allreduce",
 		                  ferry_collective_name(collective));
 	if (collective == FERRY_ALLTOALLV)
 		return ferry_fail(ferryInvalidUsage,
@@ -269,6 +350,8 @@ ferryResult_t ferry_program_synthesize_peer(enum ferry_collective collective, co
 		return result;
 	if (collective == FERRY_ALLGATHER || collective == FERRY_BROADCAST)
 		result = spread(&writer, links);
+	else if (collective == FERRY_ALLREDUCE)
+		result = write_sums(&writer, links);
 	else
 		write_exchange(&writer, links);
 	if (result) {

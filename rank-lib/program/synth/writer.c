@@ -11,6 +11,11 @@ struct ferry_place ferry_writer_place(struct ferry_writer *writer, uint32_t doma
 	return (struct ferry_place){(uint16_t)domain, writer->next_chunk[domain]++};
 }
 
+struct ferry_place ferry_writer_memory(struct ferry_writer *writer, uint32_t rank)
+{
+	return ferry_writer_place(writer, FERRY_MAX_DOMAINS + rank);
+}
+
 void ferry_writer_depend(struct ferry_writer *writer, struct ferry_statement *statement, struct ferry_place place,
                          uint32_t version)
 {

@@ -13,7 +13,7 @@ struct ferry_writer {
 	uint32_t capacity;
 	bool failed;                  /* out of memory */
 	struct ferry_statement spare; /* where statements go then; never read */
-	uint16_t next_chunk[FERRY_MAX_DOMAINS];
+	uint16_t next_chunk[FERRY_MAX_DOMAINS + FERRY_MAX_RANKS]; /* of domains, then of ranks' memory */
 };
 
 /** Begins a program without statements. ferryInvalidArgument if there can be none of that collective and machine. */
@@ -29,8 +29,9 @@ struct ferry_statement *ferry_writer_add(struct ferry_writer *writer, uint8_t op
 void ferry_writer_depend(struct ferry_writer *writer, struct ferry_statement *statement, struct ferry_place place,
                          uint32_t version);
 
-/** A host chunk that no statement has named. */
+/** A host chunk that no statement has named; or a chunk of a rank's memory. */
 struct ferry_place ferry_writer_place(struct ferry_writer *writer, uint32_t domain);
+struct ferry_place ferry_writer_memory(struct ferry_writer *writer, uint32_t rank);
 
 /** D2H of a chunk of the rank's send buffer to a fresh host chunk of its domain, or of that domain. */
 struct ferry_place ferry_writer_d2h(struct ferry_writer *writer, uint32_t rank, uint32_t chunk);

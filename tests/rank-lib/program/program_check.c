@@ -81,6 +81,14 @@ static void puts_out_of_bounds_or_to_oneself_are_rejected(void **state)
 	(void)state;
 	assert_rejected(GATHER "rank 1\nPUT gpu[0] -> gpu@3[0]\n", "test:3: PUT to rank 3: the last of 3 ranks is 2");
 	assert_rejected(GATHER "rank 1\nPUT gpu[0] -> gpu@1[0]\n", "test:3: PUT from rank 1 to itself");
+	assert_rejected(GATHER "rank 1\nPUT gpu[0] -> mem@9[0]\n", "test:3: mem@9[0]: the last of ");
+	assert_rejected(GATHER "rank 1\nPUT mem@0[0] -> gpu[0]\n", "test:3: mem@0[0] in the section of rank 1");
+	assert_rejected(GATHER "rank 1\nPUT gpu[0] -> mem[0]\nPUT mem[0] -> mem@1[1]\n",
+	                "test:4: PUT from rank 1's memory to itself");
+	assert_rejected(GATHER "rank 1\nPUT gpu[0] -> mem[0]\nADD mem[0] -> mem@0[1]\n",
+	                "test:4: ADD into mem@0[1] in the section of rank 1");
+	assert_rejected(GATHER "rank 1\nPUT gpu[0] -> mem[0]\nADD mem[0] -> mem[0]\n",
+	                "test:4: ADD of mem[0] into itself");
 	assert_rejected(GATHER "rank 1\nPUT gpu[1] -> gpu@0[1]\n",
 	                "test:3: gpu[1]: the send buffer of rank 1 has 1 chunk");
 	assert_rejected(GATHER "rank 1\nPUT gpu[3] -> gpu@0[1] deps: gpu[3]>=1\n",

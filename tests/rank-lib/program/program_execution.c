@@ -206,6 +206,10 @@ static bool run_slice(struct execution *x, uint32_t i)
 	switch (instr->opcode) {
 	case FERRY_D2H:
 		source = user(x, instr, true, instr->user_offset, from, bytes);
+		if (instr->nsources) {
+			const struct ferry_source *kept = &ferry_plan_sources(x->plan)[instr->first_source];
+			source = slot(x, kept->domain, kept->window_offset, x->done[i], bytes);
+		}
 		destination = window;
 		break;
 	case FERRY_H2D:

@@ -70,6 +70,16 @@ static const char *const hand_written[] = {
         "rank 2\nD2H gpu[0] -> host[4]\nD2H gpu[1] -> host[5]\nH2D host[9] -> gpu[0] deps: host[9]>=1\n"
         "H2D host[1] -> gpu[1] deps: host[1]>=1\nH2D host[2] -> gpu[2] deps: host[2]>=1\nH2D host[3] -> gpu[3] deps: "
         "host[3]>=1\n",
+        "program allreduce ranks 3 domains 2 chunks 1 # a line, summed in ranks' memory, and passed on\n"
+        "rank 0\nPUT gpu[0] -> mem@1[0]\n"
+        "rank 1\nPUT gpu[0] -> mem[1]\nADD mem[0] -> mem[1] deps: mem[0]>=1\nPUT mem[1] -> mem@2[0]\n"
+        "rank 2\nPUT gpu[0] -> mem[1]\nADD mem[0] -> mem[1] deps: mem[0]>=1\nPUT mem[1] -> gpu[0]\n"
+        "PUT gpu[0] -> gpu@1[0] deps: gpu[0]>=1\nPUT gpu[0] -> gpu@0[0] deps: gpu[0]>=1\n",
+        "program allreduce ranks 2 domains 1 chunks 2 # each sums one chunk\n"
+        "rank 0\nPUT gpu[0] -> mem[0]\nPUT gpu[1] -> mem@1[0]\nADD mem[0] -> mem[2]\n"
+        "ADD mem[1] -> mem[2] deps: mem[1]>=1\nPUT mem[2] -> gpu[0]\nPUT gpu[0] -> gpu@1[0] deps: gpu[0]>=1\n"
+        "rank 1\nPUT gpu[1] -> mem[1]\nPUT gpu[0] -> mem@0[1]\nADD mem[0] -> mem[2] deps: mem[0]>=1\n"
+        "ADD mem[1] -> mem[2]\nPUT mem[2] -> gpu[1]\nPUT gpu[1] -> gpu@0[1] deps: gpu[1]>=1\n",
         "program allgather ranks 4 domains 1 chunks 1 # a ring\n"
         "rank 0\nPUT gpu[0] -> gpu@1[0]\nPUT gpu[3] -> gpu@1[3] deps: gpu[3]>=1\nPUT gpu[2] -> gpu@1[2] deps: "
         "gpu[2]>=1\n"
@@ -234,7 +244,10 @@ static void change_put(struct ferry_program *program, uint64_t *seed)
 
 static void change_domain(struct ferry_program *program, uint64_t *seed)
 {
-	any_place(any(program, seed), seed)->domain = (uint16_t)draw_below(seed, program->ndomains);
+	/* of a domain, or of a rank's memory */
+	uint32_t memory = draw_below(seed, program->ndomains + program->nranks);
+	any_place(any(program, seed), seed)->domain =
+	        (uint16_t)(memory < program->ndomains ? memory : FERRY_MAX_DOMAINS + memory - program->ndomains);
 }
 
 static void change_gpu_chunk(struct ferry_program *program, uint64_t *seed)

@@ -11,10 +11,12 @@
 
 #include "ipc/error.h"
 #include "ipc/links.h"
+#include "rank-lib/program/synth/cuts.h"
 #include "tests/rank-lib/program/program_cases.h"
 #include "tests/rank-lib/program/program_execution.h"
 #include "tests/rank-lib/program/program_interpreter.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -82,6 +84,11 @@ static void every_collective_is_right_on_all_links(const char *text, uint32_t nr
 			assert_right(program, &links);
 			ferry_program_free(program);
 		}
+	if (ferry_cut_reduce_time(&links, nranks) < INFINITY) {
+		struct ferry_program *program = synthesize(FERRY_ALLREDUCE, &topology, &links, 0);
+		assert_right(program, &links);
+		ferry_program_free(program);
+	}
 }
 
 static void machines_of_two_to_64_ranks_get_right_programs(void **state)
@@ -150,8 +157,7 @@ static void what_puts_cannot_do_is_refused_with_the_reason(void **state)
 	static const struct {
 		enum ferry_collective collective;
 		const char *words;
-	} cases[] = {{FERRY_ALLREDUCE, "allreduce"},
-	             {FERRY_REDUCE_TO_ROOT, "reduce"},
+	} cases[] = {{FERRY_REDUCE_TO_ROOT, "reduce"},
 	             {FERRY_REDUCESCATTER, "reducescatter"},
 	             {FERRY_ALLTOALLV, "lengths come with the call"}};
 	struct ferry_topology topology = {.nranks = 4, .ndomains = 1};
@@ -213,6 +219,10 @@ static void programs_take_what_machines_allow(void **state)
 	assert_takes(FERRY_ALLTOALL, "links=pcie2:12:6", 8, 7 / 12.0);
 	assert_takes(FERRY_ALLTOALL, "links=pcie2:12:1", 8, 1 / 1.0);
 	assert_takes(FERRY_ALLGATHER, "links=pcie2:12:1", 8, 7 / 12.0);
+	/* Sums up and down trees (packing.c has all allocations). */
+	assert_takes(FERRY_ALLREDUCE, "links=dgx1v:25", 8, 7 / 600.0);
+	assert_takes(FERRY_ALLREDUCE, "links=nvswitch:450", 8, 14 / 8.0 / 450);
+	assert_takes(FERRY_ALLREDUCE, "links=bridges:52:25", 4, 1 / 50.0);
 	/* Links alone: the root's seven send a seventh each, the others hand it on. */
 	assert_takes(FERRY_BROADCAST, "peer=10", 8, 1 / 70.0);
 	assert_takes(FERRY_ALLGATHER, "peer=10,port=35", 8, 7 / 35.0);

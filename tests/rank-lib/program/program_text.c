@@ -45,10 +45,15 @@ static void errors_say_where_and_what_was_expected_and_found(void **state)
 	        {HEAD "rank 0\n  D2H gpu[0] -> host[0] host[1]\n",
 	         "test:3:25: expected \"deps:\" or the end of the line"},
 	        {HEAD "rank 0\n  d2h gpu[0] -> host[0]\n",
-	         "test:3:3: expected program, rank, D2H, H2D, REDUCE, H2H, PUT or a comment"},
+	         "test:3:3: expected program, rank, D2H, H2D, REDUCE, H2H, PUT, ADD or a comment"},
 	        {HEAD "rank 0\n  D2Hx gpu[0] -> host[0]\n", "test:3:3: expected program, rank, D2H"},
 	        {HEAD "rank 0\n  PUT host[0] -> gpu@1[0]\n", "test:3:7: expected gpu[CHUNK], found \"host[0]\""},
 	        {HEAD "rank 0\n  PUT gpu[0] -> gpu[0]\n", "test:3:17: expected gpu@RANK[CHUNK], found \"gpu[0]\""},
+	        {HEAD "rank 0\n  ADD gpu[0] -> mem[0]\n", "test:3:7: expected mem[CHUNK], found \"gpu[0]\""},
+	        {HEAD "rank 0\n  ADD mem[0] -> host[0]\n", "test:3:17: expected mem[CHUNK], found \"host[0]\""},
+	        {HEAD "rank 0\n  PUT mem[0] -> host[0]\n", "test:3:17: expected gpu[CHUNK], found \"host[0]\""},
+	        {HEAD "rank 0\n  D2H gpu[0] -> mem[0]\n", "expected host[CHUNK]"},
+	        {HEAD "rank 0\n  PUT gpu[0] -> mem@64[0]\n", "expected a rank, at most 63"},
 	        {HEAD "rank 0\n  PUT gpu[0] -> host[0]\n", "test:3:17: expected gpu@RANK[CHUNK], found \"host[0]\""},
 	        {HEAD "rank 0\n  PUT gpu[0] -> gpu@64[0]\n", "test:3:21: expected a rank, at most 63, found \"64[0]\""},
 	        {HEAD "rank 0\n  PUT gpu[0] -> gpu@1\n", "test:3:22: expected '[', found the end of the line"},
@@ -86,7 +91,7 @@ static void errors_say_where_and_what_was_expected_and_found(void **state)
 	        {"# nothing\n", "test: no program header and no section"},
 	        {"# Rank 0 sends\n", "test:1:10: expected \"domain D\" or the end of the line, found \"sends\""},
 	        {"\x01\xff\n",
-	         "test:1:1: expected program, rank, D2H, H2D, REDUCE, H2H, PUT or a comment, found \"??\""},
+	         "test:1:1: expected program, rank, D2H, H2D, REDUCE, H2H, PUT, ADD or a comment, found \"??\""},
 	};
 	(void)state;
 	const struct ferry_program_defaults defaults = {.collective = FERRY_ALLREDUCE};
