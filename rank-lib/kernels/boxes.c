@@ -70,7 +70,7 @@ static void remove_windows(struct ferry_box *box)
 	}
 }
 
-/* Waits for all that the device does, so nothing uses it any more. Under the lock; the box is in no list. */
+/* Waits for all that the device does, so nothing uses it any more. The box is in no list. */
 static void box_free(struct ferry_box *box)
 {
 	remove_windows(box);
@@ -83,22 +83,64 @@ static void box_free(struct ferry_box *box)
 	free(box);
 }
 
-/* Frees what communicators that have failed had, and all but the last windows that nobody has. Under the lock. */
-static void sweep_boxes(struct ferry_device *device)
+/* ---- what nobody has any more ---- */
+
+struct garbage {
+	struct ferry_box *boxes;
+	struct import *imports;
+};
+
+static void *free_garbage(void *argument)
 {
+	struct garbage *garbage = argument;
+	while (garbage->boxes) {
+		struct ferry_box *box = garbage->boxes;
+		garbage->boxes = box->next;
+		box_free(box);
+	}
+	while (garbage->imports) {
+		struct import *import = garbage->imports;
+		garbage->imports = import->next;
+		import->device->ops->kernels->unmap(import->device, import->address);
+		free(import);
+	}
+	free(garbage);
+	return NULL;
+}
+
+/*
+ * Frees it in a thread of its own, without the lock: the driver waits for all that the device does, which may be a call
+ * that hangs, and communicators are made meanwhile.
+ */
+static void throw_away(struct ferry_box *dead_boxes, struct import *dead_imports)
+{
+	struct garbage *garbage = dead_boxes || dead_imports ? malloc(sizeof *garbage) : NULL;
+	pthread_t thread;
+	if (!garbage) /* without memory it stays */
+		return;
+	*garbage = (struct garbage){dead_boxes, dead_imports};
+	if (pthread_create(&thread, NULL, free_garbage, garbage))
+		free_garbage(garbage);
+	else
+		pthread_detach(thread);
+}
+
+/* Takes out what communicators that have failed had, and all but the last that have windows. Under the lock. */
+static struct ferry_box *sweep_boxes(struct ferry_device *device)
+{
+	struct ferry_box *dead = NULL;
 	uint32_t kept = 0;
 	for (struct ferry_box **link = &boxes; *link;) {
 		struct ferry_box *box = *link;
-		bool free_one = box->device == device && !is_held(box) && box->failed;
-		if (free_one)
-			*link = box->next;
-		else
+		if (box->device != device || is_held(box) || (!box->failed && (!box->nwindows || ++kept <= KEPT))) {
 			link = &box->next;
-		if (free_one)
-			box_free(box);
-		else if (box->device == device && !is_held(box) && box->nwindows && ++kept > KEPT)
-			remove_windows(box);
+			continue;
+		}
+		*link = box->next;
+		box->next = dead;
+		dead = box;
 	}
+	return dead;
 }
 
 /*
@@ -148,8 +190,7 @@ ferryResult_t ferry_box_take(struct ferry_device *device, uint64_t bytes, struct
 {
 	ferryResult_t result = ferrySuccess;
 	pthread_mutex_lock(&lock);
-	sweep_boxes(device);
-	struct ferry_box *box = find(device, bytes);
+	struct ferry_box *dead = sweep_boxes(device), *box = find(device, bytes);
 	if (!box)
 		result = box_new(device, bytes, &box);
 	if (!result) {
@@ -164,6 +205,7 @@ ferryResult_t ferry_box_take(struct ferry_device *device, uint64_t bytes, struct
 		}
 	}
 	pthread_mutex_unlock(&lock);
+	throw_away(dead, NULL);
 	*taken = result ? NULL : box;
 	return result;
 }
@@ -205,9 +247,10 @@ static bool is_import(const struct import *import, struct ferry_device *device, 
 	       !memcmp(import->handle, handle, sizeof import->handle);
 }
 
-/* Under the lock. */
-static void sweep_imports(struct ferry_device *device)
+/* Takes out what failed communicators had, and all but the last ones. Under the lock. */
+static struct import *sweep_imports(struct ferry_device *device)
 {
+	struct import *dead = NULL;
 	uint32_t kept = 0;
 	for (struct import **link = &imports; *link;) {
 		struct import *import = *link;
@@ -217,9 +260,10 @@ static void sweep_imports(struct ferry_device *device)
 			continue;
 		}
 		*link = import->next;
-		device->ops->kernels->unmap(device, import->address);
-		free(import);
+		import->next = dead;
+		dead = import;
 	}
+	return dead;
 }
 
 /* Under the lock. */
@@ -245,8 +289,7 @@ ferryResult_t ferry_box_import(struct ferry_device *device, const uint8_t handle
 {
 	ferryResult_t result = ferrySuccess;
 	pthread_mutex_lock(&lock);
-	sweep_imports(device);
-	struct import *import = imports;
+	struct import *dead = sweep_imports(device), *import = imports;
 	while (import && !is_import(import, device, handle, process, start))
 		import = import->next;
 	if (!import && !(result = map_import(device, handle, &import))) {
@@ -258,6 +301,7 @@ ferryResult_t ferry_box_import(struct ferry_device *device, const uint8_t handle
 		*address = import->address;
 	}
 	pthread_mutex_unlock(&lock);
+	throw_away(NULL, dead);
 	return result;
 }
 
