@@ -86,7 +86,7 @@ const struct ferry_variable ferry_variables[] = {
 	{"FERRY_FABRICS", "",
 	 "Which ways between devices calls may take: host (staging and routers), peer (pushes from device to device), "
 	 "or both, as host,peer. With peer alone what has sums goes through the host all the same, which is said once "
-	 "(FERRY_LOG=info), but for AllReduce of host devices whose links are modelled; and so do messages between "
+	 "(FERRY_LOG=info), but for host devices whose links are modelled and connect them; and so do messages between "
 	 "devices without a link; calls that could push are refused where no device reaches another. Without peer "
 	 "programs that push are passed over, or refused. The same on all ranks: those that differ end with an "
 	 "error in their first call that this concerns. Unset: both on GPUs, "

@@ -214,8 +214,7 @@ static ferryResult_t settle(struct ferry_fabrics *fabrics)
 
 static bool peers_take(enum ferry_collective collective)
 {
-	return (!ferry_collective_reduces(collective) || collective == FERRY_ALLREDUCE) &&
-	       collective != FERRY_ALLTOALLV;
+	return collective != FERRY_ALLTOALLV;
 }
 
 /* Sums on devices are trees over links that are modelled, and for host devices so far; else the host adds up. */

@@ -174,6 +174,7 @@ static void any_few_gpus_of_a_dgx1v_get_every_collective_right(void **state)
 	static const enum ferry_collective moving[] = {FERRY_ALLGATHER, FERRY_ALLTOALL, FERRY_ALLTOALLV,
 	                                               FERRY_BROADCAST, FERRY_GATHER,   FERRY_SCATTER};
 	static const size_t counts[] = {1, 3001, LONGEST};
+	static const enum ferry_collective sums[] = {FERRY_ALLREDUCE, FERRY_REDUCESCATTER, FERRY_REDUCE_TO_ROOT};
 	/* Partial sums of floats that are added up in float32 are rounded once more at each rank. */
 	static const ferryDataType_t exact[] = {ferryInt8,  ferryUint8,  ferryInt32,   ferryUint32,
 	                                        ferryInt64, ferryUint64, ferryFloat32, ferryFloat64};
@@ -188,7 +189,8 @@ static void any_few_gpus_of_a_dgx1v_get_every_collective_right(void **state)
 			for (size_t size = 0; size < sizeof counts / sizeof *counts; size++)
 				must_be_right(moving[c], ferryUint8, nranks, counts[size], seed += 5);
 		for (size_t t = 0; t < sizeof exact / sizeof *exact; t++)
-			must_be_right(FERRY_ALLREDUCE, exact[t], nranks, counts[1], seed += 5);
+			for (size_t c = 0; c < 3; c++)
+				must_be_right(sums[c], exact[t], nranks, counts[1], seed += 5);
 		must_be_pushed(links, nranks);
 		close_machine(nranks);
 	}

@@ -65,7 +65,7 @@ static void write_exchange(struct ferry_writer *writer, const struct ferry_links
 		break;
 	case FERRY_ALLGATHER:
 	case FERRY_BROADCAST: /* spread */
-	case FERRY_ALLREDUCE: /* write_sums */
+	case FERRY_ALLREDUCE: /* sums */
 	case FERRY_REDUCESCATTER:
 	case FERRY_REDUCE_TO_ROOT:
 	case FERRY_ALLTOALLV: /* check_possible refuses these */
@@ -244,17 +244,28 @@ static ferryResult_t spread(struct ferry_writer *writer, const struct ferry_link
 
 /* ---- sums ---- */
 
+/* A tree along which one chunk goes up to its root, added up on the way in the ranks' memory. */
+struct up_tree {
+	uint32_t nranks, root, send_chunk, receive_chunk;
+	const uint8_t *parent; /* of the root: anything */
+};
+
+static bool is_child(const struct up_tree *tree, uint32_t rank, uint32_t parent)
+{
+	return rank != tree->root && tree->parent[rank] == parent;
+}
+
 /* The sum of what a rank has and of what its children push, in its memory. `pushed` has the children's by rank. */
-static struct ferry_place add_up(struct ferry_writer *writer, const struct ferry_packing *packing, uint32_t tree,
-                                 uint32_t rank, const struct ferry_place *pushed, uint32_t *version)
+static struct ferry_place add_up(struct ferry_writer *writer, const struct up_tree *tree, uint32_t rank,
+                                 const struct ferry_place *pushed, uint32_t *version)
 {
 	struct ferry_place own = ferry_writer_memory(writer, rank), sum = ferry_writer_memory(writer, rank);
 	struct ferry_statement *copy = ferry_writer_add(writer, FERRY_D2H, rank);
-	copy->gpu = (uint16_t)tree;
+	copy->gpu = (uint16_t)tree->send_chunk;
 	copy->destination = own;
 	*version = 0;
-	for (uint32_t other = 0; other < packing->nranks; other++) {
-		if (other != rank && packing->parent[tree][other] != rank)
+	for (uint32_t other = 0; other < tree->nranks; other++) {
+		if (other != rank && !is_child(tree, other, rank))
 			continue;
 		struct ferry_statement *add = ferry_writer_add(writer, FERRY_REDUCE, rank);
 		add->source = other == rank ? own : pushed[other];
@@ -265,51 +276,50 @@ static struct ferry_place add_up(struct ferry_writer *writer, const struct ferry
 	return sum;
 }
 
-static uint32_t depth_of(const struct ferry_packing *packing, uint32_t tree, uint32_t rank)
+static uint32_t depth_of(const struct up_tree *tree, uint32_t rank)
 {
 	uint32_t depth = 0;
-	for (; packing->parent[tree][rank] != rank; rank = packing->parent[tree][rank])
+	for (; rank != tree->root; rank = tree->parent[rank])
 		depth++;
 	return depth;
 }
 
 /* From a rank's memory, or where it adds nothing up its send buffer, to its parent's memory. */
-static void push_up(struct ferry_writer *writer, const struct ferry_packing *packing, uint32_t tree, uint32_t rank,
-                    struct ferry_place *pushed, bool adds)
+static void push_up(struct ferry_writer *writer, const struct up_tree *tree, uint32_t rank, struct ferry_place *pushed,
+                    bool adds)
 {
 	uint32_t version = 0;
 	struct ferry_place sum = {0};
 	if (adds)
-		sum = add_up(writer, packing, tree, rank, pushed, &version);
-	pushed[rank] = ferry_writer_memory(writer, packing->parent[tree][rank]);
+		sum = add_up(writer, tree, rank, pushed, &version);
+	pushed[rank] = ferry_writer_memory(writer, tree->parent[rank]);
 	struct ferry_statement *put_up = ferry_writer_add(writer, adds ? FERRY_H2H : FERRY_D2H, rank);
-	put_up->gpu = (uint16_t)tree;
+	put_up->gpu = (uint16_t)tree->send_chunk;
 	put_up->source = sum;
 	put_up->destination = pushed[rank];
 	if (adds)
 		ferry_writer_depend(writer, put_up, sum, version);
 }
 
-/* One chunk up the tree, from the deepest ranks on, and down from the root. */
-static void write_tree(struct ferry_writer *writer, const struct ferry_packing *packing, uint32_t tree)
+/* From the deepest ranks on, to the root's receive buffer. */
+static void write_up(struct ferry_writer *writer, const struct up_tree *tree)
 {
 	struct ferry_place pushed[FERRY_MAX_RANKS];
-	uint32_t n = packing->nranks, root = packing->root[tree], version;
+	uint32_t n = tree->nranks, version;
 	bool adds[FERRY_MAX_RANKS] = {false};
 	for (uint32_t rank = 0; rank < n; rank++)
-		adds[packing->parent[tree][rank]] = true;
+		if (rank != tree->root)
+			adds[tree->parent[rank]] = true;
 	for (uint32_t depth = n; depth-- > 1;)
 		for (uint32_t rank = 0; rank < n; rank++)
-			if (depth_of(packing, tree, rank) == depth)
-				push_up(writer, packing, tree, rank, pushed, adds[rank]);
-	struct ferry_place sum = add_up(writer, packing, tree, root, pushed, &version);
-	ferry_writer_h2d(writer, sum, version, root, tree);
-	for (uint32_t rank = 0; rank < n; rank++)
-		if (rank != root)
-			put(writer, packing->parent[tree][rank], true, tree, rank, tree);
+			if (depth_of(tree, rank) == depth)
+				push_up(writer, tree, rank, pushed, adds[rank]);
+	struct ferry_place sum = add_up(writer, tree, tree->root, pushed, &version);
+	ferry_writer_h2d(writer, sum, version, tree->root, tree->receive_chunk);
 }
 
-static ferryResult_t write_sums(struct ferry_writer *writer, const struct ferry_links *links)
+/* Up the packed trees, and from their roots down the same ones. */
+static ferryResult_t write_allreduce(struct ferry_writer *writer, const struct ferry_links *links)
 {
 	struct ferry_packing packing;
 	uint32_t n = writer->program->nranks;
@@ -317,16 +327,67 @@ static ferryResult_t write_sums(struct ferry_writer *writer, const struct ferry_
 		return ferry_fail(ferryInvalidUsage,
 		                  "no program of PUTs for allreduce: links do not connect the %u ranks", n);
 	writer->program->nchunks = packing.ntrees;
-	for (uint32_t tree = 0; tree < packing.ntrees; tree++)
-		write_tree(writer, &packing, tree);
+	for (uint32_t chunk = 0; chunk < packing.ntrees; chunk++) {
+		const struct up_tree tree = {.nranks = n,
+		                             .root = packing.root[chunk],
+		                             .send_chunk = chunk,
+		                             .receive_chunk = chunk,
+		                             .parent = packing.parent[chunk]};
+		write_up(writer, &tree);
+		for (uint32_t rank = 0; rank < n; rank++)
+			if (rank != tree.root)
+				put(writer, tree.parent[rank], true, chunk, rank, chunk);
+	}
 	return ferrySuccess;
+}
+
+static struct ferry_links backwards(const struct ferry_links *links, uint32_t nranks)
+{
+	struct ferry_links turned = *links;
+	for (uint32_t from = 0; from < nranks; from++)
+		for (uint32_t to = 0; to < nranks; to++) {
+			turned.speed[from][to] = links->speed[to][from];
+			turned.through[from][to] = links->through[to][from];
+		}
+	return turned;
+}
+
+/* Reduce is Broadcast backwards, ReduceScatter AllGather: the same routes over the links turned round. */
+static ferryResult_t write_backwards(struct ferry_writer *writer, const struct ferry_links *links)
+{
+	struct ferry_program *program = writer->program;
+	uint32_t n = program->nranks;
+	bool all = program->collective == FERRY_REDUCESCATTER, through_host = false;
+	struct ferry_links turned = backwards(links, n);
+	struct choice choice = {.links = with_ports(&turned, n), .nranks = n};
+	choice.sources = all ? ferry_rankset_all(n) : 1ull << program->root;
+	uint32_t most_chunks = MOST_PUTS / ((all ? n : 1) * (n - 1));
+	if (!choose(&choice, most_chunks > MOST_CHUNKS ? MOST_CHUNKS : most_chunks)) {
+		ferry_routes_free(&choice.best);
+		return ferry_fail(ferrySystemError, "no memory for the routes of %u ranks", n);
+	}
+	for (uint32_t rank = 0; rank < n; rank++)
+		through_host |= choice.best.from_host[rank] > 0;
+	program->nchunks = choice.best.nchunks;
+	for (uint32_t i = 0; i < choice.best.nroutes && !through_host; i++) {
+		const struct ferry_route *route = &choice.best.routes[i];
+		uint32_t block = all ? route->source : 0;
+		const struct up_tree tree = {.nranks = n,
+		                             .root = route->source,
+		                             .send_chunk = block * program->nchunks + route->chunk,
+		                             .receive_chunk = route->chunk,
+		                             .parent = route->parent};
+		write_up(writer, &tree);
+	}
+	ferry_routes_free(&choice.best);
+	if (!through_host)
+		return ferrySuccess;
+	return ferry_fail(ferryInvalidUsage, "no program of PUTs for %s: links do not connect the %u ranks",
+	                  ferry_collective_name(program->collective), n);
 }
 
 static ferryResult_t check_possible(enum ferry_collective collective, uint32_t nranks, const struct ferry_links *links)
 {
-	if (ferry_collective_reduces(collective) && collective != FERRY_ALLREDUCE)
-		return ferry_fail(ferryInvalidUsage, "no program of PUTs for %s yet: only for the sums of allreduce",
-		                  ferry_collective_name(collective));
 	if (collective == FERRY_ALLTOALLV)
 		return ferry_fail(ferryInvalidUsage,
 		                  "no program of PUTs for alltoallv: its lengths come with the call");
@@ -351,7 +412,9 @@ ferryResult_t ferry_program_synthesize_peer(enum ferry_collective collective, co
 	if (collective == FERRY_ALLGATHER || collective == FERRY_BROADCAST)
 		result = spread(&writer, links);
 	else if (collective == FERRY_ALLREDUCE)
-		result = write_sums(&writer, links);
+		result = write_allreduce(&writer, links);
+	else if (ferry_collective_reduces(collective))
+		result = write_backwards(&writer, links);
 	else
 		write_exchange(&writer, links);
 	if (result) {

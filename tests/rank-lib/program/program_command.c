@@ -107,8 +107,8 @@ static void a_wrong_command_line_exits_with_64(void **state)
 	assert_says("synth allgather --fabric peer --links peer=5", "", 64, "for how many ranks?");
 	assert_says("synth allgather --fabric peer --links links=dgx2:5", "", 64, "--links=links=dgx2:5: expected");
 	assert_says("synth allgather -n 9 --fabric peer --links links=dgx1v:5", "", 1, "rank 8 on device 8");
-	assert_says("synth reduce --fabric peer --links links=dgx1v:5", "", 64, "only for the sums of allreduce");
-	assert_says("synth allreduce --fabric peer --links links=dgx1v:5,devices=0,6", "", 64, "no");
+	assert_says("synth reduce --fabric peer --links links=dgx1v:5,devices=0,1,6", "", 64, "do not connect");
+	assert_says("synth allreduce --fabric peer --links links=dgx1v:5,devices=0,1,6", "", 64, "do not connect");
 	assert_says("check - --count 5", figure3, 64, "check: --count is an option of show");
 	assert_says("check - --domains 2", figure3, 64, "--domains 2: for how many ranks?");
 	assert_says("check - -c broadcast", "program allgather ranks 1 domains 1 chunks 1\n", 1,
