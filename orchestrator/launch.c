@@ -8,6 +8,8 @@
 
 #include <stdlib.h>
 
+#define TURN 64u /* kernels of a communicator in a row */
+
 static ncclResult_t issue_plain(const struct ferry_nccl_call *c)
 {
 	switch (c->collective) {
@@ -241,20 +243,43 @@ static bool may_measure(const struct launch *launch, int which)
 	return !ferry_clock_captures(launch->calls[which].stream);
 }
 
-/* Before all else of the group, on all ranks (kernels.h). */
-static ncclResult_t carry(struct launch *launch)
+static ncclResult_t carry_one(const struct ferry_nccl_call *call, struct ferry_split *split)
+{
+	ferryResult_t launched = ferry_nccl_kernels_launch(call, split->shadow_comm);
+	ferry_tally_add_kernel(&split->shadow_comm->tally, split->asked.bytes);
+	ferry_meter_carry(&split->shadow_comm->meter, &split->asked);
+	return launched ? as_nccl(launched) : ncclSuccess;
+}
+
+/* How many kernels of its communicator the group has before this call. */
+static uint32_t kernels_before(const struct launch *launch, int which)
+{
+	const struct ferry_split *splits = launch->splits;
+	for (int i = which - 1; i >= 0; i--)
+		if (splits[i].kernel && splits[i].shadow_comm == splits[which].shadow_comm)
+			return splits[i].before + 1;
+	return 0;
+}
+
+/*
+ * Before all else of the group, on all ranks (kernels.h). A launch waits where the stream has some 1,000 kernels, and
+ * those may wait for a communicator of this thread's on another GPU: so communicators take turns.
+ */
+static ncclResult_t carry(struct launch *launch, int kernels)
 {
 	ncclResult_t result = ncclSuccess;
-	for (int i = 0; i < launch->n; i++) {
-		struct ferry_split *split = &launch->splits[i];
-		if (!split->kernel)
-			continue;
-		ferryResult_t launched = ferry_nccl_kernels_launch(&launch->calls[i], split->shadow_comm);
-		if (launched && !result)
-			result = as_nccl(launched);
-		ferry_tally_add_kernel(&split->shadow_comm->tally, split->asked.bytes);
-		ferry_meter_carry(&split->shadow_comm->meter, &split->asked);
-	}
+	for (int i = 0; i < launch->n; i++)
+		if (launch->splits[i].kernel)
+			launch->splits[i].before = kernels_before(launch, i);
+	for (uint32_t turn = 0; kernels; turn++)
+		for (int i = 0; i < launch->n; i++) {
+			struct ferry_split *split = &launch->splits[i];
+			if (!split->kernel || split->before / TURN != turn)
+				continue;
+			ncclResult_t carried = carry_one(&launch->calls[i], split);
+			result = result ? result : carried;
+			kernels--;
+		}
 	return result;
 }
 
@@ -418,7 +443,7 @@ static ncclResult_t run(struct launch *launch)
 		if (!split->kernel && (split->nccls || !split->ferrys))
 			launch->rests[launch->nrests++] = ferry_split_rest(&launch->calls[i], split);
 	}
-	ncclResult_t carried = kernels ? carry(launch) : ncclSuccess;
+	ncclResult_t carried = kernels ? carry(launch, kernels) : ncclSuccess;
 	if (kernels == launch->n)
 		return carried;
 	mark(launch);

@@ -23,6 +23,7 @@ struct launch {
 static struct launch *all; /* under its lock */
 static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
 
+#define MOST_AHEAD 1024 /* in a stream: then a launch waits */
 #define MOST_HELD (2 * FERRY_KERNEL_RANKS + 5)
 
 struct held {
@@ -87,6 +88,18 @@ static void run(void *argument)
 		fake_unpin(held.regions[--held.count]);
 }
 
+static void wait_for_room(CUstream given)
+{
+	CUstream stream;
+	unsigned turn = 0;
+	if (fake_stream_find(given, &stream))
+		return;
+	while (atomic_load_explicit(&stream->submitted, memory_order_relaxed) -
+	               atomic_load_explicit(&stream->completed, memory_order_relaxed) >=
+	       MOST_AHEAD)
+		fake_pause(&turn);
+}
+
 CUresult fake_kernel_launch(CUstream stream, const char *name, const void *call, unsigned blocks, unsigned threads)
 {
 	CUcontext context;
@@ -94,6 +107,7 @@ CUresult fake_kernel_launch(CUstream stream, const char *name, const void *call,
 	struct launch *launch = refused ? NULL : calloc(1, sizeof *launch);
 	if (!launch)
 		return refused ? refused : CUDA_ERROR_OUT_OF_MEMORY;
+	wait_for_room(stream);
 	memcpy(&launch->call, call, sizeof launch->call);
 	snprintf(launch->name, sizeof launch->name, "%s", name);
 	launch->blocks = blocks;

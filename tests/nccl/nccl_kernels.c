@@ -210,6 +210,44 @@ static void what_one_thread_captures_for_several_gpus_is_kernels(void **state)
 	domains_close();
 }
 
+/* One thread for all devices, and more kernels in a group than a stream takes before a launch waits. */
+static void a_group_of_more_kernels_than_streams_take_ends(void **state)
+{
+	static const int devices[RANKS] = {0, 1, 2};
+	struct player *players = calloc(RANKS, sizeof *players);
+	ncclComm_t comms[RANKS];
+	int calls = 1;
+	(void)state;
+	domains_open(1);
+	NCCL(ncclCommInitAll(comms, RANKS, devices));
+	for (int i = 0; i < RANKS; i++) {
+		players[i].rank.rank = i;
+		players[i].rank.comm = comms[i];
+		buffers_open(&players[i]);
+	}
+	for (int round = 0; round < MANY && calls < 3000; round++) {
+		calls = kernels_in(comms[0]) ? 3000 : 1;
+		for (int i = 0; i < RANKS; i++)
+			fill(&players[i], SMALL, round);
+		NCCL(ncclGroupStart());
+		for (int i = 0; i < RANKS; i++)
+			for (int call = 0; call < calls; call++)
+				NCCL(reduce(&players[i], SMALL));
+		NCCL(ncclGroupEnd());
+		for (int i = 0; i < RANKS; i++) {
+			settle(&players[i]);
+			check_sum(&players[i], SMALL, round);
+		}
+		doze(1);
+	}
+	for (int i = 0; i < RANKS; i++) {
+		HOLDS(kernels_in(comms[i]) > 3000);
+		player_close(&players[i]);
+	}
+	free(players);
+	domains_close();
+}
+
 /* ---- what they carry ---- */
 
 static void group(struct rank *rank)
@@ -494,6 +532,7 @@ int main(void)
 	        cmocka_unit_test_teardown(kernels_begin_at_one_call_on_all_ranks, no_misuse),
 	        cmocka_unit_test_teardown(what_is_captured_after_one_call_is_kernels, no_misuse),
 	        cmocka_unit_test_teardown(what_one_thread_captures_for_several_gpus_is_kernels, no_misuse),
+	        cmocka_unit_test_teardown(a_group_of_more_kernels_than_streams_take_ends, no_misuse),
 	        cmocka_unit_test_teardown(short_calls_of_a_group_are_kernels_beside_others, no_misuse),
 	        cmocka_unit_test_teardown(factors_are_kernels_too, no_misuse),
 	        cmocka_unit_test_teardown(windows_change_nothing, no_misuse),
