@@ -73,6 +73,39 @@ typedef enum {
 	ferryMaxRedOp = 0x7fffffff
 } ferryRedOp_t;
 
+/** Ranks of a communicator that kernels of one's own can communicate in. */
+#define FERRY_CHANNEL_RANKS 8
+/** Channels between each two of them. A channel is used by one block of a rank's kernel at a time. */
+#define FERRY_CHANNELS 64
+
+/**
+ * What a kernel communicates by, as ferryCommChannels() gives it: passed to the kernel by value, used there by the
+ * functions of ferry_device.cuh. Constant as long as the communicator lives.
+ */
+typedef struct {
+	/** of this struct in the release that the program was built for */
+	size_t size;
+	/** this rank, and how many there are */
+	int rank, nranks;
+	/** 1: the memory is the host's; 0: that of the ranks' GPUs */
+	int host;
+	int reserved;
+	/** of each rank's memory, which begins as zeroes */
+	uint64_t bytes;
+	/** memory[r]: rank r's, at the address that this rank's kernels use; all ranks read and write all of it */
+	char *memory[FERRY_CHANNEL_RANKS];
+	/** signals[r]: those that rank r waits for, a word for each sender and channel */
+	uint32_t *signals[FERRY_CHANNEL_RANKS];
+	/** in this rank's device memory, for its kernels alone: how often they have signalled and waited */
+	uint32_t *counters;
+	/** 1: the communicator has failed or was ended, so nobody waits any more */
+	const uint32_t *abort;
+	/** all ranks' memory at once, by the switch; NULL: there is none, as in this release */
+	char *multicast;
+} ferryChannels_t;
+/** What a ferryChannels_t is before ferryCommChannels() fills it in. */
+#define FERRY_CHANNELS_INITIALIZER {sizeof(ferryChannels_t), 0, 0, 0, 0, 0, {0}, {0}, 0, 0, 0}
+
 #ifdef __cplusplus
 }
 #endif
