@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What `cmake --install` lays down besides the commands, which their own folders install: the library, its two headers,
+# What `cmake --install` lays down besides the commands, which their own folders install: the library, its headers,
 # the pkg-config file, the CMake package, man pages, the manual and examples. Everything finds its neighbours by
 # relative paths, so an installed tree may be moved.
 include(CMakePackageConfigHelpers)
@@ -17,7 +17,8 @@ set(FERRY_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/Ferry)
 # Three components, which are three packages: the library, what programs are built with, what a person types and reads.
 install(TARGETS ferry EXPORT FerryTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
   COMPONENT library NAMELINK_COMPONENT development)
-install(FILES rank-lib/include/ferry.h ipc/ferry_types.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
+install(FILES rank-lib/include/ferry.h rank-lib/include/ferry_device.cuh ipc/ferry_types.h
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
 foreach(section 1 7)
   install(DIRECTORY docs/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man${section}
     FILES_MATCHING PATTERN "*.${section}")
@@ -27,7 +28,7 @@ install(FILES LICENSE README.md CONTRIBUTING.md CHANGELOG.md DESTINATION ${CMAKE
 install(FILES orchestrator/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/orchestrator)
 install(FILES rank-lib/include/ferry.h DESTINATION ${CMAKE_INSTALL_DOCDIR}/rank-lib/include)
 install(DIRECTORY bench/examples/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/bench/examples COMPONENT development
-  FILES_MATCHING PATTERN "*.c" PATTERN "*.ferry" PATTERN "*.py")
+  FILES_MATCHING PATTERN "*.c" PATTERN "*.cu" PATTERN "*.cuh" PATTERN "*.ferry" PATTERN "*.py")
 install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs
   FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN "*.png" PATTERN "*.json" PATTERN "*.ferry" PATTERN "*.[17]")
 # bash-completion loads a file by the command's name.

@@ -57,7 +57,8 @@
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_MESSAGE_BYTES 384
 /* Of a rank: two halves for kernels, with room for 4 MiB of data (rank-lib/kernels/kernel_call.h). */
-#define FERRY_OUTBOX_BYTES (2u * ((5u << 20) + (100u << 10)))
+#define FERRY_OUTBOX_BYTES (2u * ((5u << 20) + (100u << 10)) + FERRY_OUTBOX_CHANNELS)
+#define FERRY_OUTBOX_CHANNELS (4u << 20) /* the last of them, for kernels of the caller's own */
 #define FERRY_OUTBOX_RANKS 8u /* jobs of more have none */
 #define FERRY_STAGING_LEAST (FERRY_PARITIES * 4096u) /* a page per parity */
 #define FERRY_STAGING_MOST (1ull << 40)
@@ -164,6 +165,7 @@ struct ferry_mailbox_cell {
 	_Atomic uint32_t blocks; /* that a kernel may have on its GPU */
 	_Atomic uint32_t reserved;
 	_Atomic uint64_t address, bytes; /* in its process */
+	_Atomic uint64_t channels;       /* bytes for kernels of the caller's own that its ranks have asked for */
 	uint8_t gpu[16];         /* its UUID */
 	uint8_t handle[64];      /* a CUipcMemHandle */
 	/* that its kernels carry: so many in all, and of those not captured; the rank as it makes one, relaxed */

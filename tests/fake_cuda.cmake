@@ -39,7 +39,7 @@ endforeach()
 
 # Over libferry, or over all that is in it.
 function(cuda_places name ferry)
-  add_library(${name} STATIC fake_cuda/places.c fake_cuda/routers.c fake_cuda/rank_process.c)
+  add_library(${name} STATIC fake_cuda/places.c fake_cuda/routers.c fake_cuda/channel_round.c fake_cuda/rank_process.c)
   target_compile_definitions(${name} PRIVATE
     FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>" FERRY_ROUTER_EXE="$<TARGET_FILE:ferry-router>")
   add_dependencies(${name} ferry-router)
@@ -107,6 +107,7 @@ foreach(suite cuda_streams cuda_faults cuda_graphs cuda_captures mapped mapped_f
 endforeach()
 
 # Calls that kernels carry, in memory of peers and of the host.
+ferry_test(channels FOLDER rank-lib/kernels LIBRARIES cuda_places_inside LABELS lanes TIMEOUT 120)
 ferry_test(kernels FOLDER rank-lib/kernels LIBRARIES cuda_places_inside LABELS lanes TIMEOUT 120)
 foreach(suite cuda_streams open_calls)
   add_test(NAME ${suite}_kernels COMMAND ${suite})

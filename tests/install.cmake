@@ -34,7 +34,8 @@ endif()
 unset(ENV{DESTDIR})
 file(RENAME ${WORK}/first ${WORK}/prefix)
 set(prefix ${WORK}/prefix)
-foreach(file include/ferry.h include/ferry_types.h ${LIBDIR}/libferry.so ${LIBDIR}/pkgconfig/ferry.pc
+foreach(file include/ferry.h include/ferry_types.h include/ferry_device.cuh
+        ${LIBDIR}/libferry.so ${LIBDIR}/pkgconfig/ferry.pc
         ${LIBDIR}/cmake/Ferry/FerryConfig.cmake ${LIBDIR}/cmake/Ferry/FerryConfigVersion.cmake
         ${LIBDIR}/libferry-nccl.so ${LIBDIR}/ferry/nccl/libnccl.so.2
         ${BINDIR}/ferry-router ${BINDIR}/ferryrun share/man/man7/ferry.7 share/bash-completion/completions/ferryrun

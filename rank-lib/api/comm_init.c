@@ -26,6 +26,7 @@ static ferryResult_t choose_device(struct ferryComm *comm, const ferryConfig_t *
 	int local_rank = launch->local_rank >= 0 ? launch->local_rank : comm->rank.self;
 	ferryResult_t result = ferry_device_open(kind, config->ordinal, local_rank, &comm->device);
 	comm->mapped.device = comm->direct.device = comm->mailboxes.device = comm->device;
+	comm->mailboxes.channel_bytes = config->channels;
 	comm->plans.options.direct = !result && comm->device->ops->enqueue_flag; /* a GPU, whose copies are DMA */
 	return result;
 }

@@ -86,9 +86,14 @@ typedef struct {
 	 * FERRY_PROGRAM_PATH
 	 */
 	const char *programs;
+	/**
+	 * bytes of each rank's memory for kernels of the caller's own (ferryCommChannels), the same on all ranks, on
+	 * GPUs; 0: none
+	 */
+	uint64_t channels;
 } ferryConfig_t;
 /** What a ferryConfig_t begins as: everything by default. */
-#define FERRY_CONFIG_INITIALIZER {sizeof(ferryConfig_t), NULL, -1, -1, NULL, 0, NULL}
+#define FERRY_CONFIG_INITIALIZER {sizeof(ferryConfig_t), NULL, -1, -1, NULL, 0, NULL, 0}
 
 /** @addtogroup ferry_library
  * @{ */
@@ -186,6 +191,20 @@ FERRY_API ferryResult_t ferryCommRegister(ferryComm_t comm, const void *buffer, 
  * communicator.
  */
 FERRY_API ferryResult_t ferryCommDeregister(ferryComm_t comm, void *handle);
+
+/** @} */
+
+/** @defgroup ferry_kernels Kernels of one's own
+ * @{ */
+/**
+ * Fills in what kernels of the caller's communicate by, with the functions of ferry_device.cuh (docs/kernels.md). The
+ * memory was made with the communicator, of ferryConfig_t.channels bytes, and is freed with it: first the kernels that
+ * use it must be over on all ranks. `channels` begins as FERRY_CHANNELS_INITIALIZER. Not collective. Errors:
+ * ferryInvalidArgument if `channels` is of another size; ferryInvalidUsage if the communicator has no such memory,
+ * because nobody has asked for it, the ranks have asked for different sizes, host memory has less, or its ranks have no
+ * kernels at all (one or more than 8, no GPUs, two processes on a GPU, FERRY_KERNELS=off): the message says which.
+ */
+FERRY_API ferryResult_t ferryCommChannels(ferryComm_t comm, ferryChannels_t *channels);
 
 /** @} */
 

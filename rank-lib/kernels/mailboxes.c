@@ -14,8 +14,14 @@
 #define PEER_DATA_MOST  (16 * MIB) /* and of all of them together */
 #define HOST_DATA_BYTES (4 * MIB + (64u << 10)) /* of a half */
 #define ALLOCATION      (2 * MIB)  /* IPC exports whole ones */
+#define CHANNELS_MOST   (1ull << 40)
+#define SIGNAL_BYTES    4096u
+#define COUNTER_BYTES   (FERRY_CHANNELS * 128u) /* FERRY_CHANNEL_WORDS of ferry_device.cuh */
 
-_Static_assert(2 * FERRY_BOX_HALF(HOST_DATA_BYTES) == FERRY_OUTBOX_BYTES, "an outbox of the arena is a region");
+_Static_assert(2 * FERRY_BOX_HALF(HOST_DATA_BYTES) + FERRY_OUTBOX_CHANNELS == FERRY_OUTBOX_BYTES,
+               "an outbox of the arena is a region, and memory for channels");
+_Static_assert(FERRY_CHANNEL_RANKS == FERRY_KERNEL_RANKS, "who has kernels may have channels");
+_Static_assert(4 * FERRY_CHANNEL_RANKS * FERRY_CHANNELS <= SIGNAL_BYTES, "a word for each rank and channel");
 _Static_assert(FERRY_KERNEL_RANKS == FERRY_OUTBOX_RANKS, "each rank has one");
 
 /* ---- cells ---- */
@@ -103,28 +109,60 @@ static uint64_t region_bytes(const struct ferry_mailboxes *mailboxes)
 static char *region_at(const struct ferry_mailboxes *mailboxes, char *inbox, int receiver, int sender)
 {
 	int place = sender < receiver ? sender : sender - 1;
-	return inbox + (uint64_t)place * region_bytes(mailboxes);
+	return inbox + FERRY_BOX_STATE_BYTES + (uint64_t)place * region_bytes(mailboxes);
+}
+
+/* Of an outbox or an inbox, for kernels of the caller's own; 0: no such kernels. */
+static uint64_t channels_bytes(const struct ferry_mailboxes *mailboxes)
+{
+	uint64_t bytes = mailboxes->channels.bytes;
+	return bytes ? SIGNAL_BYTES + (bytes + 4095) / 4096 * 4096 : 0;
+}
+
+/* Where they begin in an outbox, or an inbox, in which this rank's counters lie before. */
+static uint64_t channels_at(const struct ferry_mailboxes *mailboxes)
+{
+	uint64_t peers = (uint64_t)mailboxes->rank->nranks - 1;
+	return mailboxes->peer ? FERRY_BOX_STATE_BYTES + peers * region_bytes(mailboxes) + COUNTER_BYTES
+	                       : region_bytes(mailboxes);
+}
+
+/* Channels of the size that is asked for, if host memory has so much. */
+static void choose_channels(struct ferry_mailboxes *mailboxes)
+{
+	mailboxes->channels.bytes = mailboxes->channel_bytes;
+	if (mailboxes->peer || channels_bytes(mailboxes) <= FERRY_OUTBOX_CHANNELS)
+		return;
+	snprintf(mailboxes->why_not, sizeof mailboxes->why_not,
+	         "ferryConfig_t.channels of %llu bytes: host memory, as GPUs have no peer access, has %u",
+	         (unsigned long long)mailboxes->channel_bytes, FERRY_OUTBOX_CHANNELS - SIGNAL_BYTES);
+	mailboxes->channels.bytes = 0;
 }
 
 static ferryResult_t make_box(struct ferry_mailboxes *mailboxes)
 {
-	uint64_t peers = (uint64_t)mailboxes->rank->nranks - 1, bytes = 0;
+	uint64_t peers = (uint64_t)mailboxes->rank->nranks - 1, bytes = FERRY_BOX_STATE_BYTES;
 	struct ferry_kernel_call *blank = &mailboxes->blank;
 	blank->box_bytes = HOST_DATA_BYTES;
 	if (mailboxes->peer) {
 		blank->box_bytes = PEER_DATA_MOST / peers < PEER_DATA_BYTES ? PEER_DATA_MOST / peers / 4096 * 4096
 		                                                            : PEER_DATA_BYTES;
-		bytes = peers * region_bytes(mailboxes);
-		bytes = (bytes + ALLOCATION - 1) / ALLOCATION * ALLOCATION;
+		bytes += peers * region_bytes(mailboxes);
 	}
+	choose_channels(mailboxes);
+	uint64_t counters_at = bytes;
+	bytes += mailboxes->channels.bytes ? COUNTER_BYTES : 0;
+	if (mailboxes->peer)
+		bytes = (bytes + channels_bytes(mailboxes) + ALLOCATION - 1) / ALLOCATION * ALLOCATION;
 	ferryResult_t result = ferry_box_take(mailboxes->device, bytes, &mailboxes->box);
 	if (result)
 		return result;
-	blank->state = mailboxes->box->state;
+	blank->state = (struct ferry_kernel_state *)(void *)mailboxes->box->memory;
 	blank->abort = (const uint32_t *)(const void *)&mailboxes->box->aborted->flag;
 	blank->out_shared = !mailboxes->peer;
 	blank->rank = (uint32_t)mailboxes->rank->self;
 	blank->nranks = (uint32_t)mailboxes->rank->nranks;
+	mailboxes->channels.counters = (uint32_t *)(void *)(mailboxes->box->memory + counters_at);
 	return ferrySuccess;
 }
 
@@ -207,8 +245,23 @@ static ferryResult_t map_outbox(struct ferry_mailboxes *mailboxes, int other, vo
 	if (!arena->outbox_bytes)
 		return ferry_fail(ferryInternalError, "the arena has no outboxes");
 	return ferry_box_add_window(mailboxes->box, arena->descriptor,
-	                            arena->outboxes_at + (uint64_t)other * arena->outbox_bytes, arena->outbox_bytes,
-	                            outbox);
+	                            arena->outboxes_at + (uint64_t)other * arena->outbox_bytes,
+	                            region_bytes(mailboxes) + channels_bytes(mailboxes), outbox);
+}
+
+static void fill_channels(struct ferry_mailboxes *mailboxes, void *const *boxes)
+{
+	ferryChannels_t *channels = &mailboxes->channels;
+	channels->size = sizeof *channels;
+	channels->rank = mailboxes->rank->self;
+	channels->nranks = mailboxes->rank->nranks;
+	channels->host = !mailboxes->peer;
+	channels->abort = mailboxes->blank.abort;
+	for (int other = 0; other < channels->nranks; other++) {
+		char *at = (char *)boxes[other] + channels_at(mailboxes);
+		channels->signals[other] = (uint32_t *)(void *)at;
+		channels->memory[other] = at + SIGNAL_BYTES;
+	}
 }
 
 static ferryResult_t map_all(struct ferry_mailboxes *mailboxes)
@@ -222,6 +275,8 @@ static ferryResult_t map_all(struct ferry_mailboxes *mailboxes)
 			result = map_outbox(mailboxes, other, &boxes[other]);
 		else if (other != self)
 			result = map_inbox(mailboxes, other, &boxes[other]);
+		else
+			boxes[self] = mailboxes->box->memory;
 	for (int other = 0; other < nranks && !result; other++) {
 		if (other == self)
 			continue;
@@ -230,8 +285,10 @@ static ferryResult_t map_all(struct ferry_mailboxes *mailboxes)
 		if (!mailboxes->peer)
 			continue;
 		blank->out[other] = region_at(mailboxes, boxes[other], other, self);
-		blank->in[other] = region_at(mailboxes, mailboxes->box->memory, self, other);
+		blank->in[other] = region_at(mailboxes, boxes[self], self, other);
 	}
+	if (!result)
+		fill_channels(mailboxes, boxes);
 	return result;
 }
 
@@ -257,6 +314,22 @@ static ferryResult_t compare_cells(struct ferry_mailboxes *mailboxes)
 		if (other != rank->self && !memcmp(cell->gpu, own->gpu, sizeof own->gpu) && !is_near(rank, other))
 			return ferry_fail(ferryInvalidUsage, "rank %d of another process is on the same GPU", other);
 		mailboxes->blocks = blocks < mailboxes->blocks ? blocks : mailboxes->blocks;
+	}
+	return ferrySuccess;
+}
+
+/* Of the ranks that have said something. */
+static ferryResult_t compare_channels(const struct ferry_mailboxes *mailboxes)
+{
+	const struct ferry_rank *rank = mailboxes->rank;
+	for (int other = 0; other < rank->nranks; other++) {
+		unsigned long long own = mailboxes->channel_bytes,
+		                   bytes = atomic_load_explicit(&cell_of(rank, other)->channels, memory_order_relaxed);
+		if (stage_of(rank, other) != FERRY_MAILBOX_UNKNOWN && bytes != own)
+			return ferry_fail(ferryInvalidUsage,
+			                  "ferryConfig_t.channels of %llu bytes, on rank %d of %llu: the same on all "
+			                  "ranks",
+			                  own, other, bytes);
 	}
 	return ferrySuccess;
 }
@@ -295,13 +368,17 @@ static void watch(struct ferry_monitor_entry *entry)
 static void refuse(struct ferry_mailboxes *mailboxes, const char *why)
 {
 	ferry_log(FERRY_LOG_INFO, "rank %d: no kernels for short calls: %s", mailboxes->rank->self, why);
+	snprintf(mailboxes->why_not, sizeof mailboxes->why_not, "%s", why);
+	mailboxes->channels.bytes = 0;
 	publish(mailboxes->rank, FERRY_MAILBOX_REFUSED);
 	ferry_mailboxes_close(mailboxes);
 }
 
 static ferryResult_t map_agreed(struct ferry_mailboxes *mailboxes)
 {
-	ferryResult_t result = compare_cells(mailboxes);
+	ferryResult_t result = compare_channels(mailboxes);
+	if (!result)
+		result = compare_cells(mailboxes);
 	if (!result)
 		result = map_all(mailboxes);
 	if (!result) {
@@ -310,6 +387,11 @@ static ferryResult_t map_agreed(struct ferry_mailboxes *mailboxes)
 		mailboxes->watched = !result;
 	}
 	return result;
+}
+
+static const char *why_others_refused(const struct ferry_mailboxes *mailboxes)
+{
+	return compare_channels(mailboxes) ? ferry_last_message() : "another rank has none";
 }
 
 /* In two steps; every rank ends each of them by saying how it has come out of it. */
@@ -325,7 +407,7 @@ static ferryResult_t agree(struct ferry_mailboxes *mailboxes, uint32_t blocks, u
 	if (result)
 		return result;
 	if (any_refused(rank) || map_agreed(mailboxes)) {
-		refuse(mailboxes, any_refused(rank) ? "another rank has none" : ferry_last_message());
+		refuse(mailboxes, any_refused(rank) ? why_others_refused(mailboxes) : ferry_last_message());
 		return ferrySuccess;
 	}
 	publish(rank, FERRY_MAILBOX_MAPPED);
@@ -333,7 +415,7 @@ static ferryResult_t agree(struct ferry_mailboxes *mailboxes, uint32_t blocks, u
 		return result;
 	mailboxes->ready = !any_refused(rank);
 	if (!mailboxes->ready)
-		refuse(mailboxes, "another rank has none");
+		refuse(mailboxes, why_others_refused(mailboxes));
 	return ferrySuccess;
 }
 
@@ -341,11 +423,16 @@ ferryResult_t ferry_mailboxes_open(struct ferry_mailboxes *mailboxes, uint64_t u
 {
 	uint32_t blocks;
 	int nranks = mailboxes->rank->nranks;
+	if (mailboxes->channel_bytes > CHANNELS_MOST)
+		return ferry_fail(ferryInvalidArgument, "ferryConfig_t.channels of %llu bytes: %llu at most",
+		                  (unsigned long long)mailboxes->channel_bytes, CHANNELS_MOST);
 	if (!mailboxes->device->ops->kernels || nranks < 2 || nranks > (int)FERRY_KERNEL_RANKS)
 		return ferrySuccess;
 	ferryResult_t result = read_setting(mailboxes, &blocks);
 	if (result)
 		return result;
+	atomic_store_explicit(&cell_of(mailboxes->rank, mailboxes->rank->self)->channels, mailboxes->channel_bytes,
+	                      memory_order_relaxed);
 	if (!blocks) {
 		refuse(mailboxes, "FERRY_KERNELS=off");
 		return ferrySuccess;
@@ -377,7 +464,8 @@ void ferry_mailboxes_wait(struct ferry_mailboxes *mailboxes)
 
 void ferry_mailboxes_close(struct ferry_mailboxes *mailboxes)
 {
-	bool failed = ferry_rank_failed(mailboxes->rank);
+	/* nobody gets memory that others' kernels may still write to: of a rank that failed, or the caller's own */
+	bool discard = ferry_rank_failed(mailboxes->rank) || mailboxes->channels.bytes;
 	if (mailboxes->watched)
 		ferry_router_monitor_remove(&mailboxes->entry);
 	if (!mailboxes->box)
@@ -387,8 +475,8 @@ void ferry_mailboxes_close(struct ferry_mailboxes *mailboxes)
 	mailboxes->device->ops->kernels->order_end(mailboxes->device, &mailboxes->order);
 	for (uint32_t other = 0; other < FERRY_KERNEL_RANKS; other++)
 		if (mailboxes->imports[other])
-			ferry_box_end_import(mailboxes->device, mailboxes->imports[other], failed);
-	ferry_box_give_back(mailboxes->box, mailboxes->order.plain, failed);
+			ferry_box_end_import(mailboxes->device, mailboxes->imports[other], discard);
+	ferry_box_give_back(mailboxes->box, mailboxes->order.plain, discard);
 	mailboxes->box = NULL;
 	mailboxes->watched = mailboxes->ready = false;
 }

@@ -7,6 +7,9 @@
  * which the other ranks map (boxes.h). By host memory each has an outbox in the arena of its own domain, which all
  * ranks register with their GPUs. Ranks agree in two steps by a cell in each rank's line: "mine is there", then "I have
  * mapped all of them". Any rank may say "I cannot" instead of either, and then none uses kernels.
+ *
+ * Behind what Ferry's kernels use lies the memory of kernels of the caller's own, where that is asked for: a page of
+ * signals, and so many bytes; in inboxes behind those kernels' counters (ferry_device.cuh).
  */
 #ifndef FERRY_RANK_LIB_KERNELS_MAILBOXES_H
 #define FERRY_RANK_LIB_KERNELS_MAILBOXES_H
@@ -22,6 +25,7 @@ struct ferry_mailboxes {
 	struct ferry_rank *rank;
 	struct ferry_device *device;
 	const struct ferry_fabrics *fabrics;
+	uint64_t channel_bytes; /* ferryConfig_t.channels */
 	/* constant once they are open */
 	bool ready;            /* all ranks have all of them, and their kernels */
 	bool peer;             /* in peer memory; else in host memory */
@@ -30,6 +34,8 @@ struct ferry_mailboxes {
 	struct ferry_box *box; /* the rank's own; NULL: none */
 	const void *imports[FERRY_KERNEL_RANKS]; /* what is mapped of other processes; NULL: nothing */
 	struct ferry_kernel_call blank;          /* all that is the same for every call */
+	ferryChannels_t channels; /* for kernels of the caller's own; bytes 0: none, */
+	char why_not[200];        /* as this says, if the caller has asked for them */
 	struct ferry_kernel_order order;         /* under the communicator's lock */
 };
 

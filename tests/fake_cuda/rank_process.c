@@ -2,6 +2,7 @@
 #include "tests/fake_cuda/rank_process.h"
 
 #include "rank-lib/call/comm.h"
+#include "tests/fake_cuda/channel_round.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -22,6 +23,7 @@ static struct {
 	ferryComm_t comm;
 	struct place place;
 	CUgraphExec graph;
+	struct channel_round channels;
 	_Atomic int held;
 	uint64_t copied; /* before the last rounds */
 	bool placed;
@@ -38,6 +40,7 @@ static ferryResult_t join(const struct rank_ordered *order)
 {
 	ferryConfig_t config = FERRY_CONFIG_INITIALIZER;
 	config.ordinal = order->ordinal;
+	config.channels = order->channels;
 	ferryResult_t result = ferryCommInitRankConfig(&mine.comm, order->nranks, order->id, order->rank, &config);
 	if (!result && mine.placed)
 		place_close(&mine.place);
@@ -197,6 +200,22 @@ static void guard(int milliseconds, struct rank_answer *answer)
 		answer->wrong += __atomic_load_n(&output[i], __ATOMIC_RELAXED) != 0;
 }
 
+static ferryResult_t channel_rounds(int number)
+{
+	mine.channels.channels = (ferryChannels_t)FERRY_CHANNELS_INITIALIZER;
+	ferryResult_t result = ferryCommChannels(mine.comm, &mine.channels.channels);
+	for (int i = 0; i < number && !result; i++)
+		CU(fake_cuda_launch(mine.place.stream, channel_round, &mine.channels));
+	return result;
+}
+
+static void channels_heard(struct rank_answer *answer)
+{
+	CU(cuStreamSynchronize(mine.place.stream));
+	answer->number = (int)mine.channels.rounds;
+	answer->wrong = mine.channels.wrong;
+}
+
 static void count_threads(struct rank_answer *answer)
 {
 	DIR *tasks = opendir("/proc/self/task");
@@ -269,6 +288,11 @@ static ferryResult_t obey(const struct rank_ordered *order, struct rank_answer *
 		return follow(order->number);
 	case RANK_REGISTER:
 		return register_input();
+	case RANK_CHANNELS:
+		return channel_rounds(order->number);
+	case RANK_HEARD:
+		channels_heard(answer);
+		return ferrySuccess;
 	case RANK_KERNELS:
 		answer->number = carried();
 		return ferrySuccess;

@@ -32,6 +32,8 @@ enum rank_order {
 	RANK_GUARD,    /* zeroes the output, and looks at it for so many ms: `wrong`, bytes that somebody writes */
 	RANK_FOLLOW,   /* waits until it has handed over to the second router of that domain */
 	RANK_REGISTER, /* the input, as long as the communicator is there */
+	RANK_CHANNELS, /* so many rounds of channel_round into the stream; JOIN had `channels` */
+	RANK_HEARD,    /* waits for the stream; `number`: such rounds, and `wrong`: 1 if any was */
 	RANK_KERNELS,  /* `number`: calls that kernels have carried; -1: it has none */
 	RANK_DESTROY,  /* the communicator; the place stays */
 	RANK_ABORT,
@@ -45,6 +47,7 @@ struct rank_ordered {
 	/* JOIN */
 	int rank, nranks, ordinal;
 	size_t count;
+	uint64_t channels; /* bytes */
 	ferryUniqueId id;
 };
 

@@ -66,10 +66,10 @@ static void a_newer_program_gets_a_communicator_if_it_asks_for_nothing_new(void 
 	assert_int_equal(count, 1);
 	assert_int_equal(ferryCommDestroy(split), ferrySuccess);
 	given.weight = 1;
-	REFUSED(ferryInvalidArgument, ferryCommSplit(comm, 0, 0, &split, &given.first), "ferryCommSplit", "byte 48");
+	REFUSED(ferryInvalidArgument, ferryCommSplit(comm, 0, 0, &split, &given.first), "ferryCommSplit", "byte 56");
 	assert_int_equal(ferryCommDestroy(comm), ferrySuccess);
-	REFUSED(ferryInvalidArgument, ferryCommInitRankConfig(&comm, 1, id, 0, &given.first), "size 64", "byte 48",
-	        "48 bytes");
+	REFUSED(ferryInvalidArgument, ferryCommInitRankConfig(&comm, 1, id, 0, &given.first), "size 72", "byte 56",
+	        "56 bytes");
 }
 
 int main(void)
