@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "orchestrator/tuner/belief.h"
 
-#include "orchestrator/tuner/tuner.h"
+#include "orchestrator/tuner/tuning.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -6,16 +6,7 @@
 #ifndef FERRY_ORCHESTRATOR_TUNER_BELIEF_H
 #define FERRY_ORCHESTRATOR_TUNER_BELIEF_H
 
-#include "orchestrator/tuner/arm.h"
-
-struct ferry_tuner;
-struct ferry_tuner_line;
-
-struct ferry_belief {
-	double us;   /* 0: nothing is known */
-	double hope; /* if the arm in use has become slow, and this one has not */
-	double than; /* it is taken in place of the arm in use if it takes so much of that one's time, or less */
-};
+#include "orchestrator/tuner/line.h"
 
 struct ferry_belief ferry_believe(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
                                   const struct ferry_arm *arm);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "orchestrator/tuner/tuner.h"
 
+#include "orchestrator/tuner/belief.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -25,57 +25,8 @@
 #ifndef FERRY_ORCHESTRATOR_TUNER_TUNER_H
 #define FERRY_ORCHESTRATOR_TUNER_TUNER_H
 
-#include "ipc/collective.h"
-#include "ipc/shares.h"
-#include "orchestrator/prior.h"
-#include "orchestrator/tuner/arm.h"
-#include "orchestrator/tuner/belief.h"
+#include "orchestrator/tuner/line.h"
 #include "orchestrator/tuner/tuning.h"
-
-#define FERRY_TUNER_LINES (FERRY_SHARE_LINES - FERRY_SHARE_KERNELS)
-#define FERRY_TUNER_ARMS  24 /* Ferry's, of which there are eight at most, and what is tried of NCCL's tunings */
-
-struct ferry_tuner_call {
-	enum ferry_collective collective;
-	ferryDataType_t type;
-	uint64_t bytes; /* of the largest buffer of a rank */
-	bool in_place;
-	enum ferry_fabric fabric; /* by which Ferry carries its part */
-	bool divided;             /* both may have a part; else one has the whole */
-};
-
-struct ferry_tuner_line {
-	struct ferry_tuner_call like;
-	uint8_t size_class, turn;
-	struct ferry_arm arms[FERRY_TUNER_ARMS];
-	struct ferry_belief beliefs[FERRY_TUNER_ARMS]; /* of the arms, as of the last look at them */
-	int narms, best, trial; /* trial -1: none */
-	bool ways;              /* the ways of NCCL's tunings are arms */
-	uint32_t run, last;     /* calls in a row with the word `last` */
-	uint32_t tried, waited; /* of the trial: calls with it; calls since it began */
-	uint32_t asked;         /* calls of the best arm that are measured or to be, since it became the best */
-	uint32_t calls, rested; /* since the line was made; since the last trial */
-	int away;               /* an arm that was left because it had become slow; -1: none */
-	uint32_t away_tries;
-	double away_us;         /* what the arm that was taken instead took then */
-	double credit_us;       /* that tries may cost; negative: they have cost more than was expected */
-	int owed;               /* the arm of the last try, where that is to be paid, of so many calls; -1: none */
-	uint32_t owed_calls;
-	bool news;              /* since a trial was looked for */
-	bool doubted;           /* the last sample was far from the ones before */
-};
-
-struct ferry_tuner {
-	const struct ferry_prior *prior;
-	uint32_t nranks;
-	double host_rate;
-	bool tuned;      /* NCCL takes tunings on all ranks */
-	bool nccl_alone; /* Ferry has no arms */
-	struct ferry_tuner_line lines[FERRY_TUNER_LINES];
-	uint32_t nlines, found;
-	uint32_t ntrials; /* under way */
-	uint32_t looked;  /* lines, around, for trials whose calls come no more */
-};
 
 /** host_rate: bytes per microsecond of a GPU's link to the host, one way; 0: not known. */
 void ferry_tuner_init(struct ferry_tuner *tuner, const struct ferry_prior *prior, uint32_t nranks, double host_rate);

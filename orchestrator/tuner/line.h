@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * A line: a kind of calls with its arms, and what the tuner believes of each; and all lines of a communicator. Written
+ * by the tuner (tuner.h), read by what it believes (belief.h).
+ */
+#ifndef FERRY_ORCHESTRATOR_TUNER_LINE_H
+#define FERRY_ORCHESTRATOR_TUNER_LINE_H
+
+#include "ipc/collective.h"
+#include "ipc/shares.h"
+#include "orchestrator/prior.h"
+#include "orchestrator/tuner/arm.h"
+
+struct ferry_belief {
+	double us;   /* 0: nothing is known */
+	double hope; /* if the arm in use has become slow, and this one has not */
+	double than; /* it is taken in place of the arm in use if it takes so much of that one's time, or less */
+};
+
+#define FERRY_TUNER_LINES (FERRY_SHARE_LINES - FERRY_SHARE_KERNELS)
+#define FERRY_TUNER_ARMS  24 /* Ferry's, of which there are eight at most, and what is tried of NCCL's tunings */
+
+struct ferry_tuner_call {
+	enum ferry_collective collective;
+	ferryDataType_t type;
+	uint64_t bytes; /* of the largest buffer of a rank */
+	bool in_place;
+	enum ferry_fabric fabric; /* by which Ferry carries its part */
+	bool divided;             /* both may have a part; else one has the whole */
+};
+
+struct ferry_tuner_line {
+	struct ferry_tuner_call like;
+	uint8_t size_class, turn;
+	struct ferry_arm arms[FERRY_TUNER_ARMS];
+	struct ferry_belief beliefs[FERRY_TUNER_ARMS]; /* of the arms, as of the last look at them */
+	int narms, best, trial; /* trial -1: none */
+	bool ways;              /* the ways of NCCL's tunings are arms */
+	uint32_t run, last;     /* calls in a row with the word `last` */
+	uint32_t tried, waited; /* of the trial: calls with it; calls since it began */
+	uint32_t asked;         /* calls of the best arm that are measured or to be, since it became the best */
+	uint32_t calls, rested; /* since the line was made; since the last trial */
+	int away;               /* an arm that was left because it had become slow; -1: none */
+	uint32_t away_tries;
+	double away_us;         /* what the arm that was taken instead took then */
+	double credit_us;       /* that tries may cost; negative: they have cost more than was expected */
+	int owed;               /* the arm of the last try, where that is to be paid, of so many calls; -1: none */
+	uint32_t owed_calls;
+	bool news;              /* since a trial was looked for */
+	bool doubted;           /* the last sample was far from the ones before */
+};
+
+struct ferry_tuner {
+	const struct ferry_prior *prior;
+	uint32_t nranks;
+	double host_rate;
+	bool tuned;      /* NCCL takes tunings on all ranks */
+	bool nccl_alone; /* Ferry has no arms */
+	struct ferry_tuner_line lines[FERRY_TUNER_LINES];
+	uint32_t nlines, found;
+	uint32_t ntrials; /* under way */
+	uint32_t looked;  /* lines, around, for trials whose calls come no more */
+};
+
+#endif
