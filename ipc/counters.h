@@ -17,7 +17,7 @@
 #include "ipc/shares.h"
 
 #define FERRY_COUNTERS_MAGIC   0x46455243u /* "FERC" */
-#define FERRY_COUNTERS_VERSION 1u          /* of the layout below: a reader refuses any other */
+#define FERRY_COUNTERS_VERSION 2u          /* of the layout below: a reader refuses any other */
 #define FERRY_COUNTERS_MS      50          /* between two writings */
 #define FERRY_COUNTERS_JOBS    512         /* rows; what has none is counted in `left_out` */
 #define FERRY_COUNTERS_GPUS    64
@@ -32,10 +32,11 @@ struct ferry_job_counters {
 	uint32_t name;               /* from its key, without telling it: the same in all routers of the job */
 	uint32_t nranks;
 	uint32_t state;              /* enum ferry_counters_state */
-	uint32_t reserved;
+	uint32_t kernels;            /* 1: its ranks have kernels for short calls */
 	uint64_t attached, left;     /* ranks */
 	uint64_t staging;            /* bytes */
-	uint64_t calls;              /* that have ended, on the rank that has made the most */
+	uint64_t calls;              /* that have ended, on the rank that has made the most; */
+	uint64_t kernel_calls;       /* of them, that were made of kernels; a captured one counts once */
 	uint64_t d2h, h2d;           /* bytes from ranks' buffers, and to them */
 	uint64_t working_ns;         /* of workers, on its slices */
 	uint64_t waiting, blockers;  /* ranks that wait, and that they wait for */

@@ -37,6 +37,7 @@ static const struct family of_jobs[] = {
         {"job_ranks", "gauge", "Ranks of the job.", JOB(nranks), NUMBER32},
         {"job_staging_bytes", "gauge", "Staging of the job in this domain.", JOB(staging), NUMBER64},
         {"job_calls_total", "counter", "Calls that have ended.", JOB(calls), NUMBER64},
+        {"job_kernel_calls_total", "counter", "Of them, those made of kernels.", JOB(kernel_calls), NUMBER64},
         {"job_up_bytes_total", "counter", "Bytes from ranks' buffers to staging.", JOB(d2h), NUMBER64},
         {"job_down_bytes_total", "counter", "Bytes from staging to ranks' buffers.", JOB(h2d), NUMBER64},
         {"job_working_seconds_total", "counter", "Time of workers spent on it.", JOB(working_ns), NANOSECONDS},

@@ -80,6 +80,8 @@ static void add_job(struct ferry_job_row *row, const struct ferry_job_counters *
 	row->attached &= job->attached;
 	row->left |= job->left;
 	row->calls = job->calls > row->calls ? job->calls : row->calls;
+	row->kernel_calls = job->kernel_calls > row->kernel_calls ? job->kernel_calls : row->kernel_calls;
+	row->kernels |= job->kernels;
 	row->staging += job->staging;
 	row->d2h += job->d2h;
 	row->h2d += job->h2d;

@@ -21,7 +21,8 @@ struct ferry_job_row {
 	const char *place, *path;  /* of its first router's socket */
 	const char *tenant;        /* "": none */
 	uint64_t attached, left;   /* attached: to all its routers */
-	uint64_t calls;            /* of the rank that has made the most calls */
+	uint64_t calls, kernel_calls; /* of the rank that has made the most calls */
+	bool kernels;                 /* its ranks have kernels */
 	uint64_t staging, d2h, h2d;
 	double gbps;
 	uint64_t waiting, blockers; /* the ranks that wait, and those that they wait for and that do not wait

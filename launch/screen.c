@@ -355,6 +355,8 @@ static void add_jobs(cJSON *list, const struct ferry_rows *rows)
 		cJSON_AddItemToObject(object, "waiting", set_of(row->waiting));
 		cJSON_AddItemToObject(object, "waits_for", set_of(row->blockers));
 		cJSON_AddNumberToObject(object, "waited_s", row->waited_s);
+		if (row->kernels)
+			cJSON_AddNumberToObject(object, "kernel_calls", (double)row->kernel_calls);
 		if (!row->takeovers)
 			continue;
 		cJSON_AddNumberToObject(object, "takeovers", (double)row->takeovers);

@@ -29,6 +29,8 @@ static ferryResult_t load(struct ferry_device *base, const char *ptx, const char
 	for (uint32_t i = 0; i < count && !refused; i++) {
 		CUfunction function;
 		refused = device->driver->ModuleGetFunction(&function, module, names[i]);
+		if (!refused) /* now: a lazy driver would do it at the first launch, beside kernels that wait */
+			refused = device->driver->FuncLoad(function);
 		functions[i] = function;
 	}
 	ferry_cuda_visit_end(&visit);

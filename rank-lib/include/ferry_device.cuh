@@ -104,6 +104,7 @@ FERRY_DEVICE void ferry_pause(void)
 #include <sched.h>
 #include <stdbool.h>
 #include <string.h>
+#include <time.h>
 
 #define FERRY_DEVICE static inline __attribute__((unused))
 #define FERRY_UNROLL
@@ -164,17 +165,22 @@ FERRY_DEVICE uint32_t ferry_load_flag(const char *from)
 
 FERRY_DEVICE uint32_t ferry_look32(const uint32_t *from)
 {
-	return __atomic_load_n(from, __ATOMIC_RELAXED);
+	return __atomic_load_n(from, __ATOMIC_ACQUIRE);
 }
 
 FERRY_DEVICE void ferry_tell32(uint32_t *to, uint32_t value)
 {
-	__atomic_store_n(to, value, __ATOMIC_RELAXED);
+	__atomic_store_n(to, value, __ATOMIC_RELEASE);
 }
 
+/* A waiting rank leaves the core to those that it waits for: mostly other threads of a small machine. */
 FERRY_DEVICE void ferry_pause(void)
 {
-	sched_yield();
+	static _Thread_local uint32_t pauses;
+	if (++pauses % 32)
+		sched_yield();
+	else
+		nanosleep(&(struct timespec){0, 50000}, NULL);
 }
 
 #endif

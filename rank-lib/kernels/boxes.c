@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#define STATE_BYTES (FERRY_BOX_COUNTERS + FERRY_CHANNELS * 128u) /* FERRY_CHANNEL_WORDS of ferry_device.cuh */
 #define KEPT 4u /* that nobody has: boxes with windows, and imports, of each device */
 
 struct import {
@@ -54,8 +55,8 @@ static bool is_held(const struct ferry_box *box)
 
 bool ferry_box_is_idle(const struct ferry_box *box, uint32_t plain)
 {
-	const struct ferry_kernel_state *state = (const struct ferry_kernel_state *)(const void *)box->memory;
-	if (box->device->ops->kernels->read(box->device, &box->aborted->scalar, &state->counts, sizeof state->counts))
+	if (box->device->ops->kernels->read(box->device, &box->aborted->scalar, &box->state->counts,
+	                                    sizeof box->state->counts))
 		return false;
 	return (uint32_t)(atomic_load_explicit(&box->aborted->scalar, memory_order_relaxed) >> 32) == plain;
 }
@@ -75,6 +76,8 @@ static void box_free(struct ferry_box *box)
 	remove_windows(box);
 	if (box->memory)
 		box->device->ops->pieces->release(box->device, box->memory);
+	if (box->state)
+		box->device->ops->pieces->release(box->device, box->state);
 	atomic_store_explicit(&box->aborted->flag, 0, memory_order_relaxed);
 	ferry_stream_flag_give_back(box->word);
 	free(box);
@@ -156,21 +159,27 @@ static struct ferry_box *find(struct ferry_device *device, uint64_t bytes)
 /* Under the lock. */
 static ferryResult_t box_new(struct ferry_device *device, uint64_t bytes, struct ferry_box **made)
 {
-	void *memory = NULL;
+	void *memory = NULL, *state = NULL;
 	struct ferry_box *box = calloc(1, sizeof *box);
 	if (!box)
 		return ferry_fail(ferrySystemError, "no memory for a mailbox");
 	ferryResult_t result = ferry_stream_flag_take(&box->word);
-	if (!result && (result = device->ops->pieces->allocate(device, bytes, &memory)))
-		ferry_stream_flag_give_back(box->word);
 	if (result) {
 		free(box);
 		return result;
 	}
 	box->device = device;
-	box->memory = memory;
-	box->bytes = bytes;
 	box->aborted = ferry_stream_flag_at(box->word);
+	result = device->ops->pieces->allocate(device, STATE_BYTES, &state);
+	box->state = state;
+	if (!result && bytes)
+		result = device->ops->pieces->allocate(device, bytes, &memory);
+	box->memory = memory;
+	if (result) {
+		box_free(box);
+		return result;
+	}
+	box->bytes = bytes;
 	box->next = boxes;
 	boxes = box;
 	*made = box;
@@ -187,7 +196,9 @@ ferryResult_t ferry_box_take(struct ferry_device *device, uint64_t bytes, struct
 	if (!result) {
 		atomic_store_explicit(&box->holders, 1, memory_order_relaxed);
 		atomic_store_explicit(&box->aborted->flag, 0, memory_order_relaxed);
-		result = device->ops->kernels->zero(device, box->memory, bytes);
+		result = device->ops->kernels->zero(device, box->state, STATE_BYTES);
+		if (!result && bytes)
+			result = device->ops->kernels->zero(device, box->memory, bytes);
 		if (result) { /* it is freed with the next one */
 			box->failed = true;
 			atomic_store_explicit(&box->holders, 0, memory_order_relaxed);

@@ -17,12 +17,16 @@ struct ferry_box_window {
 	uint64_t bytes;
 };
 
-/* A rank's own: device memory of which the first page is its kernels' state, and its windows. */
+#define FERRY_BOX_COUNTERS 4096u /* bytes from a box's state to the counters of channels */
+
+/* A rank's own. */
 struct ferry_box {
 	/* constant while a communicator has it */
 	struct ferry_device *device;
+	/* the inbox that other ranks map; NULL and 0: it has none */
 	char *memory;
 	uint64_t bytes;
+	struct ferry_kernel_state *state; /* an allocation apart, which no other process can map; device memory */
 	uint32_t word;                 /* the stream flag whose `flag` is its abort word, */
 	struct ferry_stream_flag *aborted; /* and that */
 	struct ferry_box_window windows[FERRY_KERNEL_RANKS];
@@ -33,9 +37,10 @@ struct ferry_box {
 	_Atomic uint32_t holders;      /* the communicator, and each graph with a kernel of its: any thread */
 };
 
-#define FERRY_BOX_STATE_BYTES 4096u
-
-/** A box of so many bytes, all 0, whose abort word is 0. Errors: the device's; ferryInvalidUsage without a flag. */
+/**
+ * A box with an inbox of so many bytes, a multiple of 2 MiB. Inbox and state are all 0, and so is its abort word.
+ * Errors: the device's; ferryInvalidUsage without a flag.
+ */
 ferryResult_t ferry_box_take(struct ferry_device *device, uint64_t bytes, struct ferry_box **box);
 
 /** The communicator has done with it, having launched so many plain calls. failed: nobody may have it again. */

@@ -163,18 +163,19 @@ DEVICE bool ferry_any_of_line(bool mine)
 
 DEVICE uint64_t ferry_look64(const uint64_t *from)
 {
-	return __atomic_load_n(from, __ATOMIC_RELAXED);
+	return __atomic_load_n(from, __ATOMIC_ACQUIRE);
 }
 
 DEVICE void ferry_tell64(uint64_t *to, uint64_t value)
 {
-	__atomic_store_n(to, value, __ATOMIC_RELAXED);
+	__atomic_store_n(to, value, __ATOMIC_RELEASE);
 }
 
 DEVICE bool ferry_arrive(uint32_t *arrived)
 {
-	*arrived = *arrived + 1 == ferry_block.blocks ? 0 : *arrived + 1;
-	return !*arrived;
+	uint32_t others = __atomic_load_n(arrived, __ATOMIC_RELAXED) + 1;
+	__atomic_store_n(arrived, others % ferry_block.blocks, __ATOMIC_RELAXED);
+	return others == ferry_block.blocks;
 }
 
 #endif

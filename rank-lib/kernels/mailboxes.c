@@ -16,7 +16,6 @@
 #define ALLOCATION      (2 * MIB)  /* IPC exports whole ones */
 #define CHANNELS_MOST   (1ull << 40)
 #define SIGNAL_BYTES    4096u
-#define COUNTER_BYTES   (FERRY_CHANNELS * 128u) /* FERRY_CHANNEL_WORDS of ferry_device.cuh */
 
 _Static_assert(2 * FERRY_BOX_HALF(HOST_DATA_BYTES) + FERRY_OUTBOX_CHANNELS == FERRY_OUTBOX_BYTES,
                "an outbox of the arena is a region, and memory for channels");
@@ -109,7 +108,7 @@ static uint64_t region_bytes(const struct ferry_mailboxes *mailboxes)
 static char *region_at(const struct ferry_mailboxes *mailboxes, char *inbox, int receiver, int sender)
 {
 	int place = sender < receiver ? sender : sender - 1;
-	return inbox + FERRY_BOX_STATE_BYTES + (uint64_t)place * region_bytes(mailboxes);
+	return inbox + (uint64_t)place * region_bytes(mailboxes);
 }
 
 /* Of an outbox or an inbox, for kernels of the caller's own; 0: no such kernels. */
@@ -119,12 +118,11 @@ static uint64_t channels_bytes(const struct ferry_mailboxes *mailboxes)
 	return bytes ? SIGNAL_BYTES + (bytes + 4095) / 4096 * 4096 : 0;
 }
 
-/* Where they begin in an outbox, or an inbox, in which this rank's counters lie before. */
+/* Where they begin in an outbox or an inbox. */
 static uint64_t channels_at(const struct ferry_mailboxes *mailboxes)
 {
 	uint64_t peers = (uint64_t)mailboxes->rank->nranks - 1;
-	return mailboxes->peer ? FERRY_BOX_STATE_BYTES + peers * region_bytes(mailboxes) + COUNTER_BYTES
-	                       : region_bytes(mailboxes);
+	return mailboxes->peer ? peers * region_bytes(mailboxes) : region_bytes(mailboxes);
 }
 
 /* Channels of the size that is asked for, if host memory has so much. */
@@ -141,28 +139,26 @@ static void choose_channels(struct ferry_mailboxes *mailboxes)
 
 static ferryResult_t make_box(struct ferry_mailboxes *mailboxes)
 {
-	uint64_t peers = (uint64_t)mailboxes->rank->nranks - 1, bytes = FERRY_BOX_STATE_BYTES;
+	uint64_t peers = (uint64_t)mailboxes->rank->nranks - 1, bytes = 0;
 	struct ferry_kernel_call *blank = &mailboxes->blank;
 	blank->box_bytes = HOST_DATA_BYTES;
 	if (mailboxes->peer) {
 		blank->box_bytes = PEER_DATA_MOST / peers < PEER_DATA_BYTES ? PEER_DATA_MOST / peers / 4096 * 4096
 		                                                            : PEER_DATA_BYTES;
-		bytes += peers * region_bytes(mailboxes);
+		bytes = peers * region_bytes(mailboxes);
 	}
 	choose_channels(mailboxes);
-	uint64_t counters_at = bytes;
-	bytes += mailboxes->channels.bytes ? COUNTER_BYTES : 0;
 	if (mailboxes->peer)
 		bytes = (bytes + channels_bytes(mailboxes) + ALLOCATION - 1) / ALLOCATION * ALLOCATION;
 	ferryResult_t result = ferry_box_take(mailboxes->device, bytes, &mailboxes->box);
 	if (result)
 		return result;
-	blank->state = (struct ferry_kernel_state *)(void *)mailboxes->box->memory;
+	blank->state = mailboxes->box->state;
 	blank->abort = (const uint32_t *)(const void *)&mailboxes->box->aborted->flag;
 	blank->out_shared = !mailboxes->peer;
 	blank->rank = (uint32_t)mailboxes->rank->self;
 	blank->nranks = (uint32_t)mailboxes->rank->nranks;
-	mailboxes->channels.counters = (uint32_t *)(void *)(mailboxes->box->memory + counters_at);
+	mailboxes->channels.counters = (uint32_t *)(void *)((char *)mailboxes->box->state + FERRY_BOX_COUNTERS);
 	return ferrySuccess;
 }
 

@@ -9,7 +9,7 @@
  * mapped all of them". Any rank may say "I cannot" instead of either, and then none uses kernels.
  *
  * Behind what Ferry's kernels use lies the memory of kernels of the caller's own, where that is asked for: a page of
- * signals, and so many bytes; in inboxes behind those kernels' counters (ferry_device.cuh).
+ * signals, and so many bytes.
  */
 #ifndef FERRY_RANK_LIB_KERNELS_MAILBOXES_H
 #define FERRY_RANK_LIB_KERNELS_MAILBOXES_H

@@ -74,8 +74,11 @@ static enum ferry_counters_state state_of(const struct ferry_job *job)
 static void add_rank(struct ferry_job_counters *row, const struct ferry_rank_line *line, uint32_t rank, uint64_t now)
 {
 	const struct ferry_traffic *d2h = &line->traffic[FERRY_DIR_D2H], *h2d = &line->traffic[FERRY_DIR_H2D];
-	uint64_t calls = atomic_load_explicit(&d2h->calls, memory_order_relaxed);
+	uint64_t kernel_calls = atomic_load_explicit(&line->mailbox.calls, memory_order_relaxed);
+	uint64_t calls = atomic_load_explicit(&d2h->calls, memory_order_relaxed) + kernel_calls;
 	row->calls = calls > row->calls ? calls : row->calls;
+	row->kernel_calls = kernel_calls > row->kernel_calls ? kernel_calls : row->kernel_calls;
+	row->kernels |= atomic_load_explicit(&line->mailbox.stage, memory_order_relaxed) == FERRY_MAILBOX_MAPPED;
 	row->d2h += atomic_load_explicit(&d2h->bytes, memory_order_relaxed);
 	row->h2d += atomic_load_explicit(&h2d->bytes, memory_order_relaxed);
 	for (enum ferry_direction direction = FERRY_DIR_D2H; direction <= FERRY_DIR_H2D; direction++) {

@@ -119,6 +119,17 @@ CUresult cuModuleGetFunction(CUfunction *found, CUmodule module, const char *nam
 	return refused;
 }
 
+CUresult cuFuncLoad(CUfunction function)
+{
+	CUcontext context;
+	CUresult refused = fake_enter_unsafe(&context);
+	pthread_rwlock_rdlock(&fake_lock);
+	if (!refused && !is_function(function))
+		refused = CUDA_ERROR_INVALID_HANDLE;
+	pthread_rwlock_unlock(&fake_lock);
+	return refused;
+}
+
 CUresult cuLaunchKernel(CUfunction function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
                                 unsigned int by, unsigned int bz, unsigned int shared, CUstream stream,
                                 void **parameters, void **extra)

@@ -424,6 +424,7 @@ int main(int argc, char **argv)
 	setenv("FERRY_SOCKET_DIR", folder, 1);
 	setenv("FERRY_DEVICE", shared->options.gpu ? "cuda" : "host", 1);
 	setenv("FERRY_LOG", "error", 0);
+	setenv("FERRY_KERNELS", "off", 0); /* calls are the routers' */
 	/* many slices, in windows that are used again and again: most kills come in the middle of a call */
 	setenv("FERRY_SLICE", "8192", 0);
 	setenv("FERRY_WINDOW", "2", 0);
