@@ -14,9 +14,9 @@
 #define STRANGER    "61246"
 
 /* ferry-perf makes two communicators, so a rank is of two jobs */
-#define PERF "FERRY_SHORT=0 $B/ferry-perf allreduce -e 16K 2>&1" /* by plans */
+#define PERF "$B/ferry-perf allreduce -e 16K 2>&1"
 #define ONE  "FERRY_RANK=0 FERRY_SIZE=1 " RANK
-#define RANK "FERRY_DOMAINS=1 FERRY_ROUTER=required "
+#define RANK "FERRY_DOMAINS=1 FERRY_ROUTER=required FERRY_SHORT=0 " /* calls by plans */
 
 static pid_t router; /* of a test; 0: none */
 
