@@ -29,7 +29,7 @@ target_link_options(cudart-fake PRIVATE
 
 add_library(fake_cuda_other STATIC fake_cuda/other.c)
 target_link_libraries(fake_cuda_other PRIVATE ferry_flags PUBLIC cuda-fake PkgConfig::CMOCKA)
-foreach(suite promises promises_contexts promises_virtual promises_shared)
+foreach(suite promises promises_contexts promises_events promises_virtual promises_shared)
   add_executable(fake_cuda_${suite} fake_cuda/${suite}.c)
   target_link_libraries(fake_cuda_${suite} PRIVATE ferry_flags fake_cuda_other cuda-fake Threads::Threads
     PkgConfig::CMOCKA)
@@ -109,7 +109,8 @@ endforeach()
 # Calls that kernels carry, in memory of peers and of the host.
 ferry_test(channels FOLDER rank-lib/kernels LIBRARIES cuda_places_inside LABELS lanes TIMEOUT 120)
 ferry_test(kernels FOLDER rank-lib/kernels LIBRARIES cuda_places_inside LABELS lanes TIMEOUT 120)
-foreach(suite cuda_streams open_calls)
+ferry_test(kernel_order FOLDER rank-lib/kernels LIBRARIES cuda_places_inside LABELS lanes TIMEOUT 120)
+foreach(suite cuda_streams cuda_captures open_calls)
   add_test(NAME ${suite}_kernels COMMAND ${suite})
   set_tests_properties(${suite}_kernels PROPERTIES TIMEOUT 300 LABELS lanes ENVIRONMENT FERRY_KERNELS=on)
 endforeach()

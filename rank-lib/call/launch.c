@@ -143,10 +143,7 @@ static ferryResult_t check(const struct ferry_request *request)
 	if (request->kept)
 		return ferrySuccess;
 	ferryResult_t result = ferry_request_check(request, &comm->rank, &comm->redops);
-	/* of memory that a kernel uses no more is asked than NCCL asks: that costs more than the launch */
-	if (result || ferry_kernels_carry(comm, request))
-		return result;
-	return ferry_request_check_memory(request, &comm->rank, comm->device, comm->mapped.exports);
+	return result ? result : ferry_request_check_memory(request, &comm->rank, comm->device, comm->mapped.exports);
 }
 
 ferryResult_t ferry_launch_check(const struct ferry_request *request)

@@ -39,15 +39,6 @@ static ferryResult_t load(struct ferry_device *base, const char *ptx, const char
 
 /* ---- launches ---- */
 
-/* In the capture `id`: behind the communicator's last kernel there, which may be in another stream of it. */
-static CUresult follow_capture(const struct ferry_cuda_driver *driver, CUstream stream, uint64_t id,
-                               struct ferry_kernel_order *order)
-{
-	if (order->capture != id || order->branch == (ferryStream_t)stream)
-		return CUDA_SUCCESS;
-	return driver->StreamWaitEvent(stream, order->event, 0);
-}
-
 /* Once per graph, which then has the memory that its kernels use. */
 static CUresult give_to_graph(const struct ferry_cuda_driver *driver, CUgraph graph, void (*keep)(void *argument),
                               void (*forget)(void *argument), void *argument)
@@ -65,16 +56,94 @@ static CUresult give_to_graph(const struct ferry_cuda_driver *driver, CUgraph gr
 	return refused;
 }
 
-static CUresult mark_capture(const struct ferry_cuda_driver *driver, CUstream stream, uint64_t id,
-                             struct ferry_kernel_order *order)
+/* ---- plain ones ---- */
+
+static CUresult before_plain(const struct ferry_cuda_driver *driver, CUstream stream,
+                             const struct ferry_kernel_order *order, struct ferry_kernel_call *call,
+                             unsigned long long *id)
 {
+	if (order->mixed)
+		return driver->StreamWaitEvent(stream, order->event, CU_EVENT_WAIT_DEFAULT);
+	CUresult refused = driver->StreamGetId(stream, id);
+	call->awaits = !refused && order->stream && order->stream != *id;
+	return refused;
+}
+
+static CUresult behind_plain(const struct ferry_cuda_driver *driver, CUstream stream, struct ferry_kernel_order *order,
+                             unsigned long long id)
+{
+	order->plain++;
+	if (order->mixed)
+		return driver->EventRecord(order->event, stream);
+	order->counted = order->plain;
+	order->stream = id;
+	return CUDA_SUCCESS;
+}
+
+/* ---- captured ones ---- */
+
+struct capture {
+	CUgraph graph;
+	uint64_t id;
+	const CUgraphNode *nodes; /* that the next one comes behind; until the stream is used */
+	size_t count;
+	struct ferry_kernel_capture *found; /* NULL: the graph has no kernel of the communicator yet */
+};
+
+static CUresult look(const struct ferry_cuda_driver *driver, CUstream stream, CUstreamCaptureStatus *status,
+                     struct capture *capture)
+{
+	const CUgraphEdgeData *edges; /* not used, but without it a stream with any but plain ones is an error */
+	return driver->StreamGetCaptureInfo(stream, status, &capture->id, &capture->graph, &capture->nodes, &edges,
+	                                    &capture->count);
+}
+
+static struct ferry_kernel_capture *find_capture(struct ferry_kernel_order *order, uint64_t id)
+{
+	for (uint32_t i = 0; i < FERRY_KERNEL_CAPTURES; i++)
+		if (order->captures[i].id == id)
+			return &order->captures[i];
+	return NULL;
+}
+
+/* Behind the last one in the graph; the first one behind all that was launched before the graph is. */
+static CUresult before_captured(const struct ferry_cuda_driver *driver, CUstream stream,
+                                const struct capture *capture, struct ferry_kernel_order *order)
+{
+	struct ferry_kernel_capture *found = capture->found;
 	CUresult refused = CUDA_SUCCESS;
 	if (!order->event)
 		refused = driver->EventCreate((CUevent *)&order->event, CU_EVENT_DISABLE_TIMING);
-	if (!refused)
-		refused = driver->EventRecord(order->event, stream);
-	order->capture = id;
-	order->branch = (ferryStream_t)stream;
+	if (refused || !found)
+		return refused ? refused : driver->StreamWaitEvent(stream, order->event, CU_EVENT_WAIT_EXTERNAL);
+	bool follows = found->stream == (ferryStream_t)stream;
+	for (size_t i = 0; i < capture->count; i++)
+		follows |= capture->nodes[i] == found->last;
+	return follows ? CUDA_SUCCESS
+	               : driver->StreamUpdateCaptureDependencies(stream, (CUgraphNode *)&found->last, NULL, 1,
+	                                                         CU_STREAM_ADD_CAPTURE_DEPENDENCIES);
+}
+
+/* The record of the event comes behind all of the graph's; no other node waits for it. */
+static CUresult behind_captured(const struct ferry_cuda_driver *driver, CUstream stream, struct capture *capture,
+                                struct ferry_kernel_order *order)
+{
+	struct ferry_kernel_capture *found = capture->found;
+	CUstreamCaptureStatus status;
+	CUgraphNode kernel, record;
+	order->mixed = true;
+	CUresult refused = look(driver, stream, &status, capture);
+	if (refused || capture->count != 1)
+		return refused ? refused : CUDA_ERROR_ILLEGAL_STATE;
+	kernel = capture->nodes[0];
+	if (found) {
+		record = found->record;
+		refused = driver->GraphAddDependencies(capture->graph, &kernel, &record, NULL, 1);
+	} else {
+		refused = driver->GraphAddEventRecordNode(&record, capture->graph, &kernel, 1, order->event);
+		found = &order->captures[order->ncaptures++ % FERRY_KERNEL_CAPTURES];
+	}
+	*found = (struct ferry_kernel_capture){capture->id, (ferryStream_t)stream, kernel, record};
 	return refused;
 }
 
@@ -85,11 +154,10 @@ static ferryResult_t launch(struct ferry_device *base, void *function, uint32_t 
 	const struct ferry_cuda_driver *driver = ferry_cuda_device(base)->driver;
 	CUstream stream = (CUstream)given;
 	CUstreamCaptureStatus status;
-	CUgraph graph = NULL;
-	uint64_t capture = 0;
+	struct capture capture = {0};
 	unsigned long long id = 0;
 	void *parameters[] = {call};
-	CUresult refused = driver->StreamGetCaptureInfo(stream, &status, &capture, &graph, NULL, NULL, NULL);
+	CUresult refused = look(driver, stream, &status, &capture);
 	if (refused)
 		return ferry_fail(ferryInvalidUsage,
 		                  "stream %p is of another device, or it is the default stream while another stream of "
@@ -98,12 +166,12 @@ static ferryResult_t launch(struct ferry_device *base, void *function, uint32_t 
 	if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
 		return ferry_fail(ferryInvalidUsage, "the capture of stream %p was invalidated before this call",
 		                  (void *)stream);
-	call->captured = status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
-	if (call->captured)
-		refused = follow_capture(driver, stream, capture, order);
-	else if (!(refused = driver->StreamGetId(stream, &id)) && order->stream && order->stream != id)
-		call->awaits = 1;
-	call->awaited_plain = order->plain;
+	bool captured = status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+	capture.found = captured ? find_capture(order, capture.id) : NULL;
+	call->awaits = call->uncounted = captured || order->mixed;
+	call->awaited_plain = order->counted;
+	refused = captured ? before_captured(driver, stream, &capture, order)
+	                   : before_plain(driver, stream, order, call, &id);
 	if (!refused)
 		refused = driver->LaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, NULL);
 	if (refused == CUDA_ERROR_INVALID_HANDLE || refused == CUDA_ERROR_INVALID_CONTEXT)
@@ -111,15 +179,25 @@ static ferryResult_t launch(struct ferry_device *base, void *function, uint32_t 
 		        ferryInvalidArgument,
 		        "stream %p is of another device or context than the communicator, which is on CUDA device %d",
 		        (void *)stream, base->ordinal);
-	if (!refused && !call->captured) {
-		order->stream = id;
-		order->plain++;
-	}
-	if (!refused && call->captured && order->capture != capture)
-		refused = give_to_graph(driver, graph, keep, forget, argument);
-	if (!refused && call->captured)
-		refused = mark_capture(driver, stream, capture, order);
+	if (!refused && captured && !capture.found)
+		refused = give_to_graph(driver, capture.graph, keep, forget, argument);
+	if (!refused)
+		refused = captured ? behind_captured(driver, stream, &capture, order)
+		                   : behind_plain(driver, stream, order, id);
 	return refused ? ferry_cuda_failed(driver, refused, "putting a kernel into the stream") : ferrySuccess;
+}
+
+static bool is_over(struct ferry_device *base, const struct ferry_kernel_order *order)
+{
+	struct ferry_cuda_device *device = ferry_cuda_device(base);
+	struct ferry_cuda_visit visit;
+	if (!order->mixed)
+		return true;
+	if (ferry_cuda_enter(device, &visit))
+		return false;
+	CUresult refused = device->driver->EventQuery(order->event);
+	ferry_cuda_visit_end(&visit);
+	return !refused;
 }
 
 static void order_end(struct ferry_device *base, struct ferry_kernel_order *order)
@@ -238,6 +316,7 @@ static void remove_host(struct ferry_device *base, void *memory)
 const struct ferry_kernels_ops ferry_cuda_kernels = {.multiprocessors = multiprocessors,
                                                      .load = load,
                                                      .launch = launch,
+                                                     .is_over = is_over,
                                                      .order_end = order_end,
                                                      .zero = zero,
                                                      .read = read_memory,

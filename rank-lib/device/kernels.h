@@ -15,13 +15,28 @@
 struct ferry_device;
 struct ferry_kernel_call;
 
-/** Where a communicator's kernels have gone so far: they must run in the order in which they were launched. */
+#define FERRY_KERNEL_CAPTURES 4 /* that one communicator's calls go into by turns */
+
+/** A graph under capture that has some of the communicator's kernels. */
+struct ferry_kernel_capture {
+	uint64_t id;          /* 0: none */
+	ferryStream_t stream; /* where the last of them went */
+	void *last, *record;  /* their nodes: the last kernel, and the record of the event behind all of them */
+};
+
+/**
+ * Where a communicator's kernels have gone so far: they must run in the order in which the program launched them and
+ * the graphs that have them. Plain ones wait inside the kernel for those on other streams, until a graph has one. From
+ * then on an event orders all: each plain one and each graph waits for it before, and records it behind.
+ */
 struct ferry_kernel_order {
-	uint64_t stream;      /* of the last plain one, its id; 0: there was none */
-	uint32_t plain;       /* that were launched, modulo 2^32 */
-	uint64_t capture;     /* the last capture that got one, its id; 0: none did */
-	ferryStream_t branch; /* the stream in that capture */
-	void *event;          /* recorded behind the last captured one; NULL: none was */
+	uint64_t stream;  /* of the last plain one, its id; 0: there was none */
+	uint32_t plain;   /* that were launched, modulo 2^32 */
+	uint32_t counted; /* of them before the first that was captured: those that the kernels count */
+	bool mixed;       /* one was captured */
+	void *event;      /* NULL: there is none yet */
+	struct ferry_kernel_capture captures[FERRY_KERNEL_CAPTURES];
+	uint32_t ncaptures; /* so far; capture n is at n % FERRY_KERNEL_CAPTURES */
 };
 
 struct ferry_kernels_ops {
@@ -31,13 +46,15 @@ struct ferry_kernels_ops {
 	                      void **functions);
 	/**
 	 * Puts a kernel into the stream, or the graph that it captures, behind the communicator's last one; fills in
-	 * call->captured, awaits and awaited_plain. keep: called with `argument` as the graph gets its first kernel,
+	 * call->uncounted, awaits and awaited_plain. keep: called with `argument` as the graph gets its first kernel,
 	 * and `forget` once nothing has the graph any more, from any thread. Errors: ferryInvalidUsage or
 	 * ferryInvalidArgument if the stream cannot be used; the driver's.
 	 */
 	ferryResult_t (*launch)(struct ferry_device *device, void *function, uint32_t blocks, uint32_t threads,
 	                        ferryStream_t stream, struct ferry_kernel_order *order, struct ferry_kernel_call *call,
 	                        void (*keep)(void *argument), void (*forget)(void *argument), void *argument);
+	/** Whether those that the kernels do not count are over, and the graphs that were launched. */
+	bool (*is_over)(struct ferry_device *device, const struct ferry_kernel_order *order);
 	/** Frees what the order has of the driver's. */
 	void (*order_end)(struct ferry_device *device, struct ferry_kernel_order *order);
 	/** Sets device memory to 0, and waits for that alone. */

@@ -39,10 +39,9 @@ void ferry_box_drop(void *box)
 	atomic_fetch_sub_explicit(&((struct ferry_box *)box)->holders, 1, memory_order_release);
 }
 
-void ferry_box_give_back(struct ferry_box *box, uint32_t plain, bool failed)
+void ferry_box_give_back(struct ferry_box *box, bool failed)
 {
 	pthread_mutex_lock(&lock);
-	box->plain = plain;
 	box->failed = failed;
 	pthread_mutex_unlock(&lock);
 	ferry_box_drop(box);
@@ -53,12 +52,14 @@ static bool is_held(const struct ferry_box *box)
 	return atomic_load_explicit(&box->holders, memory_order_acquire);
 }
 
-bool ferry_box_is_idle(const struct ferry_box *box, uint32_t plain)
+bool ferry_box_is_idle(const struct ferry_box *box)
 {
-	if (box->device->ops->kernels->read(box->device, &box->aborted->scalar, &box->state->counts,
-	                                    sizeof box->state->counts))
+	const struct ferry_kernels_ops *kernels = box->device->ops->kernels;
+	if (!kernels->is_over(box->device, &box->order) ||
+	    kernels->read(box->device, &box->aborted->scalar, &box->state->counts, sizeof box->state->counts))
 		return false;
-	return (uint32_t)(atomic_load_explicit(&box->aborted->scalar, memory_order_relaxed) >> 32) == plain;
+	uint64_t counts = atomic_load_explicit(&box->aborted->scalar, memory_order_relaxed);
+	return (uint32_t)(counts >> 32) == box->order.counted;
 }
 
 static void remove_windows(struct ferry_box *box)
@@ -74,6 +75,7 @@ static void remove_windows(struct ferry_box *box)
 static void box_free(struct ferry_box *box)
 {
 	remove_windows(box);
+	box->device->ops->kernels->order_end(box->device, &box->order);
 	if (box->memory)
 		box->device->ops->pieces->release(box->device, box->memory);
 	if (box->state)
@@ -151,7 +153,7 @@ static struct ferry_box *find(struct ferry_device *device, uint64_t bytes)
 {
 	struct ferry_box *box = boxes;
 	while (box && (box->device != device || box->bytes != bytes || box->nwindows || is_held(box) ||
-	               !ferry_box_is_idle(box, box->plain)))
+	               !ferry_box_is_idle(box)))
 		box = box->next;
 	return box;
 }
@@ -196,6 +198,7 @@ ferryResult_t ferry_box_take(struct ferry_device *device, uint64_t bytes, struct
 	if (!result) {
 		atomic_store_explicit(&box->holders, 1, memory_order_relaxed);
 		atomic_store_explicit(&box->aborted->flag, 0, memory_order_relaxed);
+		box->order = (struct ferry_kernel_order){.event = box->order.event};
 		result = device->ops->kernels->zero(device, box->state, STATE_BYTES);
 		if (!result && bytes)
 			result = device->ops->kernels->zero(device, box->memory, bytes);

@@ -33,7 +33,8 @@ struct ferry_box {
 	uint32_t nwindows;
 	struct ferry_box *next;        /* under the lock of boxes.c; so are the next two */
 	bool failed;                   /* its communicator had failed: others' kernels may write to it yet */
-	uint32_t plain;                /* calls that were not captured; once the communicator has done with it */
+	/* its event, which graphs name, outlives the communicator, under whose lock it is while it has the box */
+	struct ferry_kernel_order order;
 	_Atomic uint32_t holders;      /* the communicator, and each graph with a kernel of its: any thread */
 };
 
@@ -43,11 +44,11 @@ struct ferry_box {
  */
 ferryResult_t ferry_box_take(struct ferry_device *device, uint64_t bytes, struct ferry_box **box);
 
-/** The communicator has done with it, having launched so many plain calls. failed: nobody may have it again. */
-void ferry_box_give_back(struct ferry_box *box, uint32_t plain, bool failed);
+/** The communicator has done with it. failed: nobody may have it again. */
+void ferry_box_give_back(struct ferry_box *box, bool failed);
 
-/** Whether so many calls that were not captured are over. */
-bool ferry_box_is_idle(const struct ferry_box *box, uint32_t plain);
+/** Whether its communicator's calls are over, and the graphs with some that were launched. */
+bool ferry_box_is_idle(const struct ferry_box *box);
 
 /** A graph has one of its kernels, or none any more: `box`, as a driver's callback gets it. Any thread. */
 void ferry_box_hold(void *box);

@@ -46,8 +46,8 @@
 /* In the rank's own device memory, zeroed before the first call; written by its kernels alone. */
 struct ferry_kernel_state {
 	/*
-	 * in the low half the number of the last call; in the high half how many calls were not captured, for which a
-	 * call on another stream waits. One word, so that who waits for the one finds the other without a fence.
+	 * in the low half the number of the last call; in the high half how many calls were counted, for which a call
+	 * on another stream waits. One word, so that who waits for the one finds the other without a fence.
 	 */
 	uint64_t counts;
 	uint32_t arrived; /* blocks of the call under way that have ended */
@@ -76,8 +76,8 @@ struct ferry_kernel_call {
 	const char *factor_at;   /* or where they are in device memory; NULL: `factor` */
 	uint32_t chunk;          /* of bulk: bytes of a chunk, a multiple of 16 */
 	uint32_t two_phases;     /* of LL128 and AllReduce: each rank reduces its part for all */
-	uint32_t captured;       /* 1: counts no plain call */
-	uint32_t awaits;         /* 1: the last call was on another stream; waits until so many plain calls are over */
+	uint32_t uncounted;      /* 1: captured, or made since another one was */
+	uint32_t awaits;         /* 1: the last call may be on another stream; waits until so many are counted */
 	uint32_t awaited_plain;
 };
 

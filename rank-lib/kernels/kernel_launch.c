@@ -91,10 +91,10 @@ ferryResult_t ferry_kernels_launch(const struct ferry_request *request)
 	call.chunk = choice.chunk;
 	call.two_phases = choice.two_phases;
 	ferryDataType_t type = call.reduces ? request->type : ferryUint8;
+	struct ferry_box *box = mailboxes->box;
 	ferryResult_t result = device->ops->kernels->launch(device, ferry_modules_function(device, type, choice.kernel),
-	                                                    choice.blocks, choice.threads, request->stream,
-	                                                    &mailboxes->order, &call, ferry_box_hold, ferry_box_drop,
-	                                                    mailboxes->box);
+	                                                    choice.blocks, choice.threads, request->stream, &box->order,
+	                                                    &call, ferry_box_hold, ferry_box_drop, box);
 	if (!result)
 		ferry_mailboxes_count(mailboxes);
 	else if (result == ferryUnhandledDeviceError) /* it may be in the stream, and the other ranks wait for it */

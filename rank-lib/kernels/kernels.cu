@@ -211,7 +211,7 @@ DEVICE void ferry_sweep_boxes(const struct ferry_kernel_call *c, const struct fe
 
 DEVICE void ferry_count(const struct ferry_kernel_call *c, const struct ferry_course *course)
 {
-	uint64_t plain = (course->counts >> 32) + !c->captured;
+	uint64_t plain = (course->counts >> 32) + !c->uncounted;
 	ferry_tell64(&c->state->counts, plain << 32 | course->flag);
 }
 

@@ -445,14 +445,14 @@ void ferry_mailboxes_count(struct ferry_mailboxes *mailboxes)
 	struct ferry_mailbox_cell *cell = cell_of(mailboxes->rank, mailboxes->rank->self);
 	uint64_t calls = atomic_load_explicit(&cell->calls, memory_order_relaxed);
 	atomic_store_explicit(&cell->calls, calls + 1, memory_order_relaxed);
-	atomic_store_explicit(&cell->plain, mailboxes->order.plain, memory_order_relaxed);
+	atomic_store_explicit(&cell->plain, mailboxes->box->order.plain, memory_order_relaxed);
 }
 
 void ferry_mailboxes_wait(struct ferry_mailboxes *mailboxes)
 {
 	long pause_ns = 10000;
 	while (mailboxes->ready && !ferry_rank_failed(mailboxes->rank) &&
-	       !ferry_box_is_idle(mailboxes->box, mailboxes->order.plain)) {
+	       !ferry_box_is_idle(mailboxes->box)) {
 		nanosleep(&(struct timespec){0, pause_ns}, NULL);
 		pause_ns = pause_ns < 1000000 ? 2 * pause_ns : pause_ns;
 	}
@@ -468,11 +468,10 @@ void ferry_mailboxes_close(struct ferry_mailboxes *mailboxes)
 		return;
 	/* for graphs that are still replayed */
 	atomic_store_explicit(&mailboxes->box->aborted->flag, 1, memory_order_release);
-	mailboxes->device->ops->kernels->order_end(mailboxes->device, &mailboxes->order);
 	for (uint32_t other = 0; other < FERRY_KERNEL_RANKS; other++)
 		if (mailboxes->imports[other])
 			ferry_box_end_import(mailboxes->device, mailboxes->imports[other], discard);
-	ferry_box_give_back(mailboxes->box, mailboxes->order.plain, discard);
+	ferry_box_give_back(mailboxes->box, discard);
 	mailboxes->box = NULL;
 	mailboxes->watched = mailboxes->ready = false;
 }

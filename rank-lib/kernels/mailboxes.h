@@ -36,7 +36,6 @@ struct ferry_mailboxes {
 	struct ferry_kernel_call blank;          /* all that is the same for every call */
 	ferryChannels_t channels; /* for kernels of the caller's own; bytes 0: none, */
 	char why_not[200];        /* as this says, if the caller has asked for them */
-	struct ferry_kernel_order order;         /* under the communicator's lock */
 };
 
 /**
@@ -49,10 +48,10 @@ ferryResult_t ferry_mailboxes_open(struct ferry_mailboxes *mailboxes, uint64_t u
 /** Counts a call that a kernel carries. Under the communicator's lock. */
 void ferry_mailboxes_count(struct ferry_mailboxes *mailboxes);
 
-/** Returns when all calls that were not captured are over, or the rank has failed. */
+/** Returns when all calls are over, and the graphs with some that were launched, or the rank has failed. */
 void ferry_mailboxes_wait(struct ferry_mailboxes *mailboxes);
 
-/** No more calls come, and those that were not captured are over, or end at once. Waits for nothing. */
+/** No more calls come, and those that were launched are over, or end at once. Waits for nothing. */
 void ferry_mailboxes_close(struct ferry_mailboxes *mailboxes);
 
 #endif

@@ -119,6 +119,11 @@ typedef enum {
 } CUevent_flags;
 
 typedef enum {
+	CU_EVENT_WAIT_DEFAULT = 0,
+	CU_EVENT_WAIT_EXTERNAL = 1,
+} CUevent_wait_flags;
+
+typedef enum {
 	CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1,
 } CUipcMem_flags;
 
@@ -190,6 +195,10 @@ typedef enum {
 	CU_STREAM_CAPTURE_STATUS_ACTIVE = 1,
 	CU_STREAM_CAPTURE_STATUS_INVALIDATED = 2,
 } CUstreamCaptureStatus;
+
+typedef enum {
+	CU_STREAM_ADD_CAPTURE_DEPENDENCIES = 0,
+} CUstreamUpdateCaptureDependencies_flags;
 
 typedef enum {
 	CU_STREAM_WAIT_VALUE_GEQ = 0,

@@ -53,7 +53,7 @@ bool fake_captures_blocking(CUcontext context, bool invalidate)
 	for (unsigned i = 0; i < ncaptures; i++)
 		for (unsigned branch = 0; branch < captures[i]->body.nbranches; branch++) {
 			CUstream stream = captures[i]->body.branches[branch].stream;
-			if (!stream->blocking || stream->context != context)
+			if (!stream || !stream->blocking || stream->context != context)
 				continue;
 			found = true;
 			if (invalidate)
@@ -110,6 +110,29 @@ void fake_capture_look(CUstream stream, uint32_t *seen)
 	seen[stream->branch] = branch->count;
 }
 
+static bool records(const struct fake_body *body, CUevent event)
+{
+	bool found = false;
+	for (unsigned i = 0; i < body->nbranches; i++)
+		for (unsigned at = 0; at < body->branches[i].count; at++) {
+			const struct fake_operation *operation = &body->branches[i].operations[at];
+			found |= operation->kind == FAKE_EXTERNAL_RECORD && operation->event == event;
+		}
+	return found;
+}
+
+CUresult fake_capture_wait(CUstream stream, CUevent event)
+{
+	CUgraph graph = stream->capture;
+	if (graph->invalid)
+		return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+	if (records(&graph->body, event)) /* which of the two launches' it is, the driver does not say */
+		fake_misused();
+	return append(&graph->body.branches[stream->branch],
+	              &(struct fake_operation){
+	                      .kind = FAKE_EXTERNAL_WAIT, .event = event, .value = graph->body.nexternals++});
+}
+
 static CUresult add_branch(CUgraph graph, CUstream stream)
 {
 	if (stream->legacy || graph->body.nbranches == FAKE_MOST_BRANCHES) {
@@ -120,6 +143,21 @@ static CUresult add_branch(CUgraph graph, CUstream stream)
 	stream->branch = graph->body.nbranches++;
 	graph->body.branches[stream->branch] = (struct fake_branch){.stream = stream};
 	return CUDA_SUCCESS;
+}
+
+/* The branch goes on when all of that is done. */
+static CUresult come_behind(CUgraph graph, unsigned branch, const uint32_t *seen)
+{
+	struct fake_branch *mine = &graph->body.branches[branch];
+	CUresult refused = CUDA_SUCCESS;
+	for (unsigned other = 0; !refused && other < graph->body.nbranches; other++) {
+		if (other == branch || seen[other] <= mine->seen[other])
+			continue;
+		mine->seen[other] = seen[other];
+		refused = append(mine, &(struct fake_operation){
+		                               .kind = FAKE_AWAIT_BRANCH, .flags = other, .value = seen[other]});
+	}
+	return refused;
 }
 
 CUresult fake_capture_join(CUstream stream, CUgraph graph, uint64_t id, const uint32_t *seen)
@@ -135,15 +173,140 @@ CUresult fake_capture_join(CUstream stream, CUgraph graph, uint64_t id, const ui
 	}
 	if (!stream->capture)
 		refused = add_branch(graph, stream);
-	struct fake_branch *mine = refused ? NULL : &graph->body.branches[stream->branch];
-	for (unsigned other = 0; !refused && other < graph->body.nbranches; other++) {
-		if (other == stream->branch || seen[other] <= mine->seen[other])
-			continue;
-		mine->seen[other] = seen[other];
-		refused = append(mine, &(struct fake_operation){
-		                               .kind = FAKE_AWAIT_BRANCH, .flags = other, .value = seen[other]});
+	return refused ? refused : come_behind(graph, stream->branch, seen);
+}
+
+/* ---- nodes ---- */
+
+/* A node's handle: the graph's place in the array, which branch, and how many operations that has with it. */
+#define NODE_BRANCH_SHIFT 24
+#define NODE_GRAPH_SHIFT  32
+
+static CUgraphNode node_of(CUgraph graph, unsigned branch, uint64_t position)
+{
+	uint64_t number = (uint64_t)fake_graph_place(graph) + 1;
+	return (CUgraphNode)(uintptr_t)(number << NODE_GRAPH_SHIFT | (uint64_t)branch << NODE_BRANCH_SHIFT | position);
+}
+
+/* What has come before the end of that node. false: it is none of the graph's. */
+static bool look_at_node(CUgraph graph, CUgraphNode node, unsigned *branch, uint32_t *seen)
+{
+	uint64_t number = (uint64_t)(uintptr_t)node, position = number & ((1u << NODE_BRANCH_SHIFT) - 1);
+	*branch = number >> NODE_BRANCH_SHIFT & 0xff;
+	if (number >> NODE_GRAPH_SHIFT != (uint64_t)fake_graph_place(graph) + 1 || *branch >= graph->body.nbranches ||
+	    position > graph->body.branches[*branch].count)
+		return false;
+	for (uint64_t i = 0; i < position; i++) {
+		const struct fake_operation *operation = &graph->body.branches[*branch].operations[i];
+		if (operation->kind == FAKE_AWAIT_BRANCH && seen[operation->flags] < operation->value)
+			seen[operation->flags] = (uint32_t)operation->value;
 	}
+	if (seen[*branch] < position)
+		seen[*branch] = (uint32_t)position;
+	return true;
+}
+
+static CUresult look_at_nodes(CUgraph graph, const CUgraphNode *nodes, size_t count, uint32_t *seen)
+{
+	unsigned branch;
+	for (size_t i = 0; i < count; i++)
+		if (!look_at_node(graph, nodes[i], &branch, seen) || !graph->body.branches[branch].stream)
+			return CUDA_ERROR_INVALID_VALUE;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuStreamUpdateCaptureDependencies(CUstream given, CUgraphNode *nodes, const CUgraphEdgeData *edges,
+                                           size_t count, unsigned int flags)
+{
+	CUstream stream;
+	uint32_t seen[FAKE_MOST_BRANCHES] = {0};
+	CUresult refused = fake_stream_find(given, &stream);
+	if (refused || edges || flags != CU_STREAM_ADD_CAPTURE_DEPENDENCIES)
+		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
+	pthread_rwlock_wrlock(&fake_lock);
+	CUgraph graph = stream->capture;
+	if (!graph || graph->invalid)
+		refused = graph ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_ERROR_ILLEGAL_STATE;
+	else if (!(refused = look_at_nodes(graph, nodes, count, seen)))
+		refused = come_behind(graph, stream->branch, seen);
+	pthread_rwlock_unlock(&fake_lock);
 	return refused;
+}
+
+/* A branch of its own. */
+CUresult cuGraphAddEventRecordNode(CUgraphNode *made, CUgraph graph, const CUgraphNode *before, size_t count,
+                                   CUevent event)
+{
+	uint32_t seen[FAKE_MOST_BRANCHES] = {0};
+	CUresult refused = fake_enter();
+	if (refused)
+		return refused;
+	pthread_rwlock_wrlock(&fake_lock);
+	unsigned branch = fake_graph_is(graph) ? graph->body.nbranches : 0;
+	if (!fake_graph_is(graph) || branch == FAKE_MOST_BRANCHES)
+		refused = CUDA_ERROR_INVALID_VALUE;
+	else if (!(refused = look_at_nodes(graph, before, count, seen))) {
+		graph->body.branches[graph->body.nbranches++] = (struct fake_branch){.stream = NULL};
+		refused = come_behind(graph, branch, seen);
+	}
+	if (!refused)
+		refused = append(&graph->body.branches[branch],
+		                 &(struct fake_operation){.kind = FAKE_EXTERNAL_RECORD,
+		                                          .event = event,
+		                                          .value = graph->body.nexternals++});
+	*made = refused ? NULL : node_of(graph, branch, 0);
+	pthread_rwlock_unlock(&fake_lock);
+	return refused;
+}
+
+/* One more that comes before the lone node of a branch. */
+static CUresult add_dependency(CUgraph graph, CUgraphNode from, CUgraphNode to)
+{
+	uint32_t seen[FAKE_MOST_BRANCHES] = {0}, unused[FAKE_MOST_BRANCHES] = {0};
+	unsigned branch;
+	if (!look_at_node(graph, to, &branch, unused) || graph->body.branches[branch].stream ||
+	    look_at_nodes(graph, &from, 1, seen))
+		return CUDA_ERROR_INVALID_VALUE;
+	struct fake_branch *lone = &graph->body.branches[branch];
+	struct fake_operation node = lone->operations[--lone->count];
+	CUresult refused = come_behind(graph, branch, seen);
+	return refused ? refused : append(lone, &node);
+}
+
+CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
+                                const CUgraphEdgeData *edges, size_t count)
+{
+	CUresult refused = fake_enter();
+	if (refused || edges)
+		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
+	pthread_rwlock_wrlock(&fake_lock);
+	if (!fake_graph_is(graph))
+		refused = CUDA_ERROR_INVALID_VALUE;
+	for (size_t i = 0; !refused && i < count; i++)
+		refused = add_dependency(graph, from[i], to[i]);
+	pthread_rwlock_unlock(&fake_lock);
+	return refused;
+}
+
+static _Thread_local CUgraphNode tips[FAKE_MOST_BRANCHES]; /* what cuStreamGetCaptureInfo has told this thread */
+
+/* What the stream's next operation comes behind: its last one and, or instead, what it has waited for since. */
+static size_t find_tips(CUgraph graph, unsigned branch)
+{
+	const struct fake_branch *mine = &graph->body.branches[branch];
+	size_t count = 0;
+	unsigned at = mine->count;
+	for (; at && mine->operations[at - 1].kind == FAKE_AWAIT_BRANCH; at--) {
+		const struct fake_operation *wait = &mine->operations[at - 1];
+		bool newer = true;
+		for (unsigned later = at; later < mine->count; later++)
+			newer &= mine->operations[later].flags != wait->flags;
+		if (newer)
+			tips[count++] = node_of(graph, wait->flags, wait->value);
+	}
+	if (at)
+		tips[count++] = node_of(graph, branch, at);
+	return count;
 }
 
 /* ---- begin and end ---- */
@@ -186,7 +349,7 @@ static bool is_joined(const struct fake_body *body)
 		unsigned last = branch->count;
 		while (last && branch->operations[last - 1].kind == FAKE_AWAIT_BRANCH)
 			last--;
-		if (body->branches[0].seen[i] < last)
+		if (branch->stream && body->branches[0].seen[i] < last)
 			return false;
 	}
 	return true;
@@ -210,7 +373,8 @@ static CUresult end(CUstream stream, CUgraph *ended)
 	else if (!is_joined(&graph->body))
 		refused = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
 	for (unsigned i = 0; i < graph->body.nbranches; i++)
-		graph->body.branches[i].stream->capture = NULL;
+		if (graph->body.branches[i].stream)
+			graph->body.branches[i].stream->capture = NULL;
 	while (captures[at] != graph)
 		at++;
 	captures[at] = captures[--ncaptures];
@@ -253,13 +417,13 @@ CUresult cuStreamGetCaptureInfo(CUstream given, CUstreamCaptureStatus *status, u
 		*id = active ? capture->id : 0;
 	if (graph)
 		*graph = active ? capture : NULL;
+	if (dependencies && count)
+		*count = active ? find_tips(capture, stream->branch) : 0;
 	pthread_rwlock_unlock(&fake_lock);
 	if (dependencies)
-		*dependencies = NULL;
+		*dependencies = tips;
 	if (edges)
 		*edges = NULL;
-	if (count)
-		*count = 0;
 	return refused;
 }
 

@@ -152,12 +152,38 @@ static CUresult look_at(CUevent event, struct recorded *recorded)
 	return CUDA_SUCCESS;
 }
 
+struct fake_mark *fake_event_record(CUevent event)
+{
+	struct fake_mark *mark = calloc(1, sizeof *mark), *old = NULL;
+	if (!mark || lock_event(event)) {
+		free(mark);
+		return NULL;
+	}
+	atomic_init(&mark->holders, 2); /* the event and the launch */
+	old = event->mark;
+	event->mark = mark;
+	event->capture = NULL;
+	pthread_mutex_unlock(&event->lock);
+	fake_mark_drop(old);
+	return mark;
+}
+
+bool fake_event_look(CUevent event, struct fake_mark **mark)
+{
+	struct recorded recorded;
+	CUresult refused = look_at(event, &recorded);
+	*mark = recorded.mark;
+	return !refused;
+}
+
 /* The stream is captured, or the event is part of a capture. */
-static CUresult wait_in_capture(CUstream stream, const struct recorded *recorded)
+static CUresult wait_in_capture(CUstream stream, CUevent event, bool external, const struct recorded *recorded)
 {
 	CUresult refused = CUDA_SUCCESS;
 	pthread_rwlock_wrlock(&fake_lock);
-	if (recorded->capture) {
+	if (external) {
+		refused = stream->capture ? fake_capture_wait(stream, event) : CUDA_ERROR_INVALID_VALUE;
+	} else if (recorded->capture) {
 		refused = fake_capture_join(stream, recorded->capture, recorded->capture_id, recorded->seen);
 	} else if (recorded->mark && stream->capture) {
 		fake_capture_invalidate(stream->capture);
@@ -172,6 +198,7 @@ CUresult cuStreamWaitEvent(CUstream given, CUevent event, unsigned int flags)
 	struct recorded recorded;
 	CUstream stream;
 	CUresult refused = fake_stream_find(given, &stream);
+	bool external = flags == CU_EVENT_WAIT_EXTERNAL;
 	if (refused || flags & ~1u)
 		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
 	if ((refused = look_at(event, &recorded)))
@@ -179,8 +206,8 @@ CUresult cuStreamWaitEvent(CUstream given, CUevent event, unsigned int flags)
 	pthread_rwlock_rdlock(&fake_lock);
 	bool captured = stream->capture || recorded.capture;
 	pthread_rwlock_unlock(&fake_lock);
-	if (captured) {
-		refused = wait_in_capture(stream, &recorded);
+	if (captured || external) {
+		refused = wait_in_capture(stream, event, external, &recorded);
 		fake_mark_drop(recorded.mark);
 		return refused;
 	}

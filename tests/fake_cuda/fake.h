@@ -167,7 +167,7 @@ bool fake_fault_of_context(CUcontext context);
 /* FAKE_SPIN: a kernel that waits for a word. */
 enum fake_operation_kind {
 	FAKE_COPY, FAKE_SET, FAKE_WRITE, FAKE_WAIT, FAKE_SPIN, FAKE_KERNEL, FAKE_MARK, FAKE_AWAIT_MARK,
-	FAKE_AWAIT_STREAM, FAKE_AWAIT_BRANCH, FAKE_GRAPH, FAKE_FREE
+	FAKE_AWAIT_STREAM, FAKE_AWAIT_BRANCH, FAKE_EXTERNAL_RECORD, FAKE_EXTERNAL_WAIT, FAKE_GRAPH, FAKE_FREE
 };
 
 /* A moment in a stream, for events; counted. */
@@ -181,13 +181,14 @@ struct fake_operation {
 	enum fake_operation_kind kind;
 	uintptr_t to, from; /* to: also the address that is written, waited for or freed */
 	size_t bytes;       /* of a word: 4 or 8 */
-	uint64_t value;     /* also a position, of a stream or branch */
+	uint64_t value;     /* also a position, of a stream or branch; which of its graph's externals */
 	unsigned flags;     /* of waits and writes; which branch; FAKE_KERNEL: 1, it may wait */
 	void (*kernel)(void *argument);
 	void *argument;
 	struct fake_mark *mark;
 	CUstream stream;
-	CUgraphExec launched;
+	CUgraphExec launched; /* with `argument` a fake_externals */
+	CUevent event;        /* of an external */
 };
 
 /** The context works no more: something in it has met what is not there. */
@@ -258,14 +259,24 @@ CUresult fake_unsafe_call(void);
 bool fake_captures_blocking(CUcontext context, bool invalidate);
 void fake_capture_invalidate(CUgraph graph);
 CUresult fake_capture_record(CUstream stream, const struct fake_operation *operations, unsigned count);
+/** The stream's part of the graph waits for what the event is recorded as when the graph is launched. */
+CUresult fake_capture_wait(CUstream stream, CUevent event);
 /** An event recorded in a capture: which branches were seen how far. */
 void fake_capture_look(CUstream stream, uint32_t *seen);
 CUresult fake_capture_join(CUstream stream, CUgraph graph, uint64_t id, const uint32_t *seen);
 
+/* ---- event.c ---- */
+
+/** The event is recorded by a launch now: the mark, held twice, that it will reach. NULL: there is no such event. */
+struct fake_mark *fake_event_record(CUevent event);
+/** What the event was recorded as last, held; NULL: nothing. false: there is no such event. */
+bool fake_event_look(CUevent event, struct fake_mark **mark);
+void fake_mark_reach(struct fake_mark *mark);
+
 /* ---- graph.c ---- */
 
 struct fake_branch {
-	CUstream stream; /* while captured */
+	CUstream stream; /* NULL: made of one node that no stream put there */
 	struct fake_operation *operations;
 	unsigned count, capacity;
 	uint32_t seen[FAKE_MOST_BRANCHES]; /* operations of other branches that come before the next of this one */
@@ -276,6 +287,7 @@ struct fake_body {
 	unsigned nbranches;
 	CUuserObject *objects; /* one entry per reference */
 	unsigned nobjects;
+	unsigned nexternals; /* waits for and records of events whose moments lie out of the graph */
 };
 
 struct CUgraph_st {
@@ -291,6 +303,7 @@ struct CUgraph_st {
 CUgraph fake_graph_new(void);
 void fake_graph_end(CUgraph graph);
 bool fake_graph_is(CUgraph graph);
+unsigned fake_graph_place(CUgraph graph);
 void fake_launch_run(CUcontext context, const struct fake_operation *operation);
 /** A kernel waits in it, and no memory operation. */
 bool fake_launch_spins(CUgraphExec executable);

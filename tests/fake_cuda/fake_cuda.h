@@ -17,7 +17,9 @@
  * - forgetting memory (cuMemFree, cuMemHostUnregister) waits for the device, and holds up threads that give work to
  * it meanwhile;
  * - a user object's destructor that calls the driver is refused and counted;
- * - so is a stream of a context that is gone, and a copy that names memory of another process that was closed.
+ * - so is a stream of a context that is gone, a copy that names memory of another process that was closed, the launch
+ * of a graph that names an event that is gone, and a graph that waits for an event behind its own record of it;
+ * - a launch waits for what an event is as the host launches, and what it records is the event from then on.
  *
  * Processes share GPUs: memory is opened in others by CUDA IPC (a mapping per context) and by descriptors (cuMemCreate
  * and its like; nothing of those waits for streams), outlives its owner there, and counts as in use (cuMemGetInfo)
@@ -73,7 +75,7 @@ void *fake_cuda_reach(CUdeviceptr address);
  * again. */
 CUresult fake_cuda_break(CUdevice device, CUresult error);
 
-/** How often a destructor of a user object called the driver, or a stream or call met what was gone. */
+/** How often a destructor of a user object called the driver, or a stream or call met what was gone, and so on. */
 unsigned fake_cuda_misuses(void);
 
 /**

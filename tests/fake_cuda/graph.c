@@ -186,6 +186,7 @@ static CUresult copy_body(struct fake_body *to, const struct fake_body *from)
 		to->branches[to->nbranches++] = (struct fake_branch){
 		        .stream = branch->stream, .operations = operations, .count = branch->count};
 	}
+	to->nexternals = from->nexternals;
 	for (unsigned i = 0; !refused && i < from->nobjects; i++) {
 		refused = hold_object(to, from->objects[i]);
 		if (!refused)
@@ -206,6 +207,11 @@ bool fake_graph_is(CUgraph graph)
 {
 	size_t offset = (size_t)((char *)graph - (char *)graphs);
 	return offset < sizeof graphs && offset % sizeof *graphs == 0 && graph->alive;
+}
+
+unsigned fake_graph_place(CUgraph graph)
+{
+	return (unsigned)(graph - graphs);
 }
 
 void fake_graph_end(CUgraph graph)
@@ -273,10 +279,55 @@ CUresult cuGraphExecDestroy(CUgraphExec executable)
 	return refused;
 }
 
+/* ---- externals ---- */
+
+/* In the order of the host's calls: a launch's waits are for what the events are then, and its records replace that. */
+static CUresult mark_externals(const struct fake_body *body, enum fake_operation_kind kind, struct fake_mark **marks)
+{
+	bool there = true;
+	for (unsigned branch = 0; branch < body->nbranches; branch++)
+		for (unsigned i = 0; i < body->branches[branch].count; i++) {
+			const struct fake_operation *operation = &body->branches[branch].operations[i];
+			if (operation->kind != kind)
+				continue;
+			struct fake_mark **mark = &marks[operation->value];
+			there &= kind == FAKE_EXTERNAL_WAIT ? fake_event_look(operation->event, mark)
+			                                    : (*mark = fake_event_record(operation->event)) != NULL;
+		}
+	if (!there) /* an event was destroyed that the graph still names */
+		fake_misused();
+	return there ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static void execute_external(CUcontext context, const struct fake_operation *operation, struct fake_mark **marks)
+{
+	struct fake_operation moment = {.mark = marks[operation->value]};
+	moment.kind = operation->kind == FAKE_EXTERNAL_WAIT ? FAKE_AWAIT_MARK : FAKE_MARK;
+	marks[operation->value] = NULL;
+	if (moment.mark)
+		fake_execute(context, &moment);
+}
+
+/* A record that was not run, as the launch was refused, is past for those that wait for it. */
+static void end_externals(const struct fake_body *body, struct fake_mark **marks)
+{
+	for (unsigned branch = 0; marks && branch < body->nbranches; branch++)
+		for (unsigned i = 0; i < body->branches[branch].count; i++) {
+			const struct fake_operation *operation = &body->branches[branch].operations[i];
+			if (operation->kind == FAKE_EXTERNAL_RECORD && marks[operation->value])
+				fake_mark_reach(marks[operation->value]);
+		}
+	for (unsigned i = 0; marks && i < body->nexternals; i++)
+		fake_mark_drop(marks[i]);
+	free(marks);
+}
+
 /* ---- launches ---- */
 
 struct run {
 	const struct fake_body *body;
+	CUcontext context;
+	struct fake_mark **marks; /* of its externals: NULL once they are past */
 	_Atomic unsigned done[FAKE_MOST_BRANCHES]; /* operations of each branch */
 };
 
@@ -298,6 +349,8 @@ static void *run_branch(void *argument)
 			while (atomic_load_explicit(&run->done[operation->flags], memory_order_acquire) <
 			       operation->value)
 				fake_pause(&turn);
+		else if (operation->kind == FAKE_EXTERNAL_WAIT || operation->kind == FAKE_EXTERNAL_RECORD)
+			execute_external(run->context, operation, run->marks);
 		else
 			fake_execute(branch->stream->context, operation);
 		atomic_store_explicit(&run->done[mine->branch], i + 1, memory_order_release);
@@ -305,9 +358,9 @@ static void *run_branch(void *argument)
 	return NULL;
 }
 
-static void run_body(CUcontext context, const struct fake_body *body)
+static void run_body(CUcontext context, const struct fake_body *body, struct fake_mark **marks)
 {
-	struct run run = {.body = body};
+	struct run run = {.body = body, .context = context, .marks = marks};
 	struct branch_run branches[FAKE_MOST_BRANCHES];
 	bool started = true;
 	unsigned count = 0;
@@ -341,7 +394,8 @@ void fake_launch_run(CUcontext context, const struct fake_operation *operation)
 	unsigned turn = 0;
 	while (atomic_load_explicit(&executable->completed, memory_order_acquire) != operation->value)
 		fake_pause(&turn);
-	run_body(context, &executable->body);
+	run_body(context, &executable->body, operation->argument);
+	end_externals(&executable->body, operation->argument);
 	atomic_store_explicit(&executable->completed, operation->value + 1, memory_order_release);
 	launch_over(executable);
 }
@@ -371,12 +425,20 @@ CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream)
 	pthread_rwlock_unlock(&fake_lock);
 	if (refused)
 		return refused;
+	struct fake_mark **marks = calloc(executable->body.nexternals + 1, sizeof *marks);
 	pthread_mutex_lock(&executable->launching);
-	struct fake_operation launch = {.kind = FAKE_GRAPH, .launched = executable, .value = executable->launched};
-	refused = fake_submit(stream, &launch, 1);
+	struct fake_operation launch = {
+	        .kind = FAKE_GRAPH, .launched = executable, .value = executable->launched, .argument = marks};
+	refused = marks ? mark_externals(&executable->body, FAKE_EXTERNAL_WAIT, marks) : CUDA_ERROR_OUT_OF_MEMORY;
+	if (!refused)
+		refused = mark_externals(&executable->body, FAKE_EXTERNAL_RECORD, marks);
+	if (!refused)
+		refused = fake_submit(stream, &launch, 1);
 	executable->launched += !refused;
 	pthread_mutex_unlock(&executable->launching);
-	if (refused)
+	if (refused) {
+		end_externals(&executable->body, marks);
 		launch_over(executable);
+	}
 	return refused;
 }

@@ -104,7 +104,7 @@ static void run_set(CUcontext context, const struct fake_operation *set)
 	fake_unpin(to);
 }
 
-static void reach_mark(struct fake_mark *mark)
+void fake_mark_reach(struct fake_mark *mark)
 {
 	struct timespec now;
 	clock_gettime(CLOCK_MONOTONIC, &now);
@@ -117,7 +117,7 @@ static void run_order(const struct fake_operation *operation)
 {
 	unsigned turn = 0;
 	if (operation->kind == FAKE_MARK)
-		reach_mark(operation->mark);
+		fake_mark_reach(operation->mark);
 	else if (operation->kind == FAKE_AWAIT_MARK)
 		while (!atomic_load_explicit(&operation->mark->reached, memory_order_acquire))
 			fake_pause(&turn);
@@ -159,7 +159,9 @@ void fake_execute(CUcontext context, const struct fake_operation *operation)
 		if (!failed)
 			operation->kernel(operation->argument);
 		break;
-	case FAKE_AWAIT_BRANCH: /* the launch's own */
+	case FAKE_AWAIT_BRANCH: /* the launch's own, all three */
+	case FAKE_EXTERNAL_RECORD:
+	case FAKE_EXTERNAL_WAIT:
 		break;
 	}
 	if (operation->mark)
