@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is chosen for a call fits its box, for all facts that there are: packets, flags, lines and chunks of every
+ * collective lie where kernel_call.h has room for them, no block is without work, and every rank hears from each other
+ * one.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "rank-lib/kernels/choice.h"
+#include "rank-lib/kernels/kernel_call.h"
+
+#define MIB  (1ull << 20)
+#define STEP 499u /* between sizes that are tried; all are near a border */
+
+/* As mailboxes.c makes them. */
+static uint64_t box_bytes_of(uint32_t nranks, bool peer)
+{
+	uint64_t most = 16 * MIB / (nranks - 1);
+	return !peer ? 4 * MIB + (64u << 10) : most < 5 * MIB ? most / 4096 * 4096 : 5 * MIB;
+}
+
+static bool sends_parts(enum ferry_collective collective)
+{
+	return collective == FERRY_REDUCESCATTER || collective == FERRY_ALLTOALL || collective == FERRY_SCATTER;
+}
+
+/* Bytes or flags of a region, where a rank's own part is one of `parts` in a row. */
+static uint64_t end_of(const struct ferry_kernel_facts *facts, uint64_t part, uint64_t used)
+{
+	return (!facts->peer && sends_parts(facts->collective) ? (facts->nranks - 1) * part : 0) + used;
+}
+
+static bool fits_ll(const struct ferry_kernel_facts *facts, const struct ferry_kernel_choice *choice)
+{
+	uint64_t words = (facts->bytes + 7) / 8;
+	return end_of(facts, 16 * words, 16 * words) <= FERRY_BOX_LL_BYTES && choice->threads <= 512 &&
+	       (choice->blocks - 1) * (uint64_t)choice->threads < words;
+}
+
+static bool fits_bulk(const struct ferry_kernel_facts *facts, const struct ferry_kernel_choice *choice)
+{
+	if (facts->peer || !choice->chunk || choice->chunk % 16)
+		return false;
+	uint64_t chunks = (facts->bytes + choice->chunk - 1) / choice->chunk;
+	return end_of(facts, chunks * choice->chunk, (facts->bytes + 15) / 16 * 16) <= facts->box_bytes &&
+	       end_of(facts, chunks, chunks) <= FERRY_KERNEL_FLAGS && choice->blocks <= chunks &&
+	       choice->threads <= 512;
+}
+
+static bool fits_ll128(const struct ferry_kernel_facts *facts, const struct ferry_kernel_choice *choice)
+{
+	uint64_t lines = (facts->bytes + 119) / 120, part = (lines + facts->nranks - 1) / facts->nranks;
+	bool two = choice->two_phases;
+	return facts->peer && 128 * (two ? 2 * part : lines) <= facts->box_bytes && choice->threads <= 1024 &&
+	       (!two || (facts->collective == FERRY_ALLREDUCE && (facts->nranks - 1) * part < lines));
+}
+
+static bool fits(const struct ferry_kernel_facts *facts, const struct ferry_kernel_choice *choice)
+{
+	if (choice->kernel == FERRY_KERNEL_NONE)
+		return true;
+	if (!choice->blocks || choice->blocks > facts->blocks || 16 * choice->blocks > FERRY_BOX_HEADER_BYTES ||
+	    choice->threads < 128 || choice->threads % 32)
+		return false;
+	return choice->kernel == FERRY_KERNEL_LL     ? fits_ll(facts, choice)
+	       : choice->kernel == FERRY_KERNEL_BULK ? fits_bulk(facts, choice)
+	                                             : fits_ll128(facts, choice);
+}
+
+static void look(struct ferry_kernel_facts *facts, uint64_t bytes)
+{
+	facts->bytes = bytes;
+	struct ferry_kernel_choice choice = ferry_kernel_choose(facts);
+	if (!fits(facts, &choice))
+		fail_msg("%s of %llu bytes, %u ranks, peer %d, at most %u blocks: kernel %d with %u blocks of %u "
+		         "threads, chunks of %u, two phases %d",
+		         ferry_collective_name(facts->collective), (unsigned long long)bytes, facts->nranks,
+		         facts->peer, facts->blocks, choice.kernel, choice.blocks, choice.threads, choice.chunk,
+		         choice.two_phases);
+}
+
+static void look_at_all_sizes(struct ferry_kernel_facts facts)
+{
+	for (uint64_t bytes = 1; bytes <= 5 * MIB; bytes += bytes < 4200 || bytes % 65536 < 20 ? 1 : STEP)
+		look(&facts, bytes);
+	for (uint64_t border = 4096; border <= 4 * MIB; border *= 2)
+		for (uint64_t ranks = 1; ranks <= FERRY_KERNEL_RANKS; ranks++)
+			for (uint64_t bytes = border / ranks - 20; bytes < border / ranks + 20; bytes++)
+				look(&facts, bytes);
+	for (int i = 0; i < 200; i++)
+		look(&facts, UINT64_MAX - (uint64_t)i);
+	for (int bit = 23; bit < 64; bit++)
+		look(&facts, 1ull << bit);
+}
+
+static void what_is_chosen_fits_the_box(void **state)
+{
+	static const uint32_t blocks[] = {1, 3, 33, FERRY_KERNEL_BLOCKS};
+	(void)state;
+	for (uint32_t nranks = 2; nranks <= FERRY_KERNEL_RANKS; nranks++)
+		for (int peer = 0; peer < 2; peer++)
+			for (enum ferry_collective collective = 0; collective < FERRY_ALLTOALLV; collective++)
+				for (int i = 0; i < 4; i++)
+					look_at_all_sizes((struct ferry_kernel_facts){
+					        .collective = collective,
+					        .nranks = nranks,
+					        .peer = peer,
+					        .box_bytes = box_bytes_of(nranks, peer),
+					        .blocks = blocks[i]});
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_chosen_fits_the_box)};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
