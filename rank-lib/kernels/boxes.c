@@ -6,12 +6,15 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #define STATE_BYTES (FERRY_BOX_COUNTERS + FERRY_CHANNELS * 128u) /* FERRY_CHANNEL_WORDS of ferry_device.cuh */
-#define KEPT 4u /* that nobody has: boxes with windows, and imports, of each device */
+/* what nobody has, of each device; an import keeps the memory of another process */
+#define BOXES_KEPT   4u
+#define IMPORTS_KEPT FERRY_KERNEL_RANKS
 
 struct import {
 	struct import *next;
@@ -37,14 +40,6 @@ void ferry_box_hold(void *box)
 void ferry_box_drop(void *box)
 {
 	atomic_fetch_sub_explicit(&((struct ferry_box *)box)->holders, 1, memory_order_release);
-}
-
-void ferry_box_give_back(struct ferry_box *box, bool failed)
-{
-	pthread_mutex_lock(&lock);
-	box->failed = failed;
-	pthread_mutex_unlock(&lock);
-	ferry_box_drop(box);
 }
 
 static bool is_held(const struct ferry_box *box)
@@ -118,23 +113,27 @@ static void throw_away(struct ferry_box *dead_boxes, struct import *dead_imports
 {
 	struct garbage *garbage = dead_boxes || dead_imports ? malloc(sizeof *garbage) : NULL;
 	pthread_t thread;
+	sigset_t all, before;
 	if (!garbage) /* without memory it stays */
 		return;
 	*garbage = (struct garbage){dead_boxes, dead_imports};
+	sigfillset(&all); /* signals are for the application's threads */
+	pthread_sigmask(SIG_SETMASK, &all, &before);
 	if (pthread_create(&thread, NULL, free_garbage, garbage))
 		free_garbage(garbage);
 	else
 		pthread_detach(thread);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-/* Takes out what communicators that have failed had, and all but the last that have windows. Under the lock. */
+/* Takes out what communicators that have failed had, and all but the last ones. Under the lock. */
 static struct ferry_box *sweep_boxes(struct ferry_device *device)
 {
 	struct ferry_box *dead = NULL;
 	uint32_t kept = 0;
 	for (struct ferry_box **link = &boxes; *link;) {
 		struct ferry_box *box = *link;
-		if (box->device != device || is_held(box) || (!box->failed && (!box->nwindows || ++kept <= KEPT))) {
+		if (box->device != device || is_held(box) || (!box->failed && ++kept <= BOXES_KEPT)) {
 			link = &box->next;
 			continue;
 		}
@@ -143,6 +142,17 @@ static struct ferry_box *sweep_boxes(struct ferry_device *device)
 		dead = box;
 	}
 	return dead;
+}
+
+void ferry_box_give_back(struct ferry_box *box, bool failed)
+{
+	struct ferry_device *device = box->device;
+	pthread_mutex_lock(&lock);
+	box->failed = failed;
+	ferry_box_drop(box);
+	struct ferry_box *dead = failed ? NULL : sweep_boxes(device);
+	pthread_mutex_unlock(&lock);
+	throw_away(dead, NULL);
 }
 
 /*
@@ -258,7 +268,7 @@ static struct import *sweep_imports(struct ferry_device *device)
 	for (struct import **link = &imports; *link;) {
 		struct import *import = *link;
 		if (import->device != device || import->users ||
-		    (!import->failed && ++kept <= KEPT * FERRY_KERNEL_RANKS)) {
+		    (!import->failed && ++kept <= IMPORTS_KEPT)) {
 			link = &import->next;
 			continue;
 		}
@@ -318,5 +328,7 @@ void ferry_box_end_import(struct ferry_device *device, const void *address, bool
 		import->users--;
 		import->failed |= failed;
 	}
+	struct import *dead = failed ? NULL : sweep_imports(device);
 	pthread_mutex_unlock(&lock);
+	throw_away(NULL, dead);
 }

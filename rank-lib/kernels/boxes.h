@@ -2,8 +2,8 @@
 /**
  * The memory of mailboxes in this process: what its ranks have allocated, and what they have mapped of others'. It
  * outlives communicators: to free device memory, to unmap another process's or to unregister host memory waits for all
- * work of the device, which may wait for a rank that is dead. So what a communicator has done with is kept, and the
- * next one on the device takes it, or frees it. By threads that make and end communicators.
+ * work of the device, which may wait for a rank that is dead. So a little of what communicators have done with is kept
+ * for the next ones on the device, and a thread of its own frees the rest. By threads that make and end communicators.
  */
 #ifndef FERRY_RANK_LIB_KERNELS_BOXES_H
 #define FERRY_RANK_LIB_KERNELS_BOXES_H

@@ -514,6 +514,25 @@ static void mailboxes_are_used_again(void **state)
 	}
 }
 
+/* Of communicators that were there at the same time: a program that has ended them wants its memory. */
+static void mailboxes_that_nobody_has_are_given_back(void **state)
+{
+	(void)state;
+	struct gang gangs[10];
+	size_t before;
+	use("on", "peer");
+	place_enter(&(struct place){.device = 0});
+	before = memory_left();
+	for (int i = 0; i < 10; i++)
+		gang_open(&gangs[i], 2 + i % 2, devices, 1);
+	for (int i = 0; i < 10; i++)
+		gang_close(&gangs[i]);
+	place_enter(&(struct place){.device = 0});
+	for (int i = 0; i < 1000 && memory_left() + 4 * (26u << 20) < before; i++)
+		doze(10); /* a thread of its own frees them */
+	assert_true(memory_left() + 4 * (26u << 20) >= before); /* boxes of three ranks */
+}
+
 #define TEST(name) cmocka_unit_test_teardown(name, no_misuse)
 
 int main(int argc, char **argv)
@@ -529,6 +548,7 @@ int main(int argc, char **argv)
 	        TEST(a_rank_that_aborts_frees_all_streams),
 	        TEST(a_call_that_a_rank_has_left_without_ends),
 	        TEST(mailboxes_are_used_again),
+	        TEST(mailboxes_that_nobody_has_are_given_back),
 	};
 	if (argc == 2)
 		return rank_process_main(atoi(argv[1]));
