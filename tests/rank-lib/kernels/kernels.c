@@ -510,7 +510,9 @@ static void mailboxes_are_used_again(void **state)
 			if (i == 8)
 				left = memory_left();
 		}
-		assert_int_equal(memory_left(), left);
+		for (int i = 0; i < 1000 && memory_left() < left; i++)
+			doze(10); /* a thread of its own frees them */
+		assert_true(memory_left() >= left);
 	}
 }
 
