@@ -163,7 +163,7 @@ struct ferry_mailbox_cell {
 	_Atomic uint32_t stage;  /* enum ferry_mailbox_stage */
 	_Atomic uint32_t peer;   /* 1: in device memory; 0: in the arena */
 	_Atomic uint32_t blocks; /* that a kernel may have on its GPU */
-	_Atomic uint32_t reserved;
+	_Atomic uint32_t multiprocessors; /* of that */
 	_Atomic uint64_t address, bytes; /* in its process */
 	_Atomic uint64_t channels;       /* bytes for kernels of the caller's own that its ranks have asked for */
 	uint8_t gpu[16];         /* its UUID */

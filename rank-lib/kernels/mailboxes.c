@@ -173,6 +173,9 @@ static ferryResult_t describe_box(const struct ferry_mailboxes *mailboxes, uint3
 	int descriptors[FERRY_MOST_PIECES];
 	atomic_store_explicit(&cell->peer, mailboxes->peer, memory_order_relaxed);
 	atomic_store_explicit(&cell->blocks, blocks, memory_order_relaxed);
+	atomic_store_explicit(&cell->multiprocessors,
+	                      mailboxes->device->ops->kernels->multiprocessors(mailboxes->device),
+	                      memory_order_relaxed);
 	atomic_store_explicit(&cell->address, (uint64_t)(uintptr_t)box->memory, memory_order_relaxed);
 	atomic_store_explicit(&cell->bytes, box->bytes, memory_order_relaxed);
 	ferryResult_t result = pieces->identify(mailboxes->device, cell->gpu);
@@ -288,6 +291,19 @@ static ferryResult_t map_all(struct ferry_mailboxes *mailboxes)
 	return result;
 }
 
+/* What each of the ranks on a rank's GPU may have of it, so that all their blocks run at the same time. */
+static uint32_t blocks_of(const struct ferry_rank *rank, int other)
+{
+	const struct ferry_mailbox_cell *cell = cell_of(rank, other);
+	uint32_t blocks = atomic_load_explicit(&cell->blocks, memory_order_relaxed), sharers = 0;
+	uint32_t most = atomic_load_explicit(&cell->multiprocessors, memory_order_relaxed);
+	for (int one = 0; one < rank->nranks; one++)
+		sharers += !memcmp(cell_of(rank, one)->gpu, cell->gpu, sizeof cell->gpu);
+	if (sharers < 2)
+		return blocks;
+	return blocks < most / sharers ? blocks : most / sharers;
+}
+
 /*
  * Kernels that wait for each other must run at the same time: those of a process that shares a GPU with another one's
  * take turns with them. Ranks of one process that share one have a part each.
@@ -299,7 +315,7 @@ static ferryResult_t compare_cells(struct ferry_mailboxes *mailboxes)
 	mailboxes->blocks = FERRY_KERNEL_BLOCKS;
 	for (int other = 0; other < rank->nranks; other++) {
 		const struct ferry_mailbox_cell *cell = cell_of(rank, other);
-		uint32_t blocks = atomic_load_explicit(&cell->blocks, memory_order_relaxed);
+		uint32_t blocks = blocks_of(rank, other);
 		if (atomic_load_explicit(&cell->peer, memory_order_relaxed) != mailboxes->peer ||
 		    (mailboxes->peer &&
 		     atomic_load_explicit(&cell->bytes, memory_order_relaxed) != mailboxes->box->bytes))

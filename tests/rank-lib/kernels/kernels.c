@@ -409,6 +409,50 @@ static void all_ranks_have_kernels_or_none(void **state)
 	without(NULL, 0);                     /* two processes on a GPU would wait for each other's turn */
 }
 
+/* ---- a GPU that ranks share ---- */
+
+struct sharer {
+	ferryUniqueId id;
+	int rank;
+	ferryComm_t comm;
+	ferryResult_t result;
+};
+
+static void *join_on_one_gpu(void *argument)
+{
+	struct sharer *sharer = argument;
+	ferryConfig_t config = FERRY_CONFIG_INITIALIZER;
+	config.device = "cuda";
+	config.ordinal = 0;
+	sharer->result = ferryCommInitRankConfig(&sharer->comm, 5, sharer->id, sharer->rank, &config);
+	return NULL;
+}
+
+/* Their kernels wait for each other, so all blocks must have a place. */
+static void ranks_on_one_gpu_share_its_multiprocessors(void **state)
+{
+	struct sharer sharers[5];
+	pthread_t threads[5];
+	ferryUniqueId id;
+	(void)state;
+	use("64", "peer");
+	domains_open(1);
+	OK(ferryGetUniqueId(&id));
+	for (int rank = 0; rank < 5; rank++) {
+		sharers[rank] = (struct sharer){.id = id, .rank = rank};
+		assert_int_equal(pthread_create(&threads[rank], NULL, join_on_one_gpu, &sharers[rank]), 0);
+	}
+	for (int rank = 0; rank < 5; rank++) {
+		pthread_join(threads[rank], NULL);
+		OK(sharers[rank].result);
+		assert_true(sharers[rank].comm->mailboxes.ready);
+		assert_int_equal(sharers[rank].comm->mailboxes.blocks, 132 / 5);
+	}
+	for (int rank = 0; rank < 5; rank++)
+		OK(ferryCommDestroy(sharers[rank].comm));
+	domains_close();
+}
+
 /* ---- ends ---- */
 
 static void survivors_streams_are_free_when_a_rank_dies(void **state)
@@ -546,6 +590,7 @@ int main(int argc, char **argv)
 	        TEST(calls_in_two_branches_of_a_graph_are_put_in_order),
 	        TEST(ranks_of_several_processes_have_kernels),
 	        TEST(all_ranks_have_kernels_or_none),
+	        TEST(ranks_on_one_gpu_share_its_multiprocessors),
 	        TEST(survivors_streams_are_free_when_a_rank_dies),
 	        TEST(a_rank_that_aborts_frees_all_streams),
 	        TEST(a_call_that_a_rank_has_left_without_ends),
