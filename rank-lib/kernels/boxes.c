@@ -6,7 +6,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -82,77 +81,70 @@ static void box_free(struct ferry_box *box)
 
 /* ---- what nobody has any more ---- */
 
-struct garbage {
-	struct ferry_box *boxes;
-	struct import *imports;
-};
-
-static void *free_garbage(void *argument)
-{
-	struct garbage *garbage = argument;
-	while (garbage->boxes) {
-		struct ferry_box *box = garbage->boxes;
-		garbage->boxes = box->next;
-		box_free(box);
-	}
-	while (garbage->imports) {
-		struct import *import = garbage->imports;
-		garbage->imports = import->next;
-		import->device->ops->kernels->unmap(import->device, import->address);
-		free(import);
-	}
-	free(garbage);
-	return NULL;
-}
-
 /*
- * Frees it in a thread of its own, without the lock: the driver waits for all that the device does, which may be a call
- * that hangs, and communicators are made meanwhile.
+ * Whether no communicator has a box on the device: then no kernel waits there for other ranks, as those of communicators
+ * that have ended, in graphs, give up at once. Under the lock.
  */
-static void throw_away(struct ferry_box *dead_boxes, struct import *dead_imports)
+static bool is_quiet(const struct ferry_device *device)
 {
-	struct garbage *garbage = dead_boxes || dead_imports ? malloc(sizeof *garbage) : NULL;
-	pthread_t thread;
-	sigset_t all, before;
-	if (!garbage) /* without memory it stays */
-		return;
-	*garbage = (struct garbage){dead_boxes, dead_imports};
-	sigfillset(&all); /* signals are for the application's threads */
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	if (pthread_create(&thread, NULL, free_garbage, garbage))
-		free_garbage(garbage);
-	else
-		pthread_detach(thread);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	const struct ferry_box *box = boxes;
+	while (box && (box->device != device || !box->owned))
+		box = box->next;
+	return !box;
 }
 
-/* Takes out what communicators that have failed had, and all but the last ones. Under the lock. */
-static struct ferry_box *sweep_boxes(struct ferry_device *device)
+/* Under the lock. */
+static void sweep_boxes(struct ferry_device *device, const struct ferry_box *but)
 {
-	struct ferry_box *dead = NULL;
 	uint32_t kept = 0;
 	for (struct ferry_box **link = &boxes; *link;) {
 		struct ferry_box *box = *link;
-		if (box->device != device || is_held(box) || (!box->failed && ++kept <= BOXES_KEPT)) {
+		bool dead = box->device == device && box != but && !is_held(box) &&
+		            (box->failed || box->nwindows || ++kept > BOXES_KEPT);
+		if (dead)
+			*link = box->next;
+		else
 			link = &box->next;
-			continue;
-		}
-		*link = box->next;
-		box->next = dead;
-		dead = box;
+		if (dead)
+			box_free(box);
 	}
-	return dead;
 }
 
-void ferry_box_give_back(struct ferry_box *box, bool failed)
+/* Under the lock. */
+static void sweep_imports(struct ferry_device *device)
+{
+	uint32_t kept = 0;
+	for (struct import **link = &imports; *link;) {
+		struct import *import = *link;
+		bool dead = import->device == device && !import->users && (import->failed || ++kept > IMPORTS_KEPT);
+		if (dead)
+			*link = import->next;
+		else
+			link = &import->next;
+		if (dead) {
+			device->ops->kernels->unmap(device, import->address);
+			free(import);
+		}
+	}
+}
+
+/*
+ * Frees what nobody has as the device's last communicator ends in order: the driver waits for all that the device does,
+ * and lets nothing be launched meanwhile, so a kernel that waits for another rank's next one must not run there. Until
+ * then boxes are used again, those with windows aside. What others may still write to stays for the next time.
+ */
+void ferry_box_give_back(struct ferry_box *box, bool discard, bool failed)
 {
 	struct ferry_device *device = box->device;
 	pthread_mutex_lock(&lock);
-	box->failed = failed;
+	box->failed = discard;
+	box->owned = false;
 	ferry_box_drop(box);
-	struct ferry_box *dead = failed ? NULL : sweep_boxes(device);
+	if (!failed && is_quiet(device)) {
+		sweep_boxes(device, discard ? box : NULL);
+		sweep_imports(device);
+	}
 	pthread_mutex_unlock(&lock);
-	throw_away(dead, NULL);
 }
 
 /*
@@ -162,7 +154,7 @@ void ferry_box_give_back(struct ferry_box *box, bool failed)
 static struct ferry_box *find(struct ferry_device *device, uint64_t bytes)
 {
 	struct ferry_box *box = boxes;
-	while (box && (box->device != device || box->bytes != bytes || box->nwindows || is_held(box) ||
+	while (box && (box->device != device || box->bytes != bytes || box->nwindows || box->failed || is_held(box) ||
 	               !ferry_box_is_idle(box)))
 		box = box->next;
 	return box;
@@ -202,23 +194,24 @@ ferryResult_t ferry_box_take(struct ferry_device *device, uint64_t bytes, struct
 {
 	ferryResult_t result = ferrySuccess;
 	pthread_mutex_lock(&lock);
-	struct ferry_box *dead = sweep_boxes(device), *box = find(device, bytes);
+	struct ferry_box *box = find(device, bytes);
 	if (!box)
 		result = box_new(device, bytes, &box);
 	if (!result) {
 		atomic_store_explicit(&box->holders, 1, memory_order_relaxed);
+		box->owned = true;
 		atomic_store_explicit(&box->aborted->flag, 0, memory_order_relaxed);
 		box->order = (struct ferry_kernel_order){.event = box->order.event};
 		result = device->ops->kernels->zero(device, box->state, STATE_BYTES);
 		if (!result && bytes)
 			result = device->ops->kernels->zero(device, box->memory, bytes);
-		if (result) { /* it is freed with the next one */
+		if (result) { /* it is freed with the last one */
 			box->failed = true;
+			box->owned = false;
 			atomic_store_explicit(&box->holders, 0, memory_order_relaxed);
 		}
 	}
 	pthread_mutex_unlock(&lock);
-	throw_away(dead, NULL);
 	*taken = result ? NULL : box;
 	return result;
 }
@@ -260,25 +253,6 @@ static bool is_import(const struct import *import, struct ferry_device *device, 
 	       !memcmp(import->handle, handle, sizeof import->handle);
 }
 
-/* Takes out what failed communicators had, and all but the last ones. Under the lock. */
-static struct import *sweep_imports(struct ferry_device *device)
-{
-	struct import *dead = NULL;
-	uint32_t kept = 0;
-	for (struct import **link = &imports; *link;) {
-		struct import *import = *link;
-		if (import->device != device || import->users ||
-		    (!import->failed && ++kept <= IMPORTS_KEPT)) {
-			link = &import->next;
-			continue;
-		}
-		*link = import->next;
-		import->next = dead;
-		dead = import;
-	}
-	return dead;
-}
-
 /* Under the lock. */
 static ferryResult_t map_import(struct ferry_device *device, const uint8_t handle[64], struct import **mapped)
 {
@@ -302,7 +276,7 @@ ferryResult_t ferry_box_import(struct ferry_device *device, const uint8_t handle
 {
 	ferryResult_t result = ferrySuccess;
 	pthread_mutex_lock(&lock);
-	struct import *dead = sweep_imports(device), *import = imports;
+	struct import *import = imports;
 	while (import && !is_import(import, device, handle, process, start))
 		import = import->next;
 	if (!import && !(result = map_import(device, handle, &import))) {
@@ -314,7 +288,6 @@ ferryResult_t ferry_box_import(struct ferry_device *device, const uint8_t handle
 		*address = import->address;
 	}
 	pthread_mutex_unlock(&lock);
-	throw_away(NULL, dead);
 	return result;
 }
 
@@ -328,7 +301,5 @@ void ferry_box_end_import(struct ferry_device *device, const void *address, bool
 		import->users--;
 		import->failed |= failed;
 	}
-	struct import *dead = failed ? NULL : sweep_imports(device);
 	pthread_mutex_unlock(&lock);
-	throw_away(NULL, dead);
 }

@@ -2,8 +2,9 @@
 /**
  * The memory of mailboxes in this process: what its ranks have allocated, and what they have mapped of others'. It
  * outlives communicators: to free device memory, to unmap another process's or to unregister host memory waits for all
- * work of the device, which may wait for a rank that is dead. So a little of what communicators have done with is kept
- * for the next ones on the device, and a thread of its own frees the rest. By threads that make and end communicators.
+ * work of the device, which may wait for a rank that is dead. So what communicators have done with is kept for the
+ * next ones on the device, and freed, but for a little, as the last of them ends. By threads that make and end
+ * communicators.
  */
 #ifndef FERRY_RANK_LIB_KERNELS_BOXES_H
 #define FERRY_RANK_LIB_KERNELS_BOXES_H
@@ -36,6 +37,7 @@ struct ferry_box {
 	/* its event, which graphs name, outlives the communicator, under whose lock it is while it has the box */
 	struct ferry_kernel_order order;
 	_Atomic uint32_t holders;      /* the communicator, and each graph with a kernel of its: any thread */
+	bool owned;                    /* a communicator has it; under the lock */
 };
 
 /**
@@ -44,8 +46,11 @@ struct ferry_box {
  */
 ferryResult_t ferry_box_take(struct ferry_device *device, uint64_t bytes, struct ferry_box **box);
 
-/** The communicator has done with it. failed: nobody may have it again. */
-void ferry_box_give_back(struct ferry_box *box, bool failed);
+/**
+ * The communicator has done with it. discard: nobody may have it again. Unless it has failed, and where it was the
+ * device's last, frees what nobody has.
+ */
+void ferry_box_give_back(struct ferry_box *box, bool discard, bool failed);
 
 /** Whether its communicator's calls are over, and the graphs with some that were launched. */
 bool ferry_box_is_idle(const struct ferry_box *box);

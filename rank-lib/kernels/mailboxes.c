@@ -487,7 +487,7 @@ void ferry_mailboxes_close(struct ferry_mailboxes *mailboxes)
 	for (uint32_t other = 0; other < FERRY_KERNEL_RANKS; other++)
 		if (mailboxes->imports[other])
 			ferry_box_end_import(mailboxes->device, mailboxes->imports[other], discard);
-	ferry_box_give_back(mailboxes->box, discard);
+	ferry_box_give_back(mailboxes->box, discard, ferry_rank_failed(mailboxes->rank));
 	mailboxes->box = NULL;
 	mailboxes->watched = mailboxes->ready = false;
 }

@@ -575,7 +575,7 @@ static void mailboxes_that_nobody_has_are_given_back(void **state)
 		gang_close(&gangs[i]);
 	place_enter(&(struct place){.device = 0});
 	for (int i = 0; i < 1000 && memory_left() + 4 * (26u << 20) < before; i++)
-		doze(10); /* a thread of its own frees them */
+		doze(10);
 	assert_true(memory_left() + 4 * (26u << 20) >= before); /* boxes of three ranks */
 }
 
