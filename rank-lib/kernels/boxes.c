@@ -82,8 +82,8 @@ static void box_free(struct ferry_box *box)
 /* ---- what nobody has any more ---- */
 
 /*
- * Whether no communicator has a box on the device: then no kernel waits there for other ranks, as those of communicators
- * that have ended, in graphs, give up at once. Under the lock.
+ * Whether no communicator has a box on the device: then no kernel waits there for other ranks. Those that graphs have
+ * of communicators that have ended give up at once. Under the lock.
  */
 static bool is_quiet(const struct ferry_device *device)
 {
@@ -116,7 +116,8 @@ static void sweep_imports(struct ferry_device *device)
 	uint32_t kept = 0;
 	for (struct import **link = &imports; *link;) {
 		struct import *import = *link;
-		bool dead = import->device == device && !import->users && (import->failed || ++kept > IMPORTS_KEPT);
+		bool dead = import->device == device && !import->users &&
+		            (import->failed || ++kept > IMPORTS_KEPT);
 		if (dead)
 			*link = import->next;
 		else
