@@ -362,6 +362,7 @@ int main(int argc, char **argv)
 	if (length < 0)
 		return 1;
 	setenv("FERRY_DEVICE", "host", 1);
+	setenv("FERRY_SHORT", "0", 1); /* short calls go on without a router */
 	if (argc == 2 && (!strcmp(argv[1], "loop") || !strcmp(argv[1], "abort")))
 		return rank_main(argv[1][0] == 'a');
 	if (argc == 2)
