@@ -42,15 +42,12 @@ set(left_out mpi_collectives no_file_is_in_a_circle lines_fit_120_columns
   # their file system does not answer, and under AddressSanitizer its own users come to wait for it
   hostile_descriptors_1 hostile_descriptors_2)
 set(of_one_thread reduce)
-# Their buffers are ordered by events of the double inside graphs, which ThreadSanitizer does not see.
-set(by_events kernels channels nccl_kernels nccl_kernels_random cuda_captures_kernels
-  open_calls_kernels)
 
 list(JOIN variants "|" variants)
 get_property(killed GLOBAL PROPERTY FERRY_KILLS)
 list(REMOVE_ITEM killed ${kills})
 set(not_asan ${left_out} ${killed})
-set(not_tsan ${left_out} ${killed} ${of_one_thread} ${by_events})
+set(not_tsan ${left_out} ${killed} ${of_one_thread})
 get_property(entries DIRECTORY PROPERTY TESTS)
 foreach(row ${rows})
   string(REGEX MATCH "^([^ ]+) +([^ ]+) +([^ ]+)$" row "${row}")

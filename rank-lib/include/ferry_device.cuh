@@ -449,7 +449,7 @@ FERRY_DEVICE bool ferrySwitchBroadcast(const ferryChannels_t *c, uint64_t offset
 		return false;
 #ifndef __CUDACC__
 	for (int r = 0; r < c->nranks; r++)
-		ferry_store_vector(c->memory[r] + offset, v);
+		ferry_store_packet(c->memory[r] + offset, v.low, v.high);
 	return true;
 #elif __CUDA_ARCH__ >= 900
 	asm volatile("multimem.st.relaxed.sys.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(c->multicast + offset),

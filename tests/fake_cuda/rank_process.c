@@ -163,10 +163,12 @@ static ferryResult_t capture(int calls, bool alone)
 
 static void move(void)
 {
-	struct place before = mine.place;
-	place_open(&mine.place, before.device, before.rank, before.nranks, before.count);
-	mine.place.round = before.round;
-	place_close(&before);
+	const struct place *before = &mine.place; /* which its stream reads until it is closed */
+	struct place next;
+	place_open(&next, before->device, before->rank, before->nranks, before->count);
+	place_close(&mine.place);
+	next.round = mine.place.round;
+	mine.place = next;
 }
 
 static void settle(const struct rank_ordered *order, struct rank_answer *answer)

@@ -142,8 +142,8 @@ static void capture_early(struct rank *rank)
 		check_sum(player, SMALL, round);
 		NCCL(ncclAllReduce(player->send, player->receive, SMALL, ncclFloat32, ncclSum, second,
 		                   (cudaStream_t)player->stream)); /* plain ones between */
+		settle(player);
 	}
-	settle(player);
 	EQUAL(cuGraphExecDestroy(graph), 0);
 	NCCL(ncclCommDestroy(second));
 	player_close(player);

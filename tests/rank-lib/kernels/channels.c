@@ -202,7 +202,7 @@ static void sum_all(void *argument)
 	for (uint32_t at = 0; sum->by_switch && at < SUM_BYTES; at += 16) {
 		struct ferry_vector v = {0, 0};
 		sum->done = ferrySwitchReduce(&c, at, sum->type, &v) && ferrySwitchBroadcast(&c, SUM_BYTES + at, v);
-		ferry_store_vector(output + at, ferry_load_vector(c.memory[c.rank] + SUM_BYTES + at));
+		ferry_store_vector(output + at, ferry_load_packet(c.memory[c.rank] + SUM_BYTES + at));
 	}
 	for (int r = 0; r < c.nranks; r++) /* all have read */
 		ferrySignal(&c, r, 0);
