@@ -168,8 +168,9 @@ struct ferry_mailbox_cell {
 	_Atomic uint64_t channels;       /* bytes for kernels of the caller's own that its ranks have asked for */
 	uint8_t gpu[16];         /* its UUID */
 	uint8_t handle[64];      /* a CUipcMemHandle */
-	/* that its kernels carry: so many in all, and of those not captured; the rank as it makes one, relaxed */
-	_Atomic uint64_t calls, plain;
+	/* The rank counts the calls that its kernels carry, as it makes them: relaxed. */
+	_Atomic uint64_t calls; /* all of them */
+	_Atomic uint64_t plain; /* those that it has not captured into a graph */
 };
 
 /* Which process moves a rank's data. */

@@ -6,18 +6,18 @@
 
 static const struct {
 	const char *name;
-	bool reduces, has_root, has_blocks;
+	bool reduces, has_root, sends_blocks, receives_blocks;
 } collectives[] = {
-	[FERRY_ALLREDUCE] = {"allreduce", true, false, false},
-	[FERRY_ALLGATHER] = {"allgather", false, false, true},
-	[FERRY_REDUCESCATTER] = {"reducescatter", true, false, true},
-	[FERRY_BROADCAST] = {"broadcast", false, true, false},
-	[FERRY_REDUCE_TO_ROOT] = {"reduce", true, true, false},
-	[FERRY_GATHER] = {"gather", false, true, true},
-	[FERRY_SCATTER] = {"scatter", false, true, true},
-	[FERRY_ALLTOALL] = {"alltoall", false, false, true},
-	[FERRY_ALLTOALLV] = {"alltoallv", false, false, true},
-	[FERRY_SENDRECV] = {"sendrecv", false, false, false},
+	[FERRY_ALLREDUCE] = {"allreduce", true, false, false, false},
+	[FERRY_ALLGATHER] = {"allgather", false, false, false, true},
+	[FERRY_REDUCESCATTER] = {"reducescatter", true, false, true, false},
+	[FERRY_BROADCAST] = {"broadcast", false, true, false, false},
+	[FERRY_REDUCE_TO_ROOT] = {"reduce", true, true, false, false},
+	[FERRY_GATHER] = {"gather", false, true, false, true},
+	[FERRY_SCATTER] = {"scatter", false, true, true, false},
+	[FERRY_ALLTOALL] = {"alltoall", false, false, true, true},
+	[FERRY_ALLTOALLV] = {"alltoallv", false, false, true, true},
+	[FERRY_SENDRECV] = {"sendrecv", false, false, false, false},
 };
 _Static_assert(sizeof collectives / sizeof *collectives == FERRY_NUM_COLLECTIVES, "each collective has a row");
 
@@ -63,9 +63,19 @@ bool ferry_collective_has_root(enum ferry_collective collective)
 	return is_valid(collective) && collectives[collective].has_root;
 }
 
+bool ferry_collective_sends_blocks(enum ferry_collective collective)
+{
+	return is_valid(collective) && collectives[collective].sends_blocks;
+}
+
+bool ferry_collective_receives_blocks(enum ferry_collective collective)
+{
+	return is_valid(collective) && collectives[collective].receives_blocks;
+}
+
 bool ferry_collective_has_blocks(enum ferry_collective collective)
 {
-	return is_valid(collective) && collectives[collective].has_blocks;
+	return ferry_collective_sends_blocks(collective) || ferry_collective_receives_blocks(collective);
 }
 
 size_t ferry_type_size(ferryDataType_t type)

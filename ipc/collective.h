@@ -45,7 +45,9 @@ bool ferry_collective_reduces(enum ferry_collective collective);
 /** True for broadcast, reduce, gather and scatter. */
 bool ferry_collective_has_root(enum ferry_collective collective);
 
-/** Whether a rank's send or receive buffer has a block for each rank. */
+/** Whether a rank's send buffer, its receive buffer, or either has a block for each rank. */
+bool ferry_collective_sends_blocks(enum ferry_collective collective);
+bool ferry_collective_receives_blocks(enum ferry_collective collective);
 bool ferry_collective_has_blocks(enum ferry_collective collective);
 
 /** Bytes of one element; 0 for a value out of range. */

@@ -168,7 +168,7 @@ struct ferry_instr {
 	uint64_t window_offset;
 	uint8_t window_domain;     /* whose staging that is */
 	uint8_t wakes_domains;     /* bit d: router d waits for this counter */
-	/* PUT: the rank that it puts to; WAIT_PUT: the rank that puts; FERRY_INSTR_MEMORY: whose memory; else 0 */
+	/* PUT: the rank that receives; WAIT_PUT: the rank that sends; FERRY_INSTR_MEMORY: the memory's rank; else 0 */
 	uint8_t peer;
 	uint8_t reserved8;
 	uint32_t first_edge, nedges;

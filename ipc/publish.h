@@ -76,8 +76,8 @@ uint64_t ferry_job_progress(const struct ferry_job_arenas *job);
 void ferry_wake(const struct ferry_job_arenas *job, uint64_t d2h_ranks, uint64_t h2d_ranks, uint32_t domains);
 
 /**
- * The same for short calls (ipc/descriptor.h): rings the D2H lanes of ranks whose lanes have collectives and, if
- * `callers`, the ranks' callers.
+ * Wakes the ranks of a short call (ipc/descriptor.h): a rank's D2H lane, if its lanes have collectives under way; if
+ * `callers`, the threads that wait in calls, too. The caller has published before.
  */
 void ferry_wake_callers(const struct ferry_job_arenas *job, bool callers);
 

@@ -9,20 +9,20 @@
  * - Every collective of a communicator is numbered from its first on, short ones too, by each rank for itself, in the
  *   program's order: captured calls when they are captured, those of a group at its end. NCCL demands the same order of
  *   all ranks. What is numbered depends on what is the same on all ranks (collectives.c: is_eligible).
- * - Call n gets one word on all ranks (ipc/agreement.h). Whoever proposes shares for a call while kernels have not
- *   begun proposes that they begin with it (FERRY_SHARES_BEGINS), beside its shares. Such a word is sealed only where
+ * - Call n gets one word on all ranks (ipc/agreement.h). A rank that proposes shares before kernels have begun
+ *   proposes, beside them, that kernels begin with this call (FERRY_SHARES_BEGINS). Such a word is sealed only where
  *   all ranks look n up, so none misses it: a rank that joins late, whose calls before were NCCL's, has joined with n
- *   or a lower number. Nobody seals it for a lower number later: who has sealed n has taken every word from the last
- *   rank's first number on, so those are sealed. In laps of a rank that runs ahead by more than the ring, words are
- *   NONE on all ranks, and kernels begin behind them.
+ *   or a lower number. No rank seals it for a lower number later: the rank that sealed n has taken every word from the
+ *   last rank's first number on, so those are sealed. In laps of a rank that runs ahead by more than the ring, words
+ *   are NONE on all ranks, and kernels begin behind them.
  * - A rank finds the first such word in its n-th call, whatever other ranks do meanwhile, and kernels have begun for it
  *   with that call. From then on it numbers neither calls that kernels carry nor short ones. So all ranks number the
  *   same calls before n and from n on.
- * - Which calls those are follows from collective, count, type, operation and root, from the communicator's kernels,
- *   on which its ranks agree while it is made, and from settings that every rank has seen to be the same on all before
- *   it proposes anything (ferry_meter_counts). It depends on no address: so calls in windows of NCCL's
- *   (ncclCommWindowRegister) go by kernels, too, which are faster than NCCL's there. Communicators and calls for NCCL's
- *   copy engines are not Ferry's (config.h).
+ * - Which calls those are follows from collective, count, type, operation and root, from the communicator's kernels, on
+ *   which its ranks agree while it is made, and from settings that every rank has seen to be the same on all before it
+ *   proposes anything (ferry_meter_counts). It depends on no address: so calls in windows of NCCL's
+ *   (ncclCommWindowRegister) go by kernels, too, which were measured to be faster there for AllReduce. Communicators
+ *   and calls for NCCL's copy engines are not Ferry's (config.h).
  * - Where the communicator has no kernels, short calls are NCCL's, and are numbered no more from the same call on.
  *
  * Once kernels have begun they stay. Where Ferry's communicator fails, or a rank withdraws, calls that kernels carry

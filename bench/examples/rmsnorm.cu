@@ -249,7 +249,7 @@ int main(int argc, char **argv)
 				       microseconds[0], microseconds[1], microseconds[1] / microseconds[0]);
 			close_work(&work);
 		}
-	/* whoever gets here has no kernel that uses the channels any more: no rank's memory goes before */
+	/* No rank frees its memory before all ranks' kernels are over: a kernel writes to the other ranks' memory. */
 	uint64_t *all = device_words(1, 0);
 	OK(ferryAllReduce(all, all, 1, ferryFloat, ferrySum, work.comm, (ferryStream_t)work.stream));
 	CU(cudaStreamSynchronize(work.stream));

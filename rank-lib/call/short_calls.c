@@ -63,12 +63,6 @@ static char *place_of(const struct short_call *made, uint32_t rank)
 	return shared->arenas[shared->rank_domain[rank]].staging[made->call.parity] + rank * made->shorts->place;
 }
 
-/* Whether ranks put down a block for each other one, in the others' order. Else one block is for all. */
-static bool has_parts(enum ferry_collective collective)
-{
-	return collective == FERRY_REDUCESCATTER || collective == FERRY_ALLTOALL || collective == FERRY_SCATTER;
-}
-
 static bool puts_down(const struct ferry_call *call)
 {
 	bool is_root = call->member->rank == call->root;
@@ -92,8 +86,8 @@ static bool puts_down(const struct ferry_call *call)
 }
 
 /*
- * Before the descriptor. Other cores hold the lines of an earlier call in this place: to take those back takes longer
- * than to write to memory.
+ * Before the descriptor: one block for all others, or one for each, in their order. Other cores hold the lines of an
+ * earlier call in this place: to take those back takes longer than to write to memory.
  */
 static void put_down(struct ferry_call *call)
 {
@@ -103,7 +97,7 @@ static void put_down(struct ferry_call *call)
 	char *place = place_of(made, self);
 	if (!block || !puts_down(call))
 		return;
-	if (!has_parts(collective_of(call))) {
+	if (!ferry_collective_sends_blocks(collective_of(call))) {
 		ferry_copy(place, made->send, block, FERRY_STORE_STREAM);
 		return;
 	}
@@ -116,7 +110,7 @@ static const char *part_of(const struct short_call *made, uint32_t rank)
 {
 	const struct ferry_call *call = &made->call;
 	uint32_t self = call->member->rank;
-	uint64_t block = has_parts(collective_of(call)) ? block_of(call) : 0;
+	uint64_t block = ferry_collective_sends_blocks(collective_of(call)) ? block_of(call) : 0;
 	return rank == self ? made->send + self * block : place_of(made, rank) + (self - (self > rank)) * block;
 }
 
@@ -497,7 +491,7 @@ bool ferry_short_calls_fit(const struct ferry_short_calls *shorts, const struct 
 	uint64_t most = shorts->most / ferry_type_size(request->type);
 	if (request->collective == FERRY_ALLTOALLV || request->program || request->left_out.count)
 		return false;
-	if (has_parts(request->collective) && nranks > 2)
+	if (ferry_collective_sends_blocks(request->collective) && nranks > 2)
 		most /= nranks - 1;
 	return shorts->most && request->count <= most;
 }

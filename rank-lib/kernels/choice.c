@@ -58,9 +58,8 @@ struct ferry_kernel_choice ferry_kernel_choose(const struct ferry_kernel_facts *
 {
 	const struct ferry_kernel_choice none = {.kernel = FERRY_KERNEL_NONE};
 	const bool sums = ferry_collective_reduces(facts->collective);
-	const bool apart = facts->collective == FERRY_REDUCESCATTER || facts->collective == FERRY_ALLTOALL ||
-	                   facts->collective == FERRY_SCATTER;
-	const uint64_t blocks = facts->peer || !apart ? 1 : facts->nranks, packets = 2 * blocks * (facts->bytes + 8);
+	const bool one = facts->peer || !ferry_collective_sends_blocks(facts->collective);
+	const uint64_t blocks = one ? 1 : facts->nranks, packets = 2 * blocks * (facts->bytes + 8);
 	if (!facts->bytes || facts->nranks < 2 || facts->nranks > FERRY_KERNEL_RANKS)
 		return none;
 	if (facts->bytes <= LL_MOST && packets <= FERRY_BOX_LL_BYTES)

@@ -48,9 +48,9 @@ static void fill_shape(const struct ferry_request *request, struct ferry_kernel_
 	call->senders = collective == FERRY_BROADCAST || collective == FERRY_SCATTER ? root : every;
 	call->receivers = collective == FERRY_REDUCE_TO_ROOT || collective == FERRY_GATHER ? root : every;
 	call->reduces = ferry_collective_reduces(collective);
-	if (collective == FERRY_REDUCESCATTER || collective == FERRY_ALLTOALL || collective == FERRY_SCATTER)
+	if (ferry_collective_sends_blocks(collective))
 		call->send_stride = bytes;
-	if (collective == FERRY_ALLGATHER || collective == FERRY_ALLTOALL || collective == FERRY_GATHER)
+	if (ferry_collective_receives_blocks(collective))
 		call->receive_stride = bytes;
 	call->count = call->reduces ? request->count : bytes;
 }
