@@ -27,7 +27,10 @@ endif()
 soak_test(takeover_often takeover ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
 soak_test(shrink_often shrink)
 soak_test(api_stress_often api_stress)
-set_tests_properties(takeover_often shrink_often api_stress_often PROPERTIES ENVIRONMENT FERRY_TEST_TIMES=20)
+soak_test(balance_often balance)
+set_tests_properties(takeover_often shrink_often api_stress_often PROPERTIES
+  ENVIRONMENT FERRY_TEST_TIMES=20)
+set_tests_properties(balance_often PROPERTIES ENVIRONMENT FERRY_TEST_TIMES=34)
 soak_test(packages_are_what_debian_expects ${CMAKE_CURRENT_SOURCE_DIR}/packages.bash ${PROJECT_SOURCE_DIR}
   ${CMAKE_CURRENT_BINARY_DIR}/packages)
 set_tests_properties(packages_are_what_debian_expects PROPERTIES SKIP_RETURN_CODE 77)

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The planner of uneven traffic: divides what each rank sends to each other one among its paths. It begins with direct
+ * paths and moves bytes off the most loaded resources, to where both ends of a move become equally loaded, so at no
+ * time is it worse than direct paths (NIMBLE's greedy can be: docs/lab/topologies.md). Integers alone: whoever has the
+ * same paths and bytes comes to the same division. A balance belongs to one thread, which is no lane's.
+ */
+#ifndef FERRY_ROUTER_ENGINE_BALANCE_H
+#define FERRY_ROUTER_ENGINE_BALANCE_H
+
+#include "router/engine/paths.h"
+
+#define FERRY_BALANCE_LOOKS 10000    /* at paths, in one plan: some 200 us with 16 ranks */
+#define FERRY_LEAST_PIECE (1u << 20) /* bytes of a pair on a path, where it has several */
+
+struct ferry_balance {
+	const struct ferry_paths *paths; /* outlives it */
+	uint64_t *flow;                  /* by path: bytes */
+	uint64_t *load;                  /* by resource: units */
+	uint8_t *marked;                 /* by resource */
+	uint32_t shift;                  /* a unit is 1 << shift bytes */
+	uint64_t least;                  /* units of FERRY_LEAST_PIECE */
+	uint32_t looks;                  /* at paths: a plan may take so many */
+	uint64_t worst;                  /* units by weight: the most loaded resource */
+	double direct_us, us;            /* the most loaded resource by direct paths, and as divided */
+};
+
+/** False without memory. */
+bool ferry_balance_open(struct ferry_balance *balance, const struct ferry_paths *paths);
+void ferry_balance_close(struct ferry_balance *balance);
+
+/**
+ * Divides bytes[from * nranks + to] (a rank's own are 0) into balance->flow. What is under FERRY_LEAST_PIECE stays on
+ * its direct path. The work is bounded by a count, not by time, so that it ends at the same place everywhere.
+ */
+void ferry_balance_plan(struct ferry_balance *balance, const uint64_t *bytes);
+
+/** Microseconds that the resource is busy with its load. */
+double ferry_balance_busy_us(const struct ferry_balance *balance, uint32_t resource);
+
+#endif
