@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CLOSE 100        /* a part of so many of the time is no difference */
+#define CLOSE 1000       /* a part of so many of the time is no difference */
+#define NEAR 32          /* what is so near to the most loaded resource is relieved along with it */
+#define MOST_STALE 8     /* rounds in a row that make no difference */
 #define MOST_UNITS 32    /* bits of all traffic in units, so that a load by its weight fits 60 bits */
 #define GRAIN 65536u     /* bytes: what is moved is a multiple, so that pieces begin between pages */
 
@@ -133,7 +135,7 @@ static bool relieve(struct ferry_balance *balance, uint32_t resource)
 	for (uint32_t i = paths->first_user[resource]; i < paths->first_user[resource + 1]; i++)
 		if (balance->flow[paths->users[i]] >= balance->least)
 			look_from(balance, resource, paths->users[i], &best);
-	if (!best.units || best.units * paths->resources[resource].weight < balance->worst / (8 * CLOSE))
+	if (!best.units || best.units * paths->resources[resource].weight < balance->worst / CLOSE)
 		return false;
 	put_on(balance, best.from, -best.units);
 	put_on(balance, best.to, best.units);
@@ -195,18 +197,20 @@ double ferry_balance_busy_us(const struct ferry_balance *balance, uint32_t resou
 void ferry_balance_plan(struct ferry_balance *balance, const uint64_t *bytes)
 {
 	const struct ferry_paths *paths = balance->paths;
-	bool moved = true;
+	uint32_t stale = 0;
 	choose_units(balance, bytes);
 	go_direct(balance, bytes);
 	balance->looks = 0;
 	balance->worst = worst(balance);
 	balance->direct_us = us_of(balance, balance->worst);
-	while (moved && balance->looks < FERRY_BALANCE_LOOKS) {
+	for (bool moved = true; moved && stale < MOST_STALE && balance->looks < FERRY_BALANCE_LOOKS;) {
+		uint64_t before = balance->worst;
 		moved = false;
 		for (uint32_t r = 0; r < paths->nresources && balance->looks < FERRY_BALANCE_LOOKS; r++)
-			if (time_of(balance, r) >= balance->worst - balance->worst / CLOSE && balance->load[r])
+			if (time_of(balance, r) >= before - before / NEAR && balance->load[r])
 				moved |= relieve(balance, r);
 		balance->worst = worst(balance);
+		stale = balance->worst > before - before / CLOSE ? stale + 1 : 0;
 	}
 	balance->us = us_of(balance, balance->worst);
 	to_bytes(balance, bytes);

@@ -269,8 +269,8 @@ static void plans_gain_what_links_allow(void **state)
 	        {"links=dgx1v:1", 8, 0, PAIR, 1.49, 1.02},        {"links=dgx1v:1", 8, 0, ZIPF, 1.7, 1.05},
 	        {"links=dgx1v:1", 8, 0, COMMON, 1.65, 1.02},      {"links=bridges:52:25", 4, 0, PAIR, 1.95, 1.02},
 	        {"links=bridges:52:25", 8, 0, OWN, 1.45, 1.02},   {"links=pcie2:1:0.3", 8, 0, PAIR, 3.2, 1.02},
-	        {"links=pcie2:1:0.3", 8, 0, OWN, 2, 1.03},        {"links=mesh:1", 8, 0, ZIPF, 1.5, 1.14},
-	        {"links=mesh:1", 16, 0, ZIPF, 2, 1.15},           {"links=mesh:1", 16, 0, OWN, 6, 1.05},
+	        {"links=pcie2:1:0.3", 8, 0, OWN, 2, 1.03},        {"links=mesh:1", 8, 0, ZIPF, 1.5, 1.09},
+	        {"links=mesh:1", 16, 0, ZIPF, 2, 1.13},           {"links=mesh:1", 16, 0, OWN, 6, 1.05},
 	};
 	for (uint32_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		static uint64_t bytes[MOST_PAIRS];
@@ -286,6 +286,25 @@ static void plans_gain_what_links_allow(void **state)
 		ferry_balance_close(&balance);
 		ferry_paths_free(&paths);
 	}
+}
+
+/* Three hot links of a triangle whose relays are in each other's way, in pieces a little longer than the least. */
+static void moves_that_others_were_in_the_way_of_are_made_up_for(void **state)
+{
+	(void)state;
+	uint64_t bytes[9] = {0};
+	struct ferry_paths paths;
+	struct ferry_balance balance;
+	make("links=mesh:1", 3, 0, &paths);
+	assert_true(ferry_balance_open(&balance, &paths));
+	for (uint32_t rank = 0; rank < 3; rank++) {
+		bytes[rank * 3 + (rank + 1) % 3] = 72 * MIB / 10;
+		bytes[rank * 3 + (rank + 2) % 3] = 8 * MIB / 10;
+	}
+	plan(&balance, bytes);
+	assert_true(balance.us < 1.03 * least_us(&paths, bytes, 3000));
+	ferry_balance_close(&balance);
+	ferry_paths_free(&paths);
 }
 
 static void short_messages_stay_on_their_direct_paths(void **state)
@@ -342,6 +361,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(no_plan_of_random_traffic_on_random_links_is_worse_than_direct_paths),
 	        cmocka_unit_test(plans_gain_what_links_allow),
+	        cmocka_unit_test(moves_that_others_were_in_the_way_of_are_made_up_for),
 	        cmocka_unit_test(short_messages_stay_on_their_direct_paths),
 	        cmocka_unit_test(work_is_bounded_whatever_the_traffic),
 	        cmocka_unit_test(a_path_that_loads_what_another_one_loads_and_more_is_none),
