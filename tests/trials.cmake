@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Suites over the public API. Those that run trials (bench/trial/trial.h) judge collectives by an independent reference.
 add_library(trial_run STATIC trial_run.c ${PROJECT_SOURCE_DIR}/bench/trial/trial.c
-  ${PROJECT_SOURCE_DIR}/bench/trial/element.c)
+  ${PROJECT_SOURCE_DIR}/bench/trial/element.c ${PROJECT_SOURCE_DIR}/bench/trial/skew.c)
 target_link_libraries(trial_run PRIVATE ferry_flags PUBLIC ferry ferry_ipc m)
 
 ferry_test(api_in_process FOLDER rank-lib LIBRARIES trial_run LABELS api TIMEOUT 300)

@@ -3,6 +3,7 @@
 
 #include "bench/command/record.h"
 #include "bench/peers/peers.h"
+#include "bench/perf/load.h"
 #include "bench/perf/measure.h"
 #include "bench/perf/rows.h"
 #include "bench/perf/table.h"
@@ -46,6 +47,8 @@ static bool measure_all(struct perf_run *run)
 			perf_write_rows(run, rows, count, false);
 	}
 	perf_print_refusals(run);
+	if (first && parsed->skew)
+		perf_print_load(run);
 	if (first)
 		printf("# average bus bandwidth %.3f GB/s; %s\n", busbw / (double)count,
 		       !parsed->check ? "results not checked"

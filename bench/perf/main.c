@@ -211,6 +211,20 @@ static int refuse_devices(const struct perf_options *parsed, bool starts_ranks)
 	return 1;
 }
 
+static int refuse_skew(struct perf_options *parsed, int nranks)
+{
+	static struct ferry_skew skew;
+	char message[256];
+	if (!parsed->skew_given)
+		return 0;
+	if (!ferry_skew_read(parsed->skew_given, nranks, &skew, message, sizeof message)) {
+		fprintf(stderr, "ferry-perf: --skew %s\n", message);
+		return OPTION_EXIT;
+	}
+	parsed->skew = &skew;
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	struct perf_options parsed;
@@ -232,7 +246,9 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	int nranks = launch.rank >= 0 ? launch.size : parsed.ranks ? parsed.ranks : default_ranks();
-	int code = refuse_at_start(&parsed, nranks);
+	int code = refuse_skew(&parsed, nranks);
+	if (!code)
+		code = refuse_at_start(&parsed, nranks);
 	if (!code)
 		code = refuse_program(&parsed, nranks);
 	if (!code)

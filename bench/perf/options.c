@@ -10,7 +10,8 @@
 #include <string.h>
 
 enum option_key {
-	KEY_DEVICE = 256, KEY_PROGRAM, KEY_VS, KEY_JSON, KEY_ROOT, KEY_RANKS, KEY_DOMAINS, KEY_CPU, KEY_SWEEP, KEY_PAUSE
+	KEY_DEVICE = 256, KEY_PROGRAM, KEY_VS, KEY_JSON, KEY_ROOT, KEY_RANKS, KEY_DOMAINS, KEY_CPU, KEY_SWEEP,
+	KEY_PAUSE, KEY_SKEW
 };
 
 static const struct argp_option options[] = {
@@ -35,6 +36,8 @@ static const struct argp_option options[] = {
          0},
         {"pause", KEY_PAUSE, "MS", 0,
          "Time single calls, after so many milliseconds without any (default 0: back to back)", 0},
+        {"skew", KEY_SKEW, "hot:PART|own:PART|pair|zipf:EXPONENT|FILE", 0,
+         "Of alltoallv: who sends how much to whom; sizes are what the busiest rank sends or receives then", 0},
         {"cpu", KEY_CPU, NULL, 0, "Print the cores used", 0},
         {"json", KEY_JSON, "FILE", 0,
          "Write the machine's facts and the rows as JSON (-: to standard output, the table to standard error)", 0},
@@ -87,6 +90,8 @@ static void check_together(const struct perf_options *out, struct argp_state *st
 		argp_error(state, "-o %s: %s reduces nothing", out->op_given, name);
 	if (out->root_given && !ferry_collective_has_root(out->collective))
 		argp_error(state, "--root %s: %s has no root", out->root_given, name);
+	if (out->skew_given && out->collective != FERRY_ALLTOALLV)
+		argp_error(state, "--skew %s: %s has the same lengths for all", out->skew_given, name);
 	if (out->least > out->most)
 		argp_error(state, "-b %llu is over -e %llu", (unsigned long long)out->least,
 		           (unsigned long long)out->most);
@@ -146,6 +151,9 @@ static error_t parse(int key, char *value, struct argp_state *state)
 	case KEY_SWEEP:
 		out->sweep = !either(value, "none", "hylink", "--nccl-sweep", state);
 		out->sweep_given = true;
+		return 0;
+	case KEY_SKEW:
+		out->skew_given = value;
 		return 0;
 	case KEY_CPU:
 		out->cpu = true;

@@ -36,7 +36,7 @@ uint64_t perf_work_bytes(const struct ferry_trial *trial)
 {
 	size_t element = ferry_type_size(trial->type), sent = 0, n = (size_t)trial->nranks;
 	struct ferry_trial_counts counts;
-	if (trial->collective != FERRY_ALLTOALLV)
+	if (trial->collective != FERRY_ALLTOALLV || trial->skew)
 		return trial->count * element * (ferry_collective_has_blocks(trial->collective) ? n : 1);
 	for (int rank = 0; rank < trial->nranks; rank++) {
 		ferry_trial_counts(trial, rank, &counts);
@@ -59,7 +59,7 @@ struct ferry_trial perf_trial(const struct perf_options *options, uint64_t bytes
 {
 	return (struct ferry_trial){.collective = options->collective, .type = options->type, .op = options->op,
 		.count = count_of(options, bytes, (size_t)nranks), .root = options->root, .nranks = nranks,
-		.ndomains = (unsigned)ndomains, .in_place = in_place, .seed = bytes};
+		.skew = options->skew, .ndomains = (unsigned)ndomains, .in_place = in_place, .seed = bytes};
 }
 
 void perf_work_describe(const struct perf_run *run, uint64_t bytes, bool in_place, struct ferry_trial_call *work)

@@ -16,7 +16,10 @@ uint64_t perf_work_least(const struct perf_options *options, int nranks);
 /** A trial of about so many bytes. */
 struct ferry_trial perf_trial(const struct perf_options *options, uint64_t bytes, bool in_place, int nranks,
                               int ndomains);
-/** The size that nccl-tests prints: of the larger buffer. Of alltoallv's uneven ones, what a rank sends on average. */
+/**
+ * The size that nccl-tests prints: of the larger buffer. Of alltoallv's uneven ones, what a rank sends on average; with
+ * --skew what the busiest one sends or receives.
+ */
 uint64_t perf_work_bytes(const struct ferry_trial *trial);
 /** Bus bandwidth / algorithm bandwidth, as nccl-tests defines it. */
 double perf_bus_factor(enum ferry_collective collective, int nranks);

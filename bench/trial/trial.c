@@ -29,6 +29,8 @@ struct segment {
 
 static size_t variable_count(const struct ferry_trial *trial, int source, int destination)
 {
+	if (trial->skew)
+		return (size_t)(trial->skew->part[source][destination] * (double)trial->count * trial->nranks);
 	return trial->count * (size_t)(1 + (2 * source + destination) % 3) / 3;
 }
 

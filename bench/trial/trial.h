@@ -17,6 +17,7 @@
 #ifndef FERRY_BENCH_TRIAL_H
 #define FERRY_BENCH_TRIAL_H
 
+#include "bench/trial/skew.h"
 #include "ferry.h"
 #include "ipc/collective.h"
 
@@ -26,7 +27,9 @@ struct ferry_trial {
 	enum ferry_collective collective;
 	ferryDataType_t type;
 	ferryRedOp_t op; /* ferryNumOps: premulsum, with ferry_trial_scalar */
-	size_t count;    /* as the API counts; alltoallv: the largest block */
+	/* as the API counts; alltoallv: the largest block; with `skew` a rank's part of what the busiest one has */
+	size_t count;
+	const struct ferry_skew *skew; /* alltoallv; NULL: lengths that differ by thirds */
 	int root, nranks;
 	unsigned ndomains; /* for the bound */
 	bool exact;        /* float results must be the rank-order ones, bit by bit */

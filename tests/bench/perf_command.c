@@ -107,6 +107,20 @@ static void sizes_are_those_of_nccl_tests(void **state)
 	}
 }
 
+static void uneven_traffic_comes_with_a_picture_of_its_load(void **state)
+{
+	(void)state;
+	char output[8192];
+	setenv("FERRY_HOST_LINK", "links=mesh:4", 1);
+	int code = run("alltoallv --skew own:0.9 --ranks 3 -b 8M -e 8M -n 1 -w 1", output, sizeof output);
+	unsetenv("FERRY_HOST_LINK");
+	if (code || !strstr(output, "all results right") || !strstr(output, "\n      8388576 ") ||
+	    !strstr(output, "# own:0.9, 8388608 bytes at the busiest rank:\n") ||
+	    !strstr(output, "# at least 1887 us by direct paths, 1347 us") || !strstr(output, "# 2 to 0  ") ||
+	    !strstr(output, "100% ########################  "))
+		fail_msg("exit code %d:\n%s", code, output);
+}
+
 static void unchecked_rows_say_so(void **state)
 {
 	(void)state;
@@ -480,6 +494,7 @@ int main(void)
 	        cmocka_unit_test(every_collective_gives_right_rows_with_all_fields),
 	        cmocka_unit_test(the_smallest_sizes_have_an_element_for_each_rank),
 	        cmocka_unit_test(sizes_are_those_of_nccl_tests),
+	        cmocka_unit_test(uneven_traffic_comes_with_a_picture_of_its_load),
 	        cmocka_unit_test(unchecked_rows_say_so),
 	        cmocka_unit_test(cpu_shows_how_many_workers_had_work),
 	        cmocka_unit_test(workers_that_work_for_others_are_not_counted),

@@ -54,6 +54,10 @@ static void bad_arguments_are_refused_by_value(void **state)
 	        {"allgather --root 0", "--root 0: allgather has no root", 64},
 	        {"--root 1 allreduce", "--root 1: allreduce has no root", 64},
 	        {"allreduce --device tpu --ranks 1", "tpu", 64},
+	        {"alltoall --skew pair", "--skew pair: alltoall has the same lengths for all", 64},
+	        {"alltoallv --skew pair --ranks 1", "--skew uneven traffic takes 2 ranks at least, not 1", 64},
+	        {"alltoallv --skew hot:1.5 --ranks 4", "--skew \"hot:1.5\": a number from 0 to 1", 64},
+	        {"alltoallv --skew /dev/null --ranks 2", "--skew /dev/null: lines of 0 ranks, and there are 2", 64},
 	};
 	char output[8192];
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
