@@ -43,6 +43,7 @@ struct ferry_exports {
 	uint32_t nrouters;
 	uint64_t turns, calls;
 	uint32_t hints[HINTS]; /* by buffer: the index that it was last found under */
+	uint32_t nentries; /* below it are all that were ever used */
 	struct entry entries[FERRY_MOST_EXPORTS];
 	struct ferry_pieces found; /* while one is looked for */
 };
@@ -90,7 +91,7 @@ void ferry_exports_close(struct ferry_exports *exports)
 {
 	if (!exports)
 		return;
-	for (uint32_t index = 0; index < FERRY_MOST_EXPORTS; index++)
+	for (uint32_t index = 0; index < exports->nentries; index++)
 		clear(exports, &exports->entries[index]);
 	free(exports);
 }
@@ -150,7 +151,7 @@ static uint32_t find_known(struct ferry_exports *exports, uint64_t start, uint64
 	uint32_t *hint = hint_of(exports, start);
 	if (holds(&exports->entries[*hint], start, end) && is_there(exports, &exports->entries[*hint]))
 		return *hint;
-	for (uint32_t index = 0; index < FERRY_MOST_EXPORTS; index++) {
+	for (uint32_t index = 0; index < exports->nentries; index++) {
 		struct entry *entry = &exports->entries[index];
 		if (!holds(entry, start, end))
 			continue;
@@ -170,14 +171,14 @@ static uint32_t find_known(struct ferry_exports *exports, uint64_t start, uint64
 static uint32_t find_place(const struct ferry_exports *exports)
 {
 	uint32_t oldest = NONE;
-	for (uint32_t index = 0; index < FERRY_MOST_EXPORTS; index++) {
+	for (uint32_t index = 0; index < exports->nentries; index++) {
 		const struct entry *entry = &exports->entries[index];
 		if (!entry->end)
 			return index;
 		if (!entry->pins && (oldest == NONE || entry->turn < exports->entries[oldest].turn))
 			oldest = index;
 	}
-	return oldest;
+	return exports->nentries < FERRY_MOST_EXPORTS ? exports->nentries : oldest;
 }
 
 void ferry_exports_begin(struct ferry_exports *exports)
@@ -274,6 +275,8 @@ static ferryResult_t add(struct ferry_exports *exports, const void *buffer, uint
 	struct entry *entry = &exports->entries[place];
 	clear(exports, entry);
 	memcpy(pieces, found->all, found->count * sizeof *pieces);
+	if (place == exports->nentries)
+		exports->nentries++;
 	entry->pieces = pieces;
 	entry->npieces = found->count;
 	entry->kind = found->kind;
@@ -433,7 +436,7 @@ bool ferry_exports_forget_range(struct ferry_exports *exports, uint64_t start, u
 {
 	bool left = false;
 	ferry_exports_begin(exports);
-	for (uint32_t index = 0; index < FERRY_MOST_EXPORTS; index++) {
+	for (uint32_t index = 0; index < exports->nentries; index++) {
 		struct entry *entry = &exports->entries[index];
 		if (entry->start >= end || start >= entry->end || (gone && is_there(exports, entry)))
 			continue;
