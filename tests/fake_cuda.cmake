@@ -148,7 +148,7 @@ foreach(suite imports mapper)
 endforeach()
 # Under libferry's surface, so with the devices linked in.
 set(device ${PROJECT_SOURCE_DIR}/rank-lib/device)
-ferry_test(exports FOLDER rank-lib SOURCES ../rank-lib/call/exports.c ../rank-lib/call/holders.c
+ferry_test(exports FOLDER rank-lib SOURCES ../rank-lib/call/exports.c
   ../rank-lib/failover/journal.c ../rank-lib/failover/link.c ../rank-lib/call/ranges.c
   ${device}/open.c ${device}/host.c ${device}/host_stream.c
   ${device}/default_stream.c

@@ -17,11 +17,26 @@ struct ferry_holders {
 	void (*free)(struct ferry_holders *holders); /* called by the last holder */
 };
 
-void ferry_holders_add(struct ferry_holders *holders);
+static inline void ferry_holders_add(struct ferry_holders *holders)
+{
+	atomic_fetch_add_explicit(&holders->count, 1, memory_order_relaxed);
+}
 
 /** For a caller that does not know whether there is a holder: returns false, and does nothing, if there is none. */
-bool ferry_holders_join(struct ferry_holders *holders);
+static inline bool ferry_holders_join(struct ferry_holders *holders)
+{
+	uint32_t count = atomic_load_explicit(&holders->count, memory_order_relaxed);
+	while (count)
+		if (atomic_compare_exchange_weak_explicit(&holders->count, &count, count + 1, memory_order_acquire,
+		                                          memory_order_relaxed))
+			return true;
+	return false;
+}
 
-void ferry_holders_drop(struct ferry_holders *holders);
+static inline void ferry_holders_drop(struct ferry_holders *holders)
+{
+	if (atomic_fetch_sub_explicit(&holders->count, 1, memory_order_acq_rel) == 1)
+		holders->free(holders);
+}
 
 #endif

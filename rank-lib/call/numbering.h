@@ -24,15 +24,33 @@ struct ferry_number {
 	uint64_t seq, name;
 };
 
-void ferry_numbering_init(struct ferry_numbering *numbering);
+static inline void ferry_numbering_init(struct ferry_numbering *numbering)
+{
+	*numbering = (struct ferry_numbering){.fixed = UINT64_MAX};
+}
 
 /** The number of the call that is made now. */
-struct ferry_number ferry_numbering_next(struct ferry_numbering *numbering, bool captured);
+static inline struct ferry_number ferry_numbering_next(struct ferry_numbering *numbering, bool captured)
+{
+	struct ferry_number number = {0};
+	if (captured && numbering->fixed == UINT64_MAX)
+		numbering->fixed = numbering->made;
+	uint64_t made = ++numbering->made;
+	if (made <= numbering->fixed)
+		number.seq = made;
+	else
+		number.name = made;
+	return number;
+}
 
 /**
  * Returns the number of the message that is made now, or, once messages are numbered as streams come to them, how many
  * were numbered before.
  */
-uint64_t ferry_numbering_message(struct ferry_numbering *numbering, enum ferry_direction direction, uint32_t peer);
+static inline uint64_t ferry_numbering_message(struct ferry_numbering *numbering, enum ferry_direction direction,
+                                               uint32_t peer)
+{
+	return numbering->messages[direction][peer] += !numbering->messages_named;
+}
 
 #endif
