@@ -282,58 +282,24 @@ void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, const st
 
 /* ---- Ferry's part ---- */
 
-static ferryResult_t ask(const struct ferry_nccl_call *c, const struct ferry_split *split, ferryRedOp_t op)
-{
-	ferryComm_t comm = split->shadow_comm->comm;
-	struct ferry_left_out nccls = {split->nccls, split->mirrored};
-	uint64_t count = has_blocks(c) ? c->count : split->ferrys;
-	ferryDataType_t type = (ferryDataType_t)c->type;
-	if (has_blocks(c))
-		ferry_group_leave_out(&nccls);
-	ferryStream_t stream = (ferryStream_t)c->stream;
-	switch (c->collective) {
-	case FERRY_ALLREDUCE:
-		return ferryAllReduce(c->send, c->receive, count, type, op, comm, stream);
-	case FERRY_ALLGATHER:
-		return ferryAllGather(c->send, c->receive, count, type, comm, stream);
-	case FERRY_REDUCESCATTER:
-		return ferryReduceScatter(c->send, c->receive, count, type, op, comm, stream);
-	case FERRY_BROADCAST:
-		return ferryBroadcast(c->send, c->receive, count, type, c->root, comm, stream);
-	case FERRY_REDUCE_TO_ROOT:
-		return ferryReduce(c->send, c->receive, count, type, op, c->root, comm, stream);
-	case FERRY_ALLTOALL:
-		return ferryAllToAll(c->send, c->receive, count, type, comm, stream);
-	case FERRY_GATHER:
-		return ferryGather(c->send, c->receive, count, type, c->root, comm, stream);
-	case FERRY_SCATTER:
-		return ferryScatter(c->send, c->receive, count, type, c->root, comm, stream);
-	case FERRY_SENDRECV:
-		return c->sends ? ferrySend(c->send, count, type, c->root, comm, stream)
-		                : ferryRecv(c->receive, count, type, c->root, comm, stream);
-	case FERRY_ALLTOALLV: /* NCCL has no such function */
-		break;
-	}
-	return ferryInvalidArgument;
-}
-
 ferryResult_t ferry_split_ask(const struct ferry_nccl_call *call, const struct ferry_split *split)
 {
-	ferryComm_t comm = split->shadow_comm->comm;
+	struct ferry_request request = part_of(call, split);
 	struct ferry_nccl_redop made;
-	ferryRedOp_t op = (ferryRedOp_t)call->op;
+	request.stream = (ferryStream_t)call->stream;
 	if (call->op < ncclNumOps)
-		return ask(call, split, op);
+		return ferry_group_call(&request);
 	if (!ferry_nccl_redop_find(call->comm, call->op, &made))
 		return ferryInvalidArgument;
 	bool on_device = made.residence == ncclScalarDevice;
-	ferryResult_t result =
-	        ferryRedOpCreatePreMulSum(&op, on_device ? made.device_scalar : made.scalar, (ferryDataType_t)made.type,
-	                                  on_device ? ferryScalarDevice : ferryScalarHostImmediate, comm);
+	ferryResult_t result = ferryRedOpCreatePreMulSum(&request.op, on_device ? made.device_scalar : made.scalar,
+	                                                 request.type,
+	                                                 on_device ? ferryScalarDevice : ferryScalarHostImmediate,
+	                                                 request.comm);
 	if (result)
 		return result;
-	result = ask(call, split, op);
-	ferryRedOpDestroy(op, comm); /* the group has its own copy */
+	result = ferry_group_call(&request);
+	ferryRedOpDestroy(request.op, request.comm); /* the group has its own copy */
 	return result;
 }
 

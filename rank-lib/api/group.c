@@ -25,7 +25,6 @@ static _Thread_local struct {
 	char message[FERRY_MESSAGE_BYTES];
 	struct kept *kept;
 	uint32_t nkept, capacity;
-	struct ferry_left_out left_out; /* of the next one */
 } group;
 
 static ferryResult_t copy_counts(struct kept *kept)
@@ -46,11 +45,8 @@ static ferryResult_t copy_counts(struct kept *kept)
 	return ferrySuccess;
 }
 
-static ferryResult_t keep(const struct ferry_request *asked)
+static ferryResult_t keep(const struct ferry_request *request)
 {
-	struct ferry_request taken = *asked, *request = &taken;
-	taken.left_out = group.left_out;
-	group.left_out = (struct ferry_left_out){0};
 	ferryResult_t result = ferry_launch_check(request);
 	if (result)
 		return result;
@@ -91,12 +87,14 @@ ferryResult_t ferry_group_refuse(ferryResult_t result)
 	return result;
 }
 
-bool ferry_group_keep(const struct ferry_request *request, ferryResult_t *result)
+ferryResult_t ferry_group_call(const struct ferry_request *request)
 {
-	if (!group.depth)
-		return false;
-	*result = ferry_group_refuse(keep(request));
-	return true;
+	ferryResult_t result = ferry_comm_hold(request->comm);
+	if (result)
+		return ferry_group_refuse(result);
+	result = group.depth ? ferry_group_refuse(keep(request)) : ferry_launch(request);
+	ferry_comm_release(request->comm);
+	return result;
 }
 
 /*
@@ -147,16 +145,9 @@ static ferryResult_t launch_pairs_like(uint32_t first, struct ferry_open_group *
 
 ferryResult_t ferryGroupStart(void)
 {
-	if (!group.depth++) {
+	if (!group.depth++)
 		group.error = ferrySuccess;
-		group.left_out = (struct ferry_left_out){0};
-	}
 	return ferrySuccess;
-}
-
-void ferry_group_leave_out(const struct ferry_left_out *left_out)
-{
-	group.left_out = *left_out;
 }
 
 static ferryResult_t launch_all(struct ferry_open_group *open)

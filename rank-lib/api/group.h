@@ -11,20 +11,17 @@
 /** Makes an open group of this thread return `result` at its end, unless it already has an error. Returns `result`. */
 ferryResult_t ferry_group_refuse(ferryResult_t result);
 
-/** Checks and keeps the request if a group is open. *result: what the function of the API then returns. */
-bool ferry_group_keep(const struct ferry_request *request, ferryResult_t *result);
+/**
+ * Makes the call of a function of the API; in a group of this thread checks it, and keeps it until the group ends. A
+ * request may leave a part of every block alone (left_out), which all ranks must then do alike.
+ */
+ferryResult_t ferry_group_call(const struct ferry_request *request);
 
 /** Calls of a group that are in their streams but for their ends (open_call.h). */
 struct ferry_open_group {
 	struct ferry_open_call *calls; /* NULL: none */
 	uint32_t ncalls;
 };
-
-/**
- * Makes the thread's next call in a group leave this part of every block alone; the call's count and buffers remain
- * those of the whole block. All ranks must pass the same.
- */
-void ferry_group_leave_out(const struct ferry_left_out *left_out);
 
 /**
  * Ends the group as ferryGroupEnd does, but leaves all its calls open: work that the caller puts into their streams

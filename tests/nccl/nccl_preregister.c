@@ -288,14 +288,11 @@ static void calls_that_come_every_second_and_a_half_get_to_ferry(void **state)
 	pthread_barrier_destroy(&together);
 }
 
-static void gather_alone(struct player *player, size_t block, struct ferry_left_out left_out)
+static void gather_alone(struct player *player, struct ferry_request request, struct ferry_left_out left_out)
 {
-	ferryComm_t comm = shadow_comm_of(player)->comm;
-	EQUAL(ferryGroupStart(), ferrySuccess);
-	ferry_group_leave_out(&left_out);
-	EQUAL(ferryAllGather(player->send, player->receive, block, ferryFloat32, comm, (ferryStream_t)player->stream),
-	      ferrySuccess);
-	EQUAL(ferryGroupEnd(), ferrySuccess);
+	request.stream = (ferryStream_t)player->stream;
+	request.left_out = left_out;
+	EQUAL(ferry_group_call(&request), ferrySuccess);
 	settle(player);
 }
 
@@ -315,7 +312,7 @@ static void prepared(struct rank *rank)
 		EQUAL(ferry_launch_show(&request, false, true), ferrySuccess);
 		EQUAL(ferry_launch_has_shown(&request, false, true), FERRY_SHOWN);
 		/* as where two ranks divide it */
-		gather_alone(player, request.count, (struct ferry_left_out){0, true});
+		gather_alone(player, request, (struct ferry_left_out){0, true});
 		EQUAL(comm->plans.late, late);
 		for (uint64_t other = 1; other <= KEPT + 1; other++) {
 			struct ferry_request next = request;

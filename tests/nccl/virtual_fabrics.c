@@ -16,59 +16,25 @@ ferryResult_t ferryGroupStart(void)
 	return ferrySuccess;
 }
 
-void ferry_group_leave_out(const struct ferry_left_out *left_out)
-{
-	virtual_all.current->left_out = *left_out;
-}
-
-static ferryResult_t submit(enum ferry_collective collective, const void *send, const void *receive, uint64_t count,
-                            ferryDataType_t type)
+ferryResult_t ferry_group_call(const struct ferry_request *request)
 {
 	struct virtual_rank *rank = virtual_all.current;
 	struct virtual_work *work = virtual_work_of(rank);
-	uint64_t plan = virtual_plan_of(collective, count, rank->left_out.count);
+	uint64_t plan = virtual_plan_of(request->collective, request->count, request->left_out.count);
 	double late = virtual_has_plan(rank, plan) ? 0 : virtual_all.machine->plan_us;
-	late += (virtual_has_mapped(rank, send) ? 0 : virtual_all.machine->export_us) +
-	        (virtual_has_mapped(rank, receive) ? 0 : virtual_all.machine->export_us);
+	late += (virtual_has_mapped(rank, request->send) ? 0 : virtual_all.machine->export_us) +
+	        (virtual_has_mapped(rank, request->receive) ? 0 : virtual_all.machine->export_us);
 	virtual_all.late_plans += late > 0;
 	rank->now_us += SUBMIT_US + late;
 	virtual_add_plan(rank, plan);
-	virtual_map_buffer(rank, send);
-	virtual_map_buffer(rank, receive);
+	virtual_map_buffer(rank, request->send);
+	virtual_map_buffer(rank, request->receive);
 	work->sides[virtual_index_of(rank)].ferry_us = rank->now_us;
 	rank->issued = rank->dragged = true;
-	double blocks = collective == FERRY_ALLGATHER || collective == FERRY_REDUCESCATTER ? VIRTUAL_RANKS : 1;
-	work->ferry_bytes = (double)(count - rank->left_out.count) * blocks * (double)ferry_type_size(type);
-	rank->left_out = (struct ferry_left_out){0, false};
+	double blocks = ferry_collective_has_blocks(request->collective) ? VIRTUAL_RANKS : 1;
+	work->ferry_bytes = (double)(request->count - request->left_out.count) * blocks *
+	                    (double)ferry_type_size(request->type);
 	return ferrySuccess;
-}
-
-ferryResult_t ferryAllReduce(const void *send, void *receive, size_t count, ferryDataType_t type, ferryRedOp_t op,
-                             ferryComm_t comm, ferryStream_t stream)
-{
-	(void)op, (void)comm, (void)stream;
-	return submit(FERRY_ALLREDUCE, send, receive, count, type);
-}
-
-ferryResult_t ferryReduceScatter(const void *send, void *receive, size_t count, ferryDataType_t type, ferryRedOp_t op,
-                                 ferryComm_t comm, ferryStream_t stream)
-{
-	(void)op, (void)comm, (void)stream;
-	return submit(FERRY_REDUCESCATTER, send, receive, count, type);
-}
-
-ferryResult_t ferryAllGather(const void *send, void *receive, size_t count, ferryDataType_t type, ferryComm_t comm,
-                             ferryStream_t stream)
-{
-	(void)comm, (void)stream;
-	return submit(FERRY_ALLGATHER, send, receive, count, type);
-}
-
-ferryResult_t ferryBroadcast(const void *send, void *receive, size_t count, ferryDataType_t type, int root,
-                             ferryComm_t comm, ferryStream_t stream)
-{
-	(void)root, (void)comm, (void)stream;
-	return submit(FERRY_BROADCAST, send, receive, count, type);
 }
 
 ferryResult_t ferry_group_end_open(struct ferry_open_group *open)

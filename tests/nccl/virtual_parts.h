@@ -67,7 +67,6 @@ struct virtual_rank {
 	struct virtual_preregister preregister;
 	struct virtual_event *events;
 	/* of the call that is being made */
-	struct ferry_left_out left_out;
 	bool open, issued;
 	bool dragged; /* the last one was Ferry's */
 };

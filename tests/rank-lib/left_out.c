@@ -121,19 +121,12 @@ static ferryResult_t make(const struct call *c, int rank, ferryComm_t comm)
 {
 	unsigned char *send, *receive;
 	find_places(c, rank, &send, &receive);
-	ferry_group_leave_out(&c->left_out);
-	switch (c->collective) {
-	case FERRY_ALLGATHER:
-		return ferryAllGather(send, receive, c->count, c->type, comm, NULL);
-	case FERRY_REDUCESCATTER:
-		return ferryReduceScatter(send, receive, c->count, c->type, ferrySum, comm, NULL);
-	case FERRY_ALLTOALL:
-		return ferryAllToAll(send, receive, c->count, c->type, comm, NULL);
-	case FERRY_GATHER:
-		return ferryGather(send, rank == c->root ? receive : NULL, c->count, c->type, c->root, comm, NULL);
-	default:
-		return ferryScatter(rank == c->root ? send : NULL, receive, c->count, c->type, c->root, comm, NULL);
-	}
+	if (rank != c->root && c->collective == FERRY_SCATTER)
+		send = NULL;
+	if (rank != c->root && c->collective == FERRY_GATHER)
+		receive = NULL;
+	return ferry_group_call(&(struct ferry_request){c->collective, send, receive, c->count, c->type,
+	                                                .root = c->root, .comm = comm, .left_out = c->left_out});
 }
 
 static struct call draw_call(int nranks)
@@ -203,44 +196,21 @@ static void and_by_pushes(void **state)
 	unsetenv("FERRY_FABRICS");
 }
 
-/* Only the next call. */
-static void a_call_after_it_is_whole(void **state)
-{
-	(void)state;
-	struct ranks ranks;
-	struct call c = {.collective = FERRY_ALLGATHER, .type = ferryUint32, .count = 1000, .element = 4, .nranks = 2};
-	struct ferry_left_out most = {900, false};
-	open_ranks(&ranks, 2, 1);
-	for (int rank = 0; rank < 2; rank++)
-		prepare(&c, rank);
-	OK(ferryGroupStart());
-	ferry_group_leave_out(&most);
-	OK(ferryGroupEnd());
-	OK(ferryGroupStart());
-	for (int rank = 0; rank < 2; rank++)
-		OK(ferryAllGather(in[rank] + BEFORE, out[rank] + BEFORE, c.count, c.type, ranks.comms[rank], NULL));
-	OK(ferryGroupEnd());
-	OK(ferryStreamSynchronize(NULL));
-	for (int rank = 0; rank < 2; rank++)
-		compare(&c, rank);
-	close_ranks(&ranks);
-}
-
 static void what_cannot_be_left_out_is_refused(void **state)
 {
 	(void)state;
 	struct ranks ranks;
-	struct ferry_left_out left_out = {11, false};
+	struct ferry_request request = {FERRY_ALLGATHER, in[0], out[0], 10, ferryInt, .left_out = {11, false}};
 	open_ranks(&ranks, 2, 1);
+	request.comm = ranks.comms[0];
 	OK(ferryGroupStart());
-	ferry_group_leave_out(&left_out);
-	assert_int_equal(ferryAllGather(in[0], out[0], 10, ferryInt, ranks.comms[0], NULL), ferryInvalidArgument);
+	assert_int_equal(ferry_group_call(&request), ferryInvalidArgument);
 	assert_non_null(strstr(ferryGetLastError(NULL), "allgather: 11 elements of blocks of 10 are left out"));
 	assert_int_equal(ferryGroupEnd(), ferryInvalidArgument);
 	OK(ferryGroupStart());
-	left_out.count = 1;
-	ferry_group_leave_out(&left_out);
-	assert_int_equal(ferrySend(in[0], 10, ferryInt, 1, ranks.comms[0], NULL), ferryInvalidArgument);
+	request.collective = FERRY_SENDRECV;
+	request.root = request.left_out.count = 1;
+	assert_int_equal(ferry_group_call(&request), ferryInvalidArgument);
 	assert_int_equal(ferryGroupEnd(), ferryInvalidArgument);
 	close_ranks(&ranks);
 }
@@ -279,7 +249,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(what_is_not_left_out_comes_through_the_host),
 	        cmocka_unit_test(and_by_pushes),
-	        cmocka_unit_test(a_call_after_it_is_whole),
 	        cmocka_unit_test(what_cannot_be_left_out_is_refused),
 	        cmocka_unit_test(ranks_that_leave_out_different_parts_all_learn_it),
 	};
