@@ -53,7 +53,7 @@
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 25u /* goes up when a field, or what one means, changes */
+#define FERRY_ARENA_ABI 26u /* goes up when a field, or what one means, changes */
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_MESSAGE_BYTES 384
 /* Of a rank: two halves for kernels, with room for 4 MiB of data (rank-lib/kernels/kernel_call.h). */
@@ -153,6 +153,7 @@ enum ferry_mailbox_stage {
 	FERRY_MAILBOX_UNKNOWN,
 	FERRY_MAILBOX_THERE,  /* its own is there */
 	FERRY_MAILBOX_MAPPED, /* it has mapped all others' */
+	FERRY_MAILBOX_LEFT,   /* its communicator has ended in order */
 	FERRY_MAILBOX_REFUSED
 };
 
@@ -171,6 +172,7 @@ struct ferry_mailbox_cell {
 	/* The rank counts the calls that its kernels carry, as it makes them: relaxed. */
 	_Atomic uint64_t calls; /* all of them */
 	_Atomic uint64_t plain; /* those that it has not captured into a graph */
+	_Atomic uint32_t ended; /* 1: it has failed, and calls by kernels end with that; release, before `failure` */
 };
 
 /* Which process moves a rank's data. */

@@ -235,8 +235,8 @@ void ferry_shadow_comm_end(struct ferry_shadow_comm *shadow_comm, bool abort)
 		return;
 	atomic_store_explicit(&shadow_comm->abandoned, true, memory_order_release);
 	/* the thread may be asking a router that hangs: it waits no longer than the rank is whole */
-	if (abort && ferry_shadow_comm_is_ready(shadow_comm) && !ferry_rank_failed(&shadow_comm->comm->rank))
-		ferry_rank_fail(&shadow_comm->comm->rank, ferryRemoteError, "the communicator is aborted");
+	if (abort && ferry_shadow_comm_is_ready(shadow_comm))
+		ferry_rank_abort(&shadow_comm->comm->rank, "the communicator is aborted");
 	ferry_preregister_ring(&shadow_comm->preregister);
 	pthread_mutex_lock(&shadow_comm->lock); /* the thread that begins it may still hold it */
 	bool begun = shadow_comm->begun;
@@ -246,7 +246,7 @@ void ferry_shadow_comm_end(struct ferry_shadow_comm *shadow_comm, bool abort)
 	if (ferry_shadow_comm_is_ready(shadow_comm) && !shadow_comm->rank)
 		ferry_log(FERRY_LOG_INFO, "communicator %016jx ends: %s", (uintmax_t)shadow_comm->key.words[0],
 		          ferry_tally_print(&shadow_comm->tally, had, sizeof had));
-	if (shadow_comm->comm && (abort || ferry_rank_failed(&shadow_comm->comm->rank)))
+	if (shadow_comm->comm && (abort || ferry_rank_ends_kernels(&shadow_comm->comm->rank)))
 		ferryCommAbort(shadow_comm->comm);
 	else if (shadow_comm->comm)
 		ferryCommDestroy(shadow_comm->comm);
@@ -458,9 +458,11 @@ static void withdraw(struct ferry_shadow_comm *shadow_comm, const char *why)
 	shadow_comm->failed = true;
 	ferry_agreement_withdraw(&shadow_comm->agreement);
 	bool kernels = ferry_shadow_comm_kernels_begun(shadow_comm) && shadow_comm->kernels;
+	const char *which = !kernels                                          ? ""
+	                    : ferry_rank_ends_kernels(&shadow_comm->comm->rank) ? " but for short calls, which fail"
+	                                                                        : " but for short calls";
 	ferry_log(FERRY_LOG_WARN, "communicator %016jx is NCCL's alone from now on%s, rank %d of %d: %s",
-	          (uintmax_t)shadow_comm->key.words[0], kernels ? " but for short calls, which fail" : "",
-	          shadow_comm->rank, shadow_comm->nranks, why);
+	          (uintmax_t)shadow_comm->key.words[0], which, shadow_comm->rank, shadow_comm->nranks, why);
 }
 
 /* Under the lock. What had not ended when nothing had failed yet may have been lost; of kernels nobody knows that. */
@@ -473,28 +475,36 @@ static bool look(struct ferry_shadow_comm *shadow_comm)
 		return true;
 	}
 	if (!shadow_comm->failed)
-		shadow_comm->lost |= shadow_comm->captured || comm->journal.calls > shadow_comm->confirmed ||
-		                     ferry_tally_kernels(&shadow_comm->tally);
+		shadow_comm->lost |= shadow_comm->captured || comm->journal.calls > shadow_comm->confirmed;
+	shadow_comm->lost |= ferry_tally_kernels(&shadow_comm->tally) && ferry_rank_ends_kernels(&comm->rank);
 	withdraw(shadow_comm, comm->rank.error_message);
 	return false;
 }
 
-/* The other ranks may have begun what this one cannot: their streams must not wait for it. */
-void ferry_shadow_comm_withdraw(struct ferry_shadow_comm *shadow_comm, const char *why)
+static void end_ferrys(struct ferry_shadow_comm *shadow_comm, const char *why, bool kernels)
 {
 	pthread_mutex_lock(&shadow_comm->lock);
 	if (ferry_shadow_comm_is_ready(shadow_comm)) {
-		if (!ferry_rank_failed(&shadow_comm->comm->rank))
-			ferry_rank_fail(&shadow_comm->comm->rank, ferryRemoteError, why);
+		struct ferry_rank *rank = &shadow_comm->comm->rank;
+		if (kernels)
+			ferry_rank_abort(rank, why);
+		else
+			ferry_rank_fail_request(rank, ferryRemoteError, why);
 		look(shadow_comm);
 	}
 	pthread_mutex_unlock(&shadow_comm->lock);
 }
 
+/* The other ranks may have begun what this one cannot: their streams must not wait for it. */
+void ferry_shadow_comm_withdraw(struct ferry_shadow_comm *shadow_comm, const char *why)
+{
+	end_ferrys(shadow_comm, why, false);
+}
+
 void ferry_shadow_comm_revoke(struct ferry_shadow_comm *shadow_comm)
 {
 	ferry_shadow_comm_abandon(shadow_comm);
-	ferry_shadow_comm_withdraw(shadow_comm, "the communicator is revoked");
+	end_ferrys(shadow_comm, "the communicator is revoked", true);
 }
 
 bool ferry_shadow_comm_works(struct ferry_shadow_comm *shadow_comm)

@@ -109,6 +109,7 @@ endforeach()
 # Calls that kernels carry, in memory of peers and of the host.
 ferry_test(channels FOLDER rank-lib/kernels LIBRARIES cuda_places_inside LABELS lanes TIMEOUT 120)
 ferry_test(kernels FOLDER rank-lib/kernels LIBRARIES cuda_places_inside LABELS lanes TIMEOUT 120)
+ferry_test(kernel_faults FOLDER rank-lib/kernels LIBRARIES cuda_places_inside LABELS lanes TIMEOUT 120)
 ferry_test(kernel_order FOLDER rank-lib/kernels LIBRARIES cuda_places_inside LABELS lanes TIMEOUT 120)
 foreach(suite cuda_streams cuda_captures open_calls)
   add_test(NAME ${suite}_kernels COMMAND ${suite})

@@ -85,8 +85,7 @@ ferryResult_t ferryCommAbort(ferryComm_t comm)
 	if (result)
 		return result;
 	snprintf(text, sizeof text, "rank %d aborted the communicator", comm->rank.self);
-	if (!ferry_rank_failed(&comm->rank))
-		ferry_rank_fail(&comm->rank, ferryRemoteError, text);
+	ferry_rank_abort(&comm->rank, text);
 	end(comm);
 	ferry_comm_release(comm);
 	return ferrySuccess;

@@ -31,8 +31,7 @@ static void end_calls(struct ferryComm *comm)
 {
 	char text[96];
 	snprintf(text, sizeof text, "rank %d shrinks the communicator to those that are left", comm->rank.self);
-	if (!ferry_rank_failed(&comm->rank))
-		ferry_rank_fail(&comm->rank, ferryRemoteError, text);
+	ferry_rank_abort(&comm->rank, text);
 }
 
 /* Routers that ranks host end with their hosts: the remaining ranks host others, by the new key. */

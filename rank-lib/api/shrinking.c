@@ -4,7 +4,6 @@
 #include "ipc/deadline.h"
 #include "ipc/publish.h"
 #include "ipc/rankset.h"
-#include "rank-lib/call/put_gate.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -31,7 +30,7 @@ static uint64_t gone(const struct ferry_rank *rank, uint64_t of)
 	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
 		ranks |= atomic_load_explicit(&rank->shared.arenas[domain].header->gone, memory_order_acquire);
 	for (uint64_t left = of & ~ranks; left; left &= left - 1)
-		if (ferry_put_gate_has_ended(rank, ferry_rankset_lowest(left)))
+		if (ferry_rank_has_ended(rank, ferry_rankset_lowest(left)))
 			ranks |= left & -left;
 	return ranks & of;
 }

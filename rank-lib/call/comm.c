@@ -108,17 +108,27 @@ void ferry_comm_release(struct ferryComm *comm)
 	ferry_holders_drop(&comm->holders);
 }
 
-ferryResult_t ferry_comm_enter(struct ferryComm *comm)
+static ferryResult_t enter(struct ferryComm *comm, bool (*has_failed)(struct ferry_rank *rank))
 {
 	ferryResult_t result = ferrySuccess;
 	pthread_mutex_lock(&comm->lock);
-	if (ferry_rank_failed(&comm->rank))
+	if (has_failed(&comm->rank))
 		result = ferry_rank_report_failure(&comm->rank);
 	else if (comm->closed)
 		result = ferry_fail(ferryInvalidUsage, "communicator %p was destroyed meanwhile", (void *)comm);
 	if (result)
 		pthread_mutex_unlock(&comm->lock);
 	return result;
+}
+
+ferryResult_t ferry_comm_enter(struct ferryComm *comm)
+{
+	return enter(comm, ferry_rank_failed);
+}
+
+ferryResult_t ferry_comm_enter_kernels(struct ferryComm *comm)
+{
+	return enter(comm, ferry_rank_ends_kernels);
 }
 
 bool ferry_comm_try_enter(struct ferryComm *comm)

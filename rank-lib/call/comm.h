@@ -71,6 +71,8 @@ void ferry_comm_release(struct ferryComm *comm);
  * the communicator was ended meanwhile, or the rank's failure; then the lock is not taken.
  */
 ferryResult_t ferry_comm_enter(struct ferryComm *comm);
+/** The same for calls by kernels, which need no router. Of another call ferry_rank_failed is checked yet. */
+ferryResult_t ferry_comm_enter_kernels(struct ferryComm *comm);
 void ferry_comm_exit(struct ferryComm *comm);
 
 /** Returns the communicator that these holders belong to. */

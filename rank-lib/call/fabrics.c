@@ -4,7 +4,6 @@
 #include "ipc/environment.h"
 #include "ipc/links.h"
 #include "ipc/shares.h"
-#include "rank-lib/call/put_gate.h"
 #include "rank-lib/program/shares.h"
 #include "rank-lib/program/synth/packing.h"
 
@@ -192,7 +191,7 @@ static ferryResult_t settle(struct ferry_fabrics *fabrics)
 	ferryResult_t result = ferry_fabrics_await(fabrics, UINT64_MAX);
 	bool gpus = !result && all_are(fabrics->rank, FERRY_COPY_QUIESCE_ROUTER);
 	bool near = gpus || (!result && all_are(fabrics->rank, FERRY_COPY_QUIESCE_HOST_LANES) &&
-	                     ferry_put_gates_are_near(fabrics->rank));
+	                     ferry_ranks_are_near(fabrics->rank));
 	if (gpus)
 		find_gpu_links(fabrics);
 	else if (near)

@@ -108,10 +108,11 @@ static ferryResult_t launch_locked(const struct ferry_request *request)
 	return mapped ? ferry_mapped_collective(&comm->mapped, &call) : ferry_direct_collective(&comm->direct, &call);
 }
 
-/* The communicator's lock and the device, for as long as a call is made. */
-static ferryResult_t enter(struct ferryComm *comm, enum ferry_collective collective, struct ferry_device_visit *visit)
+/* The communicator's lock and the device, for as long as a call is made. kernel: a kernel may carry it. */
+static ferryResult_t enter(struct ferryComm *comm, enum ferry_collective collective, bool kernel,
+                           struct ferry_device_visit *visit)
 {
-	ferryResult_t result = ferry_comm_enter(comm);
+	ferryResult_t result = kernel ? ferry_comm_enter_kernels(comm) : ferry_comm_enter(comm);
 	if (result)
 		return result;
 	if (atomic_load_explicit(&comm->finalized, memory_order_relaxed))
@@ -140,10 +141,13 @@ static ferryResult_t leave(struct ferryComm *comm, struct ferry_device_visit *vi
 static ferryResult_t check(const struct ferry_request *request)
 {
 	struct ferryComm *comm = request->comm;
-	if (request->kept)
-		return ferrySuccess;
-	ferryResult_t result = ferry_request_check(request, &comm->rank, &comm->redops);
-	return result ? result : ferry_request_check_memory(request, &comm->rank, comm->device, comm->mapped.exports);
+	ferryResult_t result = request->kept ? ferrySuccess
+	                                     : ferry_request_check(request, &comm->rank, &comm->redops);
+	if (!result && !request->kept)
+		result = ferry_request_check_memory(request, &comm->rank, comm->device, comm->mapped.exports);
+	if (result || !ferry_rank_failed(&comm->rank) || ferry_kernels_carry(comm, request))
+		return result;
+	return ferry_rank_report_failure(&comm->rank);
 }
 
 ferryResult_t ferry_launch_check(const struct ferry_request *request)
@@ -151,7 +155,7 @@ ferryResult_t ferry_launch_check(const struct ferry_request *request)
 	struct ferryComm *comm = request->comm;
 	struct ferry_device_visit visit;
 	struct ferry_stream_state state;
-	ferryResult_t result = enter(comm, request->collective, &visit);
+	ferryResult_t result = enter(comm, request->collective, true, &visit);
 	if (result)
 		return result;
 	result = check(request);
@@ -165,7 +169,7 @@ ferryResult_t ferry_launch(const struct ferry_request *request)
 	struct ferry_device_visit visit;
 	if (request->collective == FERRY_SENDRECV)
 		return ferry_launch_pairs(request, 1);
-	ferryResult_t result = enter(request->comm, request->collective, &visit);
+	ferryResult_t result = enter(request->comm, request->collective, true, &visit);
 	if (result)
 		return result;
 	if (!(result = check(request)))
@@ -192,7 +196,7 @@ static ferryResult_t launch_pairs_locked(const struct ferry_request *requests, u
 ferryResult_t ferry_launch_pairs(const struct ferry_request *requests, uint32_t nrequests)
 {
 	struct ferry_device_visit visit;
-	ferryResult_t result = enter(requests[0].comm, FERRY_SENDRECV, &visit);
+	ferryResult_t result = enter(requests[0].comm, FERRY_SENDRECV, false, &visit);
 	if (result)
 		return result;
 	for (uint32_t i = 0; i < nrequests && !result; i++)
@@ -241,7 +245,7 @@ static ferryResult_t prepare_plan(const struct ferry_request *request, bool *put
 	struct ferryComm *comm = request->comm;
 	struct ferry_plan_key key = key_of(request);
 	struct ferry_device_visit visit;
-	ferryResult_t result = enter(comm, request->collective, &visit);
+	ferryResult_t result = enter(comm, request->collective, false, &visit);
 	if (result)
 		return result;
 	if (is_planned(request) && !(result = ferry_plans_prepare(&comm->plans, &key)))
@@ -256,7 +260,7 @@ static ferryResult_t show_buffers(const struct ferry_request *request, bool put_
 	struct ferry_device_visit visit;
 	struct ferry_buffer_name name;
 	uint64_t sends, receives;
-	ferryResult_t result = enter(comm, request->collective, &visit);
+	ferryResult_t result = enter(comm, request->collective, false, &visit);
 	if (result)
 		return result;
 	ferry_request_extents(request, &comm->rank, &sends, &receives);

@@ -38,7 +38,7 @@ static void fail_lost(struct ferry_mapped *mapped, uint32_t domain)
 	char text[FERRY_MESSAGE_BYTES], loss[FERRY_RANK_LOSS];
 	snprintf(text, sizeof text, "the router of domain %u died%.300s", domain,
 	         ferry_rank_report_loss(mapped->rank, domain, loss));
-	ferry_rank_fail(mapped->rank, ferryRemoteError, text);
+	ferry_rank_lose_router(mapped->rank, text);
 }
 
 /*
@@ -67,7 +67,7 @@ static bool is_over(struct ferry_mapped *mapped, struct ferry_copy_quiesce *copy
 	if (!ferry_copy_quiesce_is_overdue(copy_quiesce, text, sizeof text))
 		return false;
 	ferry_log(FERRY_LOG_WARN, "rank %d: %s", mapped->rank->self, text);
-	ferry_rank_fail(mapped->rank, ferryRemoteError, text);
+	ferry_rank_lose_router(mapped->rank, text);
 	return true;
 }
 

@@ -172,7 +172,7 @@ ferryResult_t ferry_mapped_collective(struct ferry_mapped *mapped, const struct 
 		/* the router has it as long as it needs it */
 		ferry_plan_cache_give_back(mapped->plans, collective->entry);
 	if (result) /* it has its place among the calls */
-		ferry_rank_fail(mapped->rank, result, ferry_last_message());
+		ferry_rank_fail_request(mapped->rank, result, ferry_last_message());
 	else
 		result = ferry_mapped_enqueue(mapped, steps->domains, request, &in_stream);
 	ferry_own_copies_free(&in_stream);

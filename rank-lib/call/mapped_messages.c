@@ -153,7 +153,7 @@ static ferryResult_t launch_messages(struct ferry_mapped *mapped, struct message
 	}
 	in_stream->flag = ferry_stream_flag_at(head.flag);
 	if ((result = submit_messages(mapped, &head, messages->submitted, messages->count))) {
-		ferry_rank_fail(mapped->rank, result, ferry_last_message());
+		ferry_rank_fail_request(mapped->rank, result, ferry_last_message());
 		return result;
 	}
 	return ferry_mapped_enqueue(mapped, 0, messages->requests, in_stream);

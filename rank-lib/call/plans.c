@@ -264,7 +264,7 @@ static ferryResult_t keep(struct ferry_plans *plans, struct ferry_plan_entry *en
 	if (!result)
 		result = upload(plans, entry);
 	if (result && in_call)
-		ferry_rank_fail(plans->rank, result, ferry_last_message());
+		ferry_rank_fail_request(plans->rank, result, ferry_last_message());
 	if (!result)
 		result = ferry_plan_cache_add(&plans->cache, entry);
 	if (!result) {

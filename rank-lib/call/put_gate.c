@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank-lib/call/put_gate.h"
 
-#include "ipc/process.h"
 #include "ipc/rankset.h"
 
 #define PATIENCE_SECONDS 10
@@ -9,32 +8,6 @@
 static struct ferry_rank_line *line_of(const struct ferry_rank *rank, uint32_t other)
 {
 	return ferry_rank_line(&rank->shared, other);
-}
-
-/* ---- processes ---- */
-
-bool ferry_put_gates_are_near(const struct ferry_rank *rank)
-{
-	uint64_t mine = atomic_load_explicit(&line_of(rank, (uint32_t)rank->self)->process_names, memory_order_relaxed);
-	for (uint32_t other = 0; other < (uint32_t)rank->nranks; other++)
-		if (atomic_load_explicit(&line_of(rank, other)->process_names, memory_order_relaxed) != mine)
-			return false;
-	return true;
-}
-
-/* The process may still put: it has not ended, or that is unknown. */
-static bool lives(const struct ferry_rank_line *line)
-{
-	return ferry_process_lives((pid_t)atomic_load_explicit(&line->process, memory_order_relaxed),
-	                           atomic_load_explicit(&line->process_start, memory_order_relaxed));
-}
-
-bool ferry_put_gate_has_ended(const struct ferry_rank *rank, uint32_t other)
-{
-	const struct ferry_rank_line *line = line_of(rank, other);
-	uint64_t names = ferry_process_names();
-	return names && atomic_load_explicit(&line->process_names, memory_order_relaxed) == names &&
-	       atomic_load_explicit(&line->process, memory_order_relaxed) && !lives(line);
 }
 
 /* ---- the rank that puts ---- */
@@ -70,11 +43,10 @@ void ferry_put_gate_leave(struct ferry_rank *rank, uint32_t owner)
 static uint64_t inside(const struct ferry_rank *rank)
 {
 	uint64_t ranks = 0;
-	for (uint32_t other = 0; other < (uint32_t)rank->nranks; other++) {
-		const struct ferry_rank_line *line = line_of(rank, other);
-		if (atomic_load_explicit(&line->putting, memory_order_acquire) >> rank->self & 1 && lives(line))
+	for (uint32_t other = 0; other < (uint32_t)rank->nranks; other++)
+		if (atomic_load_explicit(&line_of(rank, other)->putting, memory_order_acquire) >> rank->self & 1 &&
+		    !ferry_rank_has_ended(rank, other)) /* where that is unknown it may still put */
 			ranks |= 1ull << other;
-	}
 	return ranks;
 }
 

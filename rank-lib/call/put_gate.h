@@ -29,15 +29,6 @@ struct ferry_put_gate {
 	bool given_up;    /* another lane has been inside for too long */
 };
 
-/** Whether all ranks, which have published their processes, know each other's by the same numbers. */
-bool ferry_put_gates_are_near(const struct ferry_rank *rank);
-
-/**
- * Whether that rank's process has ended. Returns false, too, if that is unknown, as the process is in another
- * namespace.
- */
-bool ferry_put_gate_has_ended(const struct ferry_rank *rank, uint32_t other);
-
 /** Returns false if the gate is shut, as the job has failed: then nothing may be put. D2H lane, around each copy. */
 bool ferry_put_gate_enter(struct ferry_rank *rank, uint32_t owner);
 void ferry_put_gate_leave(struct ferry_rank *rank, uint32_t owner);

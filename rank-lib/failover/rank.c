@@ -2,6 +2,7 @@
 #include "rank-lib/failover/rank.h"
 
 #include "ipc/endpoint.h"
+#include "ipc/process.h"
 #include "ipc/rankset.h"
 #include "ipc/wait.h"
 
@@ -46,9 +47,16 @@ static void keep_error(struct ferry_rank *rank, ferryResult_t code, const char *
 	pthread_mutex_unlock(&rank->error_lock);
 }
 
-void ferry_rank_fail(struct ferry_rank *rank, ferryResult_t code, const char *message)
+static void end_kernels(const struct ferry_rank *rank)
 {
-	if (rank->forked) /* the rank's line, and the job, are the parent's */
+	if (!rank->forked) /* the rank's line, and the job, are the parent's */
+		atomic_store_explicit(&ferry_rank_line(&rank->shared, (uint32_t)rank->self)->mailbox.ended, 1,
+		                      memory_order_release);
+}
+
+static void end_job(struct ferry_rank *rank, ferryResult_t code, const char *message)
+{
+	if (rank->forked)
 		return;
 	keep_error(rank, code, message);
 	pthread_mutex_lock(&rank->error_lock); /* two threads of this rank must not fill the cell at once */
@@ -57,6 +65,26 @@ void ferry_rank_fail(struct ferry_rank *rank, ferryResult_t code, const char *me
 	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
 		atomic_store_explicit(&rank->shared.arenas[domain].header->failed, 1, memory_order_release);
 	ferry_wake_all(&rank->shared);
+}
+
+void ferry_rank_fail(struct ferry_rank *rank, ferryResult_t code, const char *message)
+{
+	end_kernels(rank);
+	end_job(rank, code, message);
+}
+
+void ferry_rank_abort(struct ferry_rank *rank, const char *message)
+{
+	end_kernels(rank);
+	if (!ferry_rank_failed(rank))
+		end_job(rank, ferryRemoteError, message);
+}
+
+void ferry_rank_lose_router(struct ferry_rank *rank, const char *message)
+{
+	if (!ferry_ranks_are_near(rank))
+		end_kernels(rank);
+	end_job(rank, ferryRemoteError, message);
 }
 
 /* `failed` was raised in an arena: finds out by which rank or router, and why. */
@@ -88,6 +116,19 @@ bool ferry_rank_failed(struct ferry_rank *rank)
 			return true;
 		}
 	return false;
+}
+
+bool ferry_rank_ends_kernels(struct ferry_rank *rank)
+{
+	bool ends = false;
+	if (!ferry_rank_failed(rank))
+		return false;
+	for (int other = 0; other < rank->nranks; other++)
+		ends |= atomic_load_explicit(&ferry_rank_line(&rank->shared, (uint32_t)other)->mailbox.ended,
+		                             memory_order_acquire);
+	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
+		ends |= atomic_load_explicit(&rank->shared.arenas[domain].header->failure.state, memory_order_acquire);
+	return ends;
 }
 
 ferryResult_t ferry_rank_report_failure(const struct ferry_rank *rank)
@@ -127,8 +168,43 @@ void ferry_rank_check_sockets(struct ferry_rank *rank)
 			char text[FERRY_MESSAGE_BYTES], loss[FERRY_RANK_LOSS];
 			snprintf(text, sizeof text, "the router of domain %u died%.300s", domain,
 			         ferry_rank_report_loss(rank, domain, loss));
-			ferry_rank_fail(rank, ferryRemoteError, text);
+			ferry_rank_lose_router(rank, text);
 		}
+}
+
+void ferry_rank_fail_request(struct ferry_rank *rank, ferryResult_t code, const char *message)
+{
+	ferry_rank_check_sockets(rank);
+	if (!ferry_rank_failed(rank))
+		ferry_rank_fail(rank, code, message);
+}
+
+/* ---- the others' processes ---- */
+
+bool ferry_ranks_are_near(const struct ferry_rank *rank)
+{
+	const struct ferry_rank_line *own = ferry_rank_line(&rank->shared, (uint32_t)rank->self);
+	uint64_t mine = atomic_load_explicit(&own->process_names, memory_order_relaxed);
+	for (uint32_t other = 0; other < (uint32_t)rank->nranks; other++)
+		if (atomic_load_explicit(&ferry_rank_line(&rank->shared, other)->process_names, memory_order_relaxed) !=
+		    mine)
+			return false;
+	return true;
+}
+
+/* The process may still do something: it has not ended, or that is unknown. */
+static bool lives(const struct ferry_rank_line *line)
+{
+	return ferry_process_lives((pid_t)atomic_load_explicit(&line->process, memory_order_relaxed),
+	                           atomic_load_explicit(&line->process_start, memory_order_relaxed));
+}
+
+bool ferry_rank_has_ended(const struct ferry_rank *rank, uint32_t other)
+{
+	const struct ferry_rank_line *line = ferry_rank_line(&rank->shared, other);
+	uint64_t names = ferry_process_names();
+	return names && atomic_load_explicit(&line->process_names, memory_order_relaxed) == names &&
+	       atomic_load_explicit(&line->process, memory_order_relaxed) && !lives(line);
 }
 
 /* ---- what all ranks publish ---- */

@@ -61,8 +61,32 @@ void ferry_rank_publish_timeout(const struct ferry_rank *rank);
  */
 void ferry_rank_fail(struct ferry_rank *rank, ferryResult_t code, const char *message);
 
+/** The same, unless it has ended, with ferryRemoteError: as others then have had a reason before this one. */
+void ferry_rank_abort(struct ferry_rank *rank, const char *message);
+
+/**
+ * The same as ferry_rank_fail, as no router of a domain moves data any more: calls by kernels, which need none, go on,
+ * unless a rank's process is in another namespace, so that nobody would notice its death.
+ */
+void ferry_rank_lose_router(struct ferry_rank *rank, const char *message);
+
+/** As ferry_rank_fail, for what a router was to do: unless the rank has failed, or such a router is lost. */
+void ferry_rank_fail_request(struct ferry_rank *rank, ferryResult_t code, const char *message);
+
 /** Looks whether a router or another rank has ended the job; true if it has ended. Any thread. */
 bool ferry_rank_failed(struct ferry_rank *rank);
+
+/** Whether it has ended, and not because of routers that are lost alone: calls by kernels end, too. Any thread. */
+bool ferry_rank_ends_kernels(struct ferry_rank *rank);
+
+/** Whether all ranks, which have published their processes, know each other's by the same numbers. */
+bool ferry_ranks_are_near(const struct ferry_rank *rank);
+
+/**
+ * Whether that rank's process has ended. Returns false, too, if that is unknown, as the process is in another
+ * namespace.
+ */
+bool ferry_rank_has_ended(const struct ferry_rank *rank, uint32_t other);
 
 /** The rank has published something that others may await: wakes those that do. */
 void ferry_rank_tell(const struct ferry_rank *rank);

@@ -69,7 +69,7 @@ static bool end(struct ferry_takeover *takeover, const char *why)
 	ferry_rank_report_loss(takeover->all->rank, takeover->domain, loss);
 	snprintf(text, sizeof text, "%.*s%.240s", *loss ? 140 : FERRY_MESSAGE_BYTES - 1, why, loss);
 	report(takeover, "given up");
-	ferry_rank_fail(takeover->all->rank, ferryRemoteError, text);
+	ferry_rank_lose_router(takeover->all->rank, text);
 	return end_failed(takeover);
 }
 

@@ -16,19 +16,26 @@ bool ferry_watchdog_is_due(const struct ferry_watchdog *watchdog, uint64_t waite
 	       (!watchdog->logged && ferry_timeout_over(timeout->reports, waited));
 }
 
-bool ferry_watchdog_say(struct ferry_watchdog *watchdog, uint64_t waited, const char *what)
+static bool say(struct ferry_watchdog *watchdog, uint64_t waited, const char *what, bool router)
 {
 	struct ferry_rank *rank = watchdog->rank;
 	bool fails = ferry_timeout_over(rank->timeout.fails, waited);
 	char text[FERRY_MESSAGE_BYTES];
 	snprintf(text, sizeof text, "%srank %d has waited %llu s %s", fails ? "FERRY_TIMEOUT: " : "", rank->self,
 	         (unsigned long long)(waited / 1000000000), what);
-	if (fails)
+	if (fails && router)
+		ferry_rank_lose_router(rank, text);
+	else if (fails)
 		ferry_rank_fail(rank, ferryRemoteError, text);
 	else if (!watchdog->logged)
 		ferry_log(FERRY_LOG_WARN, "%s", text);
 	watchdog->logged = true;
 	return fails;
+}
+
+bool ferry_watchdog_say(struct ferry_watchdog *watchdog, uint64_t waited, const char *what)
+{
+	return say(watchdog, waited, what, false);
 }
 
 /* The same for a wait for a router. inside: as for ferry_link_kill. */
@@ -39,7 +46,7 @@ static bool say_router(struct ferry_watchdog *watchdog, uint64_t waited, uint32_
 	snprintf(text, sizeof text, "for the router of domain %u %s", domain, what);
 	if (!ferry_timeout_over(rank->timeout.replaces, waited) ||
 	    !ferry_link_kill(&rank->links[domain], rank->timeout.replaces * 1000000000ull, inside))
-		return ferry_watchdog_say(watchdog, waited, text);
+		return say(watchdog, waited, text, true);
 	ferry_log(FERRY_LOG_WARN,
 	          "FERRY_TIMEOUT: rank %d has waited %llu s %s; it is killed, for another to take its place",
 	          rank->self, (unsigned long long)(waited / 1000000000), text);

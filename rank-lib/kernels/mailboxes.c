@@ -2,6 +2,7 @@
 #include "rank-lib/kernels/mailboxes.h"
 
 #include "ipc/environment.h"
+#include "ipc/process.h"
 #include "rank-lib/kernels/modules.h"
 
 #include <stdio.h>
@@ -368,11 +369,35 @@ static void look_for_departed(const struct ferry_mailboxes *mailboxes)
 	}
 }
 
+/* Whether every router lives, and would tell of ranks that die. By the router monitor, which alone replaces them. */
+static bool are_served(struct ferry_rank *rank)
+{
+	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
+		if (ferry_process_has_ended(rank->links[domain].process))
+			return false;
+	return !ferry_rank_failed(rank);
+}
+
+/* A rank that has died in the place of a router that would tell so. */
+static void look_for_dead(const struct ferry_mailboxes *mailboxes)
+{
+	struct ferry_rank *rank = mailboxes->rank;
+	char text[100];
+	for (int other = 0; other < rank->nranks && !are_served(rank) && !ferry_rank_ends_kernels(rank); other++) {
+		if (!ferry_rank_has_ended(rank, (uint32_t)other) || stage_of(rank, other) == FERRY_MAILBOX_LEFT)
+			continue;
+		snprintf(text, sizeof text, "rank %d of %d died after a router", other, rank->nranks);
+		ferry_log(FERRY_LOG_WARN, "rank %d: calls by kernels end: %s", rank->self, text);
+		ferry_rank_abort(rank, text);
+	}
+}
+
 static void watch(struct ferry_monitor_entry *entry)
 {
 	const struct ferry_mailboxes *mailboxes = (const struct ferry_mailboxes *)entry;
 	look_for_departed(mailboxes);
-	if (ferry_rank_failed(mailboxes->rank))
+	look_for_dead(mailboxes);
+	if (ferry_rank_ends_kernels(mailboxes->rank))
 		atomic_store_explicit(&mailboxes->box->aborted->flag, 1, memory_order_release);
 }
 
@@ -467,7 +492,7 @@ void ferry_mailboxes_count(struct ferry_mailboxes *mailboxes)
 void ferry_mailboxes_wait(struct ferry_mailboxes *mailboxes)
 {
 	long pause_ns = 10000;
-	while (mailboxes->ready && !ferry_rank_failed(mailboxes->rank) &&
+	while (mailboxes->ready && !ferry_rank_ends_kernels(mailboxes->rank) &&
 	       !ferry_box_is_idle(mailboxes->box)) {
 		nanosleep(&(struct timespec){0, pause_ns}, NULL);
 		pause_ns = pause_ns < 1000000 ? 2 * pause_ns : pause_ns;
@@ -477,17 +502,19 @@ void ferry_mailboxes_wait(struct ferry_mailboxes *mailboxes)
 void ferry_mailboxes_close(struct ferry_mailboxes *mailboxes)
 {
 	/* nobody gets memory that others' kernels may still write to: of a rank that failed, or the caller's own */
-	bool discard = ferry_rank_failed(mailboxes->rank) || mailboxes->channels.bytes;
+	bool failed = ferry_rank_ends_kernels(mailboxes->rank), discard = failed || mailboxes->channels.bytes;
 	if (mailboxes->watched)
 		ferry_router_monitor_remove(&mailboxes->entry);
 	if (!mailboxes->box)
 		return;
+	if (mailboxes->ready && !failed)
+		publish(mailboxes->rank, FERRY_MAILBOX_LEFT);
 	/* for graphs that are still replayed */
 	atomic_store_explicit(&mailboxes->box->aborted->flag, 1, memory_order_release);
 	for (uint32_t other = 0; other < FERRY_KERNEL_RANKS; other++)
 		if (mailboxes->imports[other])
 			ferry_box_end_import(mailboxes->device, mailboxes->imports[other], discard);
-	ferry_box_give_back(mailboxes->box, discard, ferry_rank_failed(mailboxes->rank));
+	ferry_box_give_back(mailboxes->box, discard, failed);
 	mailboxes->box = NULL;
 	mailboxes->watched = mailboxes->ready = false;
 }

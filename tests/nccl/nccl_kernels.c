@@ -476,6 +476,53 @@ static void where_one_fails_calls_end_with_an_error_on_all(void **state)
 	play(fails);
 }
 
+/* A graph of a kernel, and plain calls; the rest is NCCL's. */
+static void loses_router(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	ncclResult_t error;
+	CUgraph captured;
+	CUgraphExec graph;
+	player_open(player);
+	warm_up(player);
+	pthread_barrier_wait(&together);
+	EQUAL(cuStreamBeginCapture(player->stream, CU_STREAM_CAPTURE_MODE_GLOBAL), 0);
+	NCCL(reduce(player, SMALL));
+	EQUAL(cuStreamEndCapture(player->stream, &captured), 0);
+	EQUAL(cuGraphInstantiateWithFlags(&graph, captured, 0), 0);
+	EQUAL(cuGraphDestroy(captured), 0);
+	pthread_barrier_wait(&together);
+	if (rank->rank == 1)
+		routers_kill(0);
+	pthread_barrier_wait(&together);
+	while (!ferry_rank_failed(&shadow_of(rank->comm)->comm->rank))
+		doze(1);
+	doze(500); /* time for the abort word, if it were to be raised */
+	uint64_t before = kernels_in(rank->comm), parts = parts_of(player);
+	for (int round = 0; round < 5; round++) {
+		reduce_and_check(player, SMALL, round);
+		reduce_and_check(player, LARGE, round);
+		fill(player, SMALL, round + 1);
+		EQUAL(cuGraphLaunch(graph, player->stream), 0);
+		settle(player);
+		check_sum(player, SMALL, round + 1);
+	}
+	EQUAL(kernels_in(rank->comm) - before, 5);
+	EQUAL(parts_of(player), parts);
+	NCCL(ncclCommGetAsyncError(rank->comm, &error));
+	EQUAL(error, ncclSuccess);
+	EQUAL(cuGraphExecDestroy(graph), 0);
+	player_close(player);
+}
+
+static void after_a_routers_death_short_calls_stay_kernels_and_others_are_nccls(void **state)
+{
+	(void)state;
+	setenv("FERRY_TAKEOVER", "off", 1);
+	play(loses_router);
+	unsetenv("FERRY_TAKEOVER");
+}
+
 /* It has withdrawn before kernels have begun, so they never do. */
 static void withdraws_early(struct rank *rank)
 {
@@ -540,6 +587,8 @@ int main(void)
 	        cmocka_unit_test_teardown(kernels_carry_calls_over_the_floor_too, no_misuse),
 	        cmocka_unit_test_teardown(fixed_shares_hold_from_the_floor_on, no_misuse),
 	        cmocka_unit_test_teardown(where_one_fails_calls_end_with_an_error_on_all, no_misuse),
+	        cmocka_unit_test_teardown(after_a_routers_death_short_calls_stay_kernels_and_others_are_nccls,
+	                                  no_misuse),
 	        cmocka_unit_test_teardown(a_rank_that_has_withdrawn_before_leaves_all_to_nccl, no_misuse),
 	        cmocka_unit_test_teardown(what_is_revoked_frees_streams_that_wait_in_kernels, no_misuse),
 	};

@@ -15,6 +15,12 @@ bool ferry_rank_failed(struct ferry_rank *rank)
 	return false;
 }
 
+bool ferry_rank_ends_kernels(struct ferry_rank *rank)
+{
+	(void)rank;
+	return false;
+}
+
 #define NEVER(type, name, parameters)                                                                                  \
 	type name parameters                                                                                           \
 	{                                                                                                              \
@@ -26,7 +32,8 @@ bool ferry_rank_failed(struct ferry_rank *rank)
 NEVER(bool, ferry_kernels_ready, (const struct ferryComm * comm))
 NEVER(bool, ferry_kernels_carry, (const struct ferryComm * comm, const struct ferry_request *request))
 NEVER(ferryResult_t, ferry_launch, (const struct ferry_request * request))
-NEVER(void, ferry_rank_fail, (struct ferry_rank * rank, ferryResult_t code, const char *message))
+NEVER(void, ferry_rank_fail_request, (struct ferry_rank * rank, ferryResult_t code, const char *message))
+NEVER(void, ferry_rank_abort, (struct ferry_rank * rank, const char *message))
 NEVER(ferryResult_t, ferryCommAbort, (ferryComm_t comm))
 NEVER(ferryResult_t, ferryCommDestroy, (ferryComm_t comm))
 NEVER(const char *, ferryGetLastError, (ferryComm_t comm))

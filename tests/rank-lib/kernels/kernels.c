@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Calls that kernels carry, over the double of the CUDA driver: they have the bits of the routers' calls, in graphs and
- * out of them, whichever memory the mailboxes lie in; all ranks have kernels or none; and streams are free where a rank
- * has died, has left or gives up. The kernels by themselves: kernel_exchange.c.
+ * out of them, whichever memory the mailboxes lie in; and all ranks have kernels or none. The kernels by themselves:
+ * kernel_exchange.c; what fails: kernel_faults.c.
  */
 #include "rank-lib/call/comm.h"
 #include "router/reduce/reduce.h"
@@ -453,68 +453,7 @@ static void ranks_on_one_gpu_share_its_multiprocessors(void **state)
 	domains_close();
 }
 
-/* ---- ends ---- */
-
-static void survivors_streams_are_free_when_a_rank_dies(void **state)
-{
-	(void)state;
-	for (int fabric = 0; fabric < 2; fabric++) {
-		struct rank_process ranks[3];
-		use("on", fabrics[fabric]);
-		domains_open(1);
-		start(ranks, 3, NULL);
-		ranks_join(ranks, 3, devices, COUNT);
-		ranks_round(ranks, 3, 2, 2);
-		ranks_tell(ranks, 2, (struct rank_ordered){.order = RANK_CAPTURE, .number = 1}, NULL);
-		ranks_tell(ranks, 2, (struct rank_ordered){.order = RANK_ROUNDS, .number = 3}, NULL);
-		ranks_tell(ranks, 2, (struct rank_ordered){.order = RANK_REPLAY, .number = 3}, NULL);
-		rank_kill(&ranks[2]);
-		rank_released(&ranks[0], "rank 2");
-		rank_released(&ranks[1], "rank 2");
-		ranks_tell(ranks, 2, (struct rank_ordered){.order = RANK_FORGET}, NULL);
-		for (int rank = 0; rank < 2; rank++) {
-			rank_tell(&ranks[rank], (struct rank_ordered){.order = RANK_ABORT});
-			rank_finish(&ranks[rank]);
-		}
-		domains_close();
-	}
-}
-
-static void a_rank_that_aborts_frees_all_streams(void **state)
-{
-	(void)state;
-	struct rank_process ranks[2];
-	use("on", "peer");
-	domains_open(1);
-	start(ranks, 2, NULL);
-	ranks_join(ranks, 2, devices, COUNT);
-	ranks_round(ranks, 2, 2, 2);
-	rank_tell(&ranks[0], (struct rank_ordered){.order = RANK_ROUNDS, .number = 3});
-	rank_tell(&ranks[0], (struct rank_ordered){.order = RANK_ABORT});
-	rank_tell(&ranks[0], (struct rank_ordered){.order = RANK_MOVE}); /* to free memory waits for the device */
-	rank_tell(&ranks[1], (struct rank_ordered){.order = RANK_ABORT});
-	for (int rank = 0; rank < 2; rank++)
-		rank_finish(&ranks[rank]);
-	domains_close();
-}
-
-static void a_call_that_a_rank_has_left_without_ends(void **state)
-{
-	(void)state;
-	struct rank_process ranks[2];
-	use("on", "host");
-	domains_open(1);
-	start(ranks, 2, NULL);
-	ranks_join(ranks, 2, devices, COUNT);
-	ranks_round(ranks, 2, 2, 2);
-	rank_tell(&ranks[1], (struct rank_ordered){.order = RANK_DESTROY});
-	rank_tell(&ranks[0], (struct rank_ordered){.order = RANK_ROUNDS, .number = 1});
-	rank_released(&ranks[0], "rank 1 has left the communicator");
-	rank_tell(&ranks[0], (struct rank_ordered){.order = RANK_ABORT});
-	for (int rank = 0; rank < 2; rank++)
-		rank_finish(&ranks[rank]);
-	domains_close();
-}
+/* ---- memory ---- */
 
 static size_t memory_left(void)
 {
@@ -591,9 +530,6 @@ int main(int argc, char **argv)
 	        TEST(ranks_of_several_processes_have_kernels),
 	        TEST(all_ranks_have_kernels_or_none),
 	        TEST(ranks_on_one_gpu_share_its_multiprocessors),
-	        TEST(survivors_streams_are_free_when_a_rank_dies),
-	        TEST(a_rank_that_aborts_frees_all_streams),
-	        TEST(a_call_that_a_rank_has_left_without_ends),
 	        TEST(mailboxes_are_used_again),
 	        TEST(mailboxes_that_nobody_has_are_given_back),
 	};
