@@ -31,18 +31,33 @@ bool ferry_nccl_kernels_carry(const struct ferry_nccl_call *call, const struct f
 	return ferry_kernels_carry(shadow_comm->comm, &request);
 }
 
-ferryResult_t ferry_nccl_kernels_launch(const struct ferry_nccl_call *call, const struct ferry_shadow_comm *shadow_comm)
+static ferryResult_t fill(const struct ferry_nccl_call *call, ferryComm_t comm, struct ferry_request *request)
 {
-	struct ferry_request request = request_of(call, shadow_comm->comm);
 	struct ferry_nccl_redop made;
-	if (call->op >= ncclNumOps) {
-		if (!ferry_nccl_redop_find(call->comm, call->op, &made))
-			return ferryInvalidArgument;
-		request.factor = (struct ferry_redop){.used = true, .type = (ferryDataType_t)made.type};
-		if (made.residence == ncclScalarDevice)
-			request.factor.device_scalar = made.device_scalar;
-		else
-			memcpy(&request.factor.scalar, made.scalar, sizeof request.factor.scalar);
+	*request = request_of(call, comm);
+	if (call->op < ncclNumOps)
+		return ferrySuccess;
+	if (!ferry_nccl_redop_find(call->comm, call->op, &made))
+		return ferryInvalidArgument;
+	request->factor = (struct ferry_redop){.used = true, .type = (ferryDataType_t)made.type};
+	if (made.residence == ncclScalarDevice)
+		request->factor.device_scalar = made.device_scalar;
+	else
+		memcpy(&request->factor.scalar, made.scalar, sizeof request->factor.scalar);
+	return ferrySuccess;
+}
+
+ferryResult_t ferry_nccl_kernels_launch(const struct ferry_nccl_call *const *calls, uint32_t n,
+                                        const struct ferry_shadow_comm *shadow_comm)
+{
+	struct ferry_request requests[FERRY_NCCL_KERNELS_TURN];
+	ferryResult_t result = ferrySuccess;
+	uint32_t count = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		ferryResult_t filled = fill(calls[i], shadow_comm->comm, &requests[count]);
+		count += !filled;
+		result = result ? result : filled;
 	}
-	return ferry_launch(&request);
+	ferryResult_t launched = count ? ferry_launch_kernels(requests, count) : ferrySuccess;
+	return result ? result : launched;
 }

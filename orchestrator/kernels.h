@@ -30,8 +30,9 @@
  * another one is in, so none could go back to NCCL at one call. A rank that has withdrawn before it comes to n finds
  * the word of n as all others do, and the same errors.
  *
- * Order in streams: kernels of a group come first, in the order of their calls, and NCCL's and the routers' calls of
- * the group after them, on all ranks. Calls in NCCL's open group that Ferry has no say in come before both.
+ * Order in streams: kernels of a group come first, in the order of their calls, several calls by one where they fit,
+ * and NCCL's and the routers' calls of the group after them, on all ranks. Calls in NCCL's open group that Ferry has no
+ * say in come before both.
  */
 #ifndef FERRY_ORCHESTRATOR_KERNELS_H
 #define FERRY_ORCHESTRATOR_KERNELS_H
@@ -42,8 +43,13 @@
 /** Whether kernels carry such a call once they have begun, of a shadow communicator that is ready. */
 bool ferry_nccl_kernels_carry(const struct ferry_nccl_call *call, const struct ferry_shadow_comm *shadow_comm);
 
-/** Puts it into its stream. Errors: those of ferry_launch. */
-ferryResult_t ferry_nccl_kernels_launch(const struct ferry_nccl_call *call,
+#define FERRY_NCCL_KERNELS_TURN 64u
+
+/**
+ * Puts calls of the communicator into their streams, by fewer kernels where they fit (kernel_launch.h). n: 1 to
+ * FERRY_NCCL_KERNELS_TURN. Errors: those of ferry_launch, the first one.
+ */
+ferryResult_t ferry_nccl_kernels_launch(const struct ferry_nccl_call *const *calls, uint32_t n,
                                         const struct ferry_shadow_comm *shadow_comm);
 
 #endif

@@ -8,8 +8,6 @@
 
 #include <stdlib.h>
 
-#define TURN 64u /* kernels of a communicator in a row */
-
 static ncclResult_t issue_plain(const struct ferry_nccl_call *c)
 {
 	switch (c->collective) {
@@ -243,15 +241,7 @@ static bool may_measure(const struct launch *launch, int which)
 	return !ferry_clock_captures(launch->calls[which].stream);
 }
 
-static ncclResult_t carry_one(const struct ferry_nccl_call *call, struct ferry_split *split)
-{
-	ferryResult_t launched = ferry_nccl_kernels_launch(call, split->shadow_comm);
-	ferry_tally_add_kernel(&split->shadow_comm->tally, split->asked.bytes);
-	ferry_meter_carry(&split->shadow_comm->meter, &split->asked);
-	return launched ? as_nccl(launched) : ncclSuccess;
-}
-
-/* How many kernels of its communicator the group has before this call. */
+/* How many calls of its communicator that kernels carry the group has before this one. */
 static uint32_t kernels_before(const struct launch *launch, int which)
 {
 	const struct ferry_split *splits = launch->splits;
@@ -259,6 +249,25 @@ static uint32_t kernels_before(const struct launch *launch, int which)
 		if (splits[i].kernel && splits[i].shadow_comm == splits[which].shadow_comm)
 			return splits[i].before + 1;
 	return 0;
+}
+
+/* The communicator's turn that begins with this call; *kernels are left. */
+static ncclResult_t carry_turn(struct launch *launch, int first, int *kernels)
+{
+	const struct ferry_nccl_call *calls[FERRY_NCCL_KERNELS_TURN];
+	struct ferry_shadow_comm *shadow_comm = launch->splits[first].shadow_comm;
+	uint32_t n = 0;
+	for (int i = first; i < launch->n && n < FERRY_NCCL_KERNELS_TURN; i++) {
+		const struct ferry_split *split = &launch->splits[i];
+		if (!split->kernel || split->shadow_comm != shadow_comm)
+			continue;
+		calls[n++] = &launch->calls[i];
+		ferry_tally_add_kernel(&shadow_comm->tally, split->asked.bytes);
+		ferry_meter_carry(&shadow_comm->meter, &split->asked);
+	}
+	*kernels -= (int)n;
+	ferryResult_t launched = ferry_nccl_kernels_launch(calls, n, shadow_comm);
+	return launched ? as_nccl(launched) : ncclSuccess;
 }
 
 /*
@@ -271,14 +280,12 @@ static ncclResult_t carry(struct launch *launch, int kernels)
 	for (int i = 0; i < launch->n; i++)
 		if (launch->splits[i].kernel)
 			launch->splits[i].before = kernels_before(launch, i);
-	for (uint32_t turn = 0; kernels; turn++)
+	for (uint32_t begin = 0; kernels; begin += FERRY_NCCL_KERNELS_TURN)
 		for (int i = 0; i < launch->n; i++) {
-			struct ferry_split *split = &launch->splits[i];
-			if (!split->kernel || split->before / TURN != turn)
+			if (!launch->splits[i].kernel || launch->splits[i].before != begin)
 				continue;
-			ncclResult_t carried = carry_one(&launch->calls[i], split);
+			ncclResult_t carried = carry_turn(launch, i, &kernels);
 			result = result ? result : carried;
-			kernels--;
 		}
 	return result;
 }
@@ -287,8 +294,10 @@ ncclResult_t ferry_nccl_issue_last(const struct ferry_nccl_call *call)
 {
 	struct ferry_shadow_comm *shadow_comm = ferry_nccl_comm_shadow_comm(call->comm);
 	if (shadow_comm && call->count && ferry_shadow_comm_kernels_begun(shadow_comm) &&
-	    ferry_nccl_kernels_carry(call, shadow_comm))
-		return as_nccl(ferry_nccl_kernels_launch(call, shadow_comm));
+	    ferry_nccl_kernels_carry(call, shadow_comm)) {
+		ferryResult_t launched = ferry_nccl_kernels_launch(&call, 1, shadow_comm);
+		return launched ? as_nccl(launched) : ncclSuccess;
+	}
 	return ferry_nccl_issue(call);
 }
 

@@ -17,7 +17,7 @@
 struct ferry_split {
 	struct ferry_shadow_comm *shadow_comm; /* NULL: NCCL has all, without an agreement */
 	bool kernel;                           /* a kernel carries it, and all below `asked` is unused */
-	uint32_t before;                       /* kernels of the communicator that its group has before it */
+	uint32_t before;                       /* such calls of the communicator that its group has before it */
 	struct ferry_tuner_call asked;
 	uint32_t word;
 	bool divided, measure;      /* divided: both may have a part; else one has the whole */

@@ -86,7 +86,7 @@ static ferryResult_t launch_locked(const struct ferry_request *request)
 	struct ferryComm *comm = request->comm;
 	struct ferry_collective_call call = {.request = request};
 	if (ferry_kernels_carry(comm, request))
-		return ferry_kernels_launch(request);
+		return ferry_kernels_launch(request, 1);
 	bool mapped = ferry_comm_is_mapped(comm), is_short = !mapped && ferry_short_calls_fit(&comm->shorts, request);
 	ferryResult_t result = look_at_stream(request, &call.stream);
 	if (!result && !is_short)
@@ -175,6 +175,15 @@ ferryResult_t ferry_launch(const struct ferry_request *request)
 	if (!(result = check(request)))
 		result = launch_locked(request);
 	return leave(request->comm, &visit, result);
+}
+
+ferryResult_t ferry_launch_kernels(const struct ferry_request *requests, uint32_t nrequests)
+{
+	struct ferry_device_visit visit;
+	ferryResult_t result = enter(requests[0].comm, requests[0].collective, true, &visit);
+	if (result)
+		return result;
+	return leave(requests[0].comm, &visit, ferry_kernels_launch(requests, nrequests));
 }
 
 static ferryResult_t launch_pairs_locked(const struct ferry_request *requests, uint32_t nrequests)

@@ -15,6 +15,12 @@ ferryResult_t ferry_launch_check(const struct ferry_request *request);
 ferryResult_t ferry_launch(const struct ferry_request *request);
 
 /**
+ * Makes calls of a group of one communicator, each of which kernels carry (kernel_launch.h). They are kept ones:
+ * nothing is checked.
+ */
+ferryResult_t ferry_launch_kernels(const struct ferry_request *requests, uint32_t nrequests);
+
+/**
  * The first of two steps (open_call.h): makes a call, or sends and receives of one communicator and stream, whose
  * `open` the first request holds. The same thread must then call ferry_launch_finish, whatever this returns. The
  * communicator is held between the two.

@@ -187,6 +187,22 @@ static ferryResult_t launch(struct ferry_device *base, void *function, uint32_t 
 	return refused ? ferry_cuda_failed(driver, refused, "putting a kernel into the stream") : ferrySuccess;
 }
 
+static ferryResult_t follow(struct ferry_device *base, struct ferry_kernel_order *order, ferryStream_t stream,
+                            ferryStream_t other)
+{
+	const struct ferry_cuda_driver *driver = ferry_cuda_device(base)->driver;
+	CUresult refused = CUDA_SUCCESS;
+	if (stream == other)
+		return ferrySuccess;
+	if (!order->joint)
+		refused = driver->EventCreate((CUevent *)&order->joint, CU_EVENT_DISABLE_TIMING);
+	if (!refused)
+		refused = driver->EventRecord(order->joint, (CUstream)other);
+	if (!refused)
+		refused = driver->StreamWaitEvent((CUstream)stream, order->joint, CU_EVENT_WAIT_DEFAULT);
+	return refused ? ferry_cuda_failed(driver, refused, "joining the streams of a group") : ferrySuccess;
+}
+
 static bool is_over(struct ferry_device *base, const struct ferry_kernel_order *order)
 {
 	struct ferry_cuda_device *device = ferry_cuda_device(base);
@@ -204,10 +220,13 @@ static void order_end(struct ferry_device *base, struct ferry_kernel_order *orde
 {
 	struct ferry_cuda_device *device = ferry_cuda_device(base);
 	struct ferry_cuda_visit visit;
-	if (!order->event || ferry_cuda_enter(device, &visit))
+	if ((!order->event && !order->joint) || ferry_cuda_enter(device, &visit))
 		return;
-	device->driver->EventDestroy(order->event);
-	order->event = NULL;
+	if (order->event)
+		device->driver->EventDestroy(order->event);
+	if (order->joint)
+		device->driver->EventDestroy(order->joint);
+	order->event = order->joint = NULL;
 	ferry_cuda_visit_end(&visit);
 }
 
@@ -316,6 +335,7 @@ static void remove_host(struct ferry_device *base, void *memory)
 const struct ferry_kernels_ops ferry_cuda_kernels = {.multiprocessors = multiprocessors,
                                                      .load = load,
                                                      .launch = launch,
+                                                     .follow = follow,
                                                      .is_over = is_over,
                                                      .order_end = order_end,
                                                      .zero = zero,

@@ -35,6 +35,7 @@ struct ferry_kernel_order {
 	uint32_t counted; /* of them before the first that was captured: those that the kernels count */
 	bool mixed;       /* one was captured */
 	void *event;      /* NULL: there is none yet */
+	void *joint;      /* by which streams wait for each other; NULL: as above */
 	struct ferry_kernel_capture captures[FERRY_KERNEL_CAPTURES];
 	uint32_t ncaptures; /* so far; capture n is at n % FERRY_KERNEL_CAPTURES */
 };
@@ -46,13 +47,19 @@ struct ferry_kernels_ops {
 	                      void **functions);
 	/**
 	 * Puts a kernel into the stream, or the graph that it captures, behind the communicator's last one; fills in
-	 * call->uncounted, awaits and awaited_plain. keep: called with `argument` as the graph gets its first kernel,
-	 * and `forget` once nothing has the graph any more, from any thread. Errors: ferryInvalidUsage or
-	 * ferryInvalidArgument if the stream cannot be used; the driver's.
+	 * call->uncounted, awaits and awaited_plain, of the first call of a group. keep: called with `argument` as the
+	 * graph gets its first kernel, and `forget` once nothing has the graph any more, from any thread. Errors:
+	 * ferryInvalidUsage or ferryInvalidArgument if the stream cannot be used; the driver's.
 	 */
 	ferryResult_t (*launch)(struct ferry_device *device, void *function, uint32_t blocks, uint32_t threads,
 	                        ferryStream_t stream, struct ferry_kernel_order *order, struct ferry_kernel_call *call,
 	                        void (*keep)(void *argument), void (*forget)(void *argument), void *argument);
+	/**
+	 * What comes into the stream from now on waits for what is in the other one; nothing if it is the same. Errors:
+	 * the driver's.
+	 */
+	ferryResult_t (*follow)(struct ferry_device *device, struct ferry_kernel_order *order, ferryStream_t stream,
+	                        ferryStream_t other);
 	/** Whether those that the kernels do not count are over, and the graphs that were launched. */
 	bool (*is_over)(struct ferry_device *device, const struct ferry_kernel_order *order);
 	/** Frees what the order has of the driver's. */

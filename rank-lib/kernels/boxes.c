@@ -202,7 +202,7 @@ ferryResult_t ferry_box_take(struct ferry_device *device, uint64_t bytes, struct
 		atomic_store_explicit(&box->holders, 1, memory_order_relaxed);
 		box->owned = true;
 		atomic_store_explicit(&box->aborted->flag, 0, memory_order_relaxed);
-		box->order = (struct ferry_kernel_order){.event = box->order.event};
+		box->order = (struct ferry_kernel_order){.event = box->order.event, .joint = box->order.joint};
 		result = device->ops->kernels->zero(device, box->state, STATE_BYTES);
 		if (!result && bytes)
 			result = device->ops->kernels->zero(device, box->memory, bytes);

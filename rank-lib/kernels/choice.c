@@ -53,16 +53,50 @@ static struct ferry_kernel_choice ll128(const struct ferry_kernel_facts *facts)
 	                                                  facts->bytes >= TWO_PHASE_FROM / (facts->nranks - 1)};
 }
 
-/* A rank sends its block to all others at once, and an outbox holds a block for each where they differ. */
+/* An outbox has a block for each receiver where they differ; an inbox holds one for its rank. */
+static uint64_t blocks_in_box(const struct ferry_kernel_facts *facts)
+{
+	return facts->peer || !ferry_collective_sends_blocks(facts->collective) ? 1 : facts->nranks;
+}
+
+uint64_t ferry_kernel_packets(const struct ferry_kernel_facts *facts)
+{
+	return blocks_in_box(facts) * 16 * ((facts->bytes + 7) / 8);
+}
+
+static uint32_t sum_of_blocks(const struct ferry_kernel_choice *choices, uint32_t count, uint32_t *largest)
+{
+	uint32_t sum = 0;
+	*largest = 0;
+	for (uint32_t i = 0; i < count; i++) {
+		sum += choices[i].blocks;
+		*largest = choices[i].blocks > choices[*largest].blocks ? i : *largest;
+	}
+	return sum;
+}
+
+void ferry_kernel_share_blocks(struct ferry_kernel_choice *choices, const uint64_t *bytes, uint32_t count,
+                               uint32_t most, uint32_t *threads)
+{
+	uint32_t largest;
+	*threads = 0;
+	for (uint32_t i = 0; i < count; i++)
+		*threads = choices[i].threads > *threads ? choices[i].threads : *threads;
+	for (uint32_t i = 0; i < count; i++)
+		choices[i].blocks = at_most(((bytes[i] + 7) / 8 + *threads - 1) / *threads, choices[i].blocks);
+	while (sum_of_blocks(choices, count, &largest) > most)
+		choices[largest].blocks--;
+}
+
+/* A rank sends its block to all others at once. */
 struct ferry_kernel_choice ferry_kernel_choose(const struct ferry_kernel_facts *facts)
 {
 	const struct ferry_kernel_choice none = {.kernel = FERRY_KERNEL_NONE};
 	const bool sums = ferry_collective_reduces(facts->collective);
-	const bool one = facts->peer || !ferry_collective_sends_blocks(facts->collective);
-	const uint64_t blocks = one ? 1 : facts->nranks, packets = 2 * blocks * (facts->bytes + 8);
+	const uint64_t blocks = blocks_in_box(facts);
 	if (!facts->bytes || facts->nranks < 2 || facts->nranks > FERRY_KERNEL_RANKS)
 		return none;
-	if (facts->bytes <= LL_MOST && packets <= FERRY_BOX_LL_BYTES)
+	if (facts->bytes <= LL_MOST && ferry_kernel_packets(facts) <= FERRY_BOX_LL_BYTES)
 		return ll(facts);
 	if (!facts->peer)
 		return facts->bytes <= HOST_MOST && blocks * (facts->bytes + CHUNK) <= facts->box_bytes ? bulk(facts)

@@ -14,6 +14,7 @@
 enum ferry_kernel {
 	FERRY_KERNEL_NONE,
 	FERRY_KERNEL_LL,       /* 8 bytes of data in a packet of 16, a flag beside each half */
+	FERRY_KERNEL_LL_GROUP, /* LL, of several calls side by side; chosen for none alone */
 	FERRY_KERNEL_LL128,    /* 120 bytes of data in a line of 128: peer memory */
 	FERRY_KERNEL_BULK,     /* a chunk of data, then one flag: host memory */
 	FERRY_NUM_KERNELS
@@ -36,5 +37,15 @@ struct ferry_kernel_choice {
 };
 
 struct ferry_kernel_choice ferry_kernel_choose(const struct ferry_kernel_facts *facts);
+
+/** Bytes of a half that the call's LL packets take, as far as that is known to be chosen for it: a multiple of 16. */
+uint64_t ferry_kernel_packets(const struct ferry_kernel_facts *facts);
+
+/**
+ * For LL calls of a group that one kernel carries: as many threads as any of them has, *threads; fewer blocks for each,
+ * at least 1, that are no more than `most` together. most: count at least.
+ */
+void ferry_kernel_share_blocks(struct ferry_kernel_choice *choices, const uint64_t *bytes, uint32_t count,
+                               uint32_t most, uint32_t *threads);
 
 #endif

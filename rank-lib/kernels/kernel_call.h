@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * One call that a kernel carries, as the host writes it and the kernel reads it: the kernel's only argument, by value.
- * Nothing in it changes from call to call of one kind, so a captured call may be replayed: what changes lies in
- * `state`, in device memory. Compiled as C and as CUDA.
+ * One call that a kernel carries, or a few of a group that one kernel carries side by side, as the host writes it and
+ * the kernel reads it: the kernel's only argument, by value. Nothing in it changes from call to call of one kind, so a
+ * captured call may be replayed: what changes lies in `state`, in device memory. Compiled as C and as CUDA.
  *
  * Mailboxes. A rank sends packets through a box and reads those of each peer out of a box; both are given by pointers,
  * so the kernels are the same in both layouts (mailboxes.h):
@@ -16,7 +16,8 @@
  * of LL128 (inboxes), whose last 8 bytes are flags. Call n of the communicator uses half n mod 2. A rank reuses a half
  * two calls later. By then it has ended the call between, in which it has received from every peer; so every peer had
  * begun that call, and ended the one before. This needs every rank to hear from every other one in every call: who has
- * no data for a peer sends it a header.
+ * no data for a peer sends it a header. Calls of a group that one kernel carries have one number, each other places in
+ * the half, and blocks of their own: they count as one call.
  */
 #ifndef FERRY_RANK_LIB_KERNELS_KERNEL_CALL_H
 #define FERRY_RANK_LIB_KERNELS_KERNEL_CALL_H
@@ -57,7 +58,7 @@ struct ferry_kernel_state {
 struct ferry_kernel_call {
 	const char *send;
 	char *receive;
-	uint64_t count;          /* elements of a block */
+	uint64_t bytes;          /* of a block */
 	/* bytes from one rank's block to the next in the user's buffers; 0: the same block for all, or a sum */
 	uint64_t send_stride, receive_stride;
 	struct ferry_kernel_state *state;
@@ -79,6 +80,16 @@ struct ferry_kernel_call {
 	uint32_t uncounted;      /* 1: captured, or made since another one was */
 	uint32_t awaits;         /* 1: the last call may be on another stream; waits until so many are counted */
 	uint32_t awaited_plain;
+	uint32_t place;          /* in a group: bytes from the start of LL packets to those of this call, */
+	uint32_t first, blocks;  /* and the blocks of the kernel that carry it */
+};
+
+#define FERRY_KERNEL_GROUP 12u /* calls: a kernel's argument has 4 KiB */
+
+/* Of the first call alone: state, abort, uncounted, awaits. */
+struct ferry_kernel_group {
+	struct ferry_kernel_call calls[FERRY_KERNEL_GROUP];
+	uint32_t count;
 };
 
 #endif

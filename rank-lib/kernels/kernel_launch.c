@@ -16,14 +16,19 @@ static uint64_t block_bytes(const struct ferry_request *request)
 	return request->count * ferry_type_size(request->type);
 }
 
+static struct ferry_kernel_facts facts_of(const struct ferry_mailboxes *mailboxes, const struct ferry_request *request)
+{
+	return (struct ferry_kernel_facts){.collective = request->collective,
+	                                   .bytes = block_bytes(request),
+	                                   .nranks = mailboxes->blank.nranks,
+	                                   .peer = mailboxes->peer,
+	                                   .box_bytes = mailboxes->blank.box_bytes,
+	                                   .blocks = mailboxes->blocks};
+}
+
 static struct ferry_kernel_choice choose(const struct ferry_mailboxes *mailboxes, const struct ferry_request *request)
 {
-	const struct ferry_kernel_facts facts = {.collective = request->collective,
-	                                         .bytes = block_bytes(request),
-	                                         .nranks = mailboxes->blank.nranks,
-	                                         .peer = mailboxes->peer,
-	                                         .box_bytes = mailboxes->blank.box_bytes,
-	                                         .blocks = mailboxes->blocks};
+	const struct ferry_kernel_facts facts = facts_of(mailboxes, request);
 	return ferry_kernel_choose(&facts);
 }
 
@@ -52,7 +57,7 @@ static void fill_shape(const struct ferry_request *request, struct ferry_kernel_
 		call->send_stride = bytes;
 	if (ferry_collective_receives_blocks(collective))
 		call->receive_stride = bytes;
-	call->count = call->reduces ? request->count : bytes;
+	call->bytes = bytes;
 }
 
 /* As the routers reduce (router/engine/parts.c). */
@@ -74,30 +79,141 @@ static void fill_operation(const struct ferry_request *request, const struct fer
 	}
 }
 
-ferryResult_t ferry_kernels_launch(const struct ferry_request *request)
+static void fill(const struct ferry_request *request, const struct ferry_kernel_choice *choice,
+                 struct ferry_kernel_call *call)
 {
 	struct ferryComm *comm = request->comm;
-	struct ferry_mailboxes *mailboxes = &comm->mailboxes;
-	struct ferry_device *device = mailboxes->device;
-	struct ferry_kernel_call call = mailboxes->blank;
-	if (!request->count)
-		return ferrySuccess;
-	struct ferry_kernel_choice choice = choose(mailboxes, request);
 	struct ferry_redop factor = {0};
 	if (request->op >= ferryNumOps)
 		factor = request->kept ? request->factor : ferry_request_factor(request, &comm->redops);
-	fill_shape(request, &call);
-	fill_operation(request, &factor, &call);
-	call.chunk = choice.chunk;
-	call.two_phases = choice.two_phases;
-	ferryDataType_t type = call.reduces ? request->type : ferryUint8;
+	*call = comm->mailboxes.blank;
+	fill_shape(request, call);
+	fill_operation(request, &factor, call);
+	call->chunk = choice->chunk;
+	call->two_phases = choice->two_phases;
+}
+
+/* Calls in a row that one kernel carries. */
+struct batch {
+	const struct ferry_request *requests;
+	uint32_t count;
+	bool sums;            /* some of them; */
+	ferryDataType_t type; /* all of one type; uint8 if there is none */
+	struct ferry_kernel_choice choices[FERRY_KERNEL_GROUP];
+	uint64_t bytes[FERRY_KERNEL_GROUP], packets;
+	struct ferry_kernel_group group;
+};
+
+/* The call joins the batch, if it can; the first one does. The same on all ranks. */
+static bool join(struct batch *batch, const struct ferry_mailboxes *mailboxes, const struct ferry_request *request)
+{
+	const struct ferry_kernel_facts facts = facts_of(mailboxes, request);
+	const struct ferry_kernel_choice choice = ferry_kernel_choose(&facts);
+	const uint64_t packets = ferry_kernel_packets(&facts);
+	const bool sums = ferry_collective_reduces(request->collective);
+	const bool fits = !batch->count ||
+	            (batch->count < FERRY_KERNEL_GROUP && batch->count < mailboxes->blocks &&
+	             choice.kernel == FERRY_KERNEL_LL && batch->choices[0].kernel == FERRY_KERNEL_LL &&
+	             batch->packets + packets <= FERRY_BOX_LL_BYTES &&
+	             (!sums || !batch->sums || request->type == batch->type));
+	if (!fits)
+		return false;
+	batch->type = sums ? request->type : batch->type;
+	batch->sums |= sums;
+	batch->choices[batch->count] = choice;
+	batch->bytes[batch->count] = facts.bytes;
+	batch->group.calls[batch->count].place = (uint32_t)batch->packets;
+	batch->packets += packets;
+	batch->count++;
+	return true;
+}
+
+/* As one that stands for all: its kernel, blocks and threads. */
+static struct ferry_kernel_choice complete(struct batch *batch, const struct ferry_mailboxes *mailboxes)
+{
+	struct ferry_kernel_choice whole = batch->choices[0];
+	uint32_t blocks = 0;
+	if (batch->count > 1) {
+		whole.kernel = FERRY_KERNEL_LL_GROUP;
+		ferry_kernel_share_blocks(batch->choices, batch->bytes, batch->count, mailboxes->blocks,
+		                          &whole.threads);
+	}
+	for (uint32_t i = 0; i < batch->count; i++) {
+		struct ferry_kernel_call *call = &batch->group.calls[i];
+		uint32_t place = call->place;
+		fill(&batch->requests[i], &batch->choices[i], call);
+		call->place = place;
+		call->first = blocks;
+		call->blocks = batch->choices[i].blocks;
+		blocks += call->blocks;
+	}
+	batch->group.count = batch->count;
+	whole.blocks = blocks;
+	return whole;
+}
+
+/* Whether the stream is that of none of the batch's calls before. */
+static bool is_new(const struct batch *batch, uint32_t which)
+{
+	uint32_t i = 0;
+	while (i < which && batch->requests[i].stream != batch->requests[which].stream)
+		i++;
+	return i == which;
+}
+
+/* behind: the other streams come behind the first one's, else it behind them. */
+static ferryResult_t join_streams(const struct batch *batch, struct ferry_mailboxes *mailboxes, bool behind)
+{
+	struct ferry_device *device = mailboxes->device;
+	ferryStream_t first = batch->requests[0].stream;
+	ferryResult_t result = ferrySuccess;
+	for (uint32_t i = 1; i < batch->count && !result; i++) {
+		ferryStream_t other = batch->requests[i].stream;
+		if (is_new(batch, i))
+			result = device->ops->kernels->follow(device, &mailboxes->box->order, behind ? other : first,
+			                                      behind ? first : other);
+	}
+	return result;
+}
+
+static ferryResult_t launch(struct batch *batch, struct ferryComm *comm)
+{
+	struct ferry_mailboxes *mailboxes = &comm->mailboxes;
+	struct ferry_device *device = mailboxes->device;
 	struct ferry_box *box = mailboxes->box;
-	ferryResult_t result = device->ops->kernels->launch(device, ferry_modules_function(device, type, choice.kernel),
-	                                                    choice.blocks, choice.threads, request->stream, &box->order,
-	                                                    &call, ferry_box_hold, ferry_box_drop, box);
+	const struct ferry_kernel_choice choice = complete(batch, mailboxes);
+	ferryResult_t result = join_streams(batch, mailboxes, false);
 	if (!result)
+		result = device->ops->kernels->launch(
+		        device, ferry_modules_function(device, batch->type, choice.kernel), choice.blocks,
+		        choice.threads, batch->requests[0].stream, &box->order, &batch->group.calls[0], ferry_box_hold,
+		        ferry_box_drop, box);
+	if (!result) {
 		ferry_mailboxes_count(mailboxes);
-	else if (result == ferryUnhandledDeviceError) /* it may be in the stream, and the other ranks wait for it */
+		result = join_streams(batch, mailboxes, true);
+	}
+	if (result == ferryUnhandledDeviceError) /* it may be in the stream, and the other ranks wait for it */
 		ferry_rank_fail(&comm->rank, result, ferry_last_message());
-	return result ? ferry_fail_context(result, "%s", ferry_collective_name(request->collective)) : ferrySuccess;
+	return result ? ferry_fail_context(result, "%s", ferry_collective_name(batch->requests[0].collective))
+	              : ferrySuccess;
+}
+
+ferryResult_t ferry_kernels_launch(const struct ferry_request *requests, uint32_t nrequests)
+{
+	struct ferryComm *comm = requests[0].comm;
+	ferryResult_t result = ferrySuccess;
+	for (uint32_t i = 0; i < nrequests;) {
+		struct batch batch;
+		batch.requests = &requests[i];
+		batch.count = 0;
+		batch.packets = 0;
+		batch.sums = false;
+		batch.type = ferryUint8;
+		while (i < nrequests && requests[i].count && join(&batch, &comm->mailboxes, &requests[i]))
+			i++;
+		i += !batch.count; /* it has nothing to do */
+		ferryResult_t launched = batch.count ? launch(&batch, comm) : ferrySuccess;
+		result = result ? result : launched;
+	}
+	return result;
 }

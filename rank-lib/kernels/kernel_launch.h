@@ -21,10 +21,11 @@ bool ferry_kernels_ready(const struct ferryComm *comm);
 bool ferry_kernels_carry(const struct ferryComm *comm, const struct ferry_request *request);
 
 /**
- * Puts a call that a kernel carries into its stream, plain or capturing. Under the communicator's lock, in a visit of
- * its device. Errors: the stream is another device's, or its capture was invalidated; the driver's, which fail the
- * rank, as the other ranks wait for it.
+ * Puts calls of one communicator that kernels carry into their streams, plain or capturing. Several are a group's:
+ * calls in a row go by one kernel where they fit, in the stream of the first one, which waits for the others' and they
+ * for it; which do depends on no stream. Under the communicator's lock, in a visit of its device. Errors: a stream is
+ * another device's, or its capture was invalidated; the driver's, which fail the rank, as the other ranks wait for it.
  */
-ferryResult_t ferry_kernels_launch(const struct ferry_request *request);
+ferryResult_t ferry_kernels_launch(const struct ferry_request *requests, uint32_t nrequests);
 
 #endif

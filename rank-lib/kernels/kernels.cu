@@ -25,7 +25,9 @@
 struct ferry_course {
 	uint64_t counts; /* of the state, before it */
 	uint32_t flag;   /* its number */
-	uint64_t half;   /* bytes from the start of a box to the half in use */
+	uint64_t half;   /* bytes from the start of a box to the half in use, */
+	uint64_t packets; /* and to the call's LL packets in it */
+	uint32_t block, blocks; /* this one, of those that carry the call: LL */
 	uint64_t bytes;  /* of a block of the user's */
 	uint64_t unread; /* out_shared: bytes from one receiver's part of the box to the next; in units of `data` */
 	bool given_up;   /* by this lane: it waits for nothing any more */
@@ -162,12 +164,13 @@ DEVICE void ferry_write_vector(char *to, uint64_t at, uint64_t end, uint32_t gra
 
 /* ---- begin and end ---- */
 
-DEVICE struct ferry_course ferry_enter(const struct ferry_kernel_call *c, uint64_t bytes)
+/* of: the call that this block carries, in a group of which c is the first. */
+DEVICE struct ferry_course ferry_enter(const struct ferry_kernel_call *c, const struct ferry_kernel_call *of)
 {
 	struct ferry_course course = {0};
 	uint32_t every = c->nranks == 32 ? ~0u : (1u << c->nranks) - 1, misses = 0;
-	course.bytes = bytes;
-	course.all = c->senders == every && c->receivers == every && c->scaled != 1;
+	course.bytes = of->bytes;
+	course.all = of->senders == every && of->receivers == every && of->scaled != 1;
 	course.counts = ferry_look64(&c->state->counts);
 	/* the communicator's last call is on another stream */
 	while (c->awaits && !course.given_up && (int32_t)((uint32_t)(course.counts >> 32) - c->awaited_plain) < 0) {
@@ -175,7 +178,9 @@ DEVICE struct ferry_course ferry_enter(const struct ferry_kernel_call *c, uint64
 		course.counts = ferry_look64(&c->state->counts);
 	}
 	course.flag = (uint32_t)course.counts + 1;
-	course.half = (course.flag & 1) * FERRY_BOX_HALF(c->box_bytes);
+	course.half = course.packets = (course.flag & 1) * FERRY_BOX_HALF(c->box_bytes);
+	course.block = BLOCK;
+	course.blocks = BLOCKS;
 	return course;
 }
 
@@ -291,7 +296,7 @@ DEVICE void NAME(ll_send)(const struct ferry_kernel_call *c, const struct ferry_
 			continue;
 		if (c->send_stride)
 			word = ferry_read_word(c->send + p * c->send_stride, at, course->bytes, granule);
-		ferry_send_packet(c->out[p] + course->half + p * course->unread + 2 * at, word, course->flag);
+		ferry_send_packet(c->out[p] + course->packets + p * course->unread + 2 * at, word, course->flag);
 		if (c->out_shared && !c->send_stride)
 			break;
 	}
@@ -307,7 +312,7 @@ DEVICE void NAME(ll_receive)(const struct ferry_kernel_call *c, struct ferry_cou
 		if (!(c->senders >> r & 1))
 			continue;
 		uint64_t word = r == c->rank ? ferry_read_word(own, at, course->bytes, granule)
-		                             : ferry_await_packet(c, course, c->in[r] + course->half +
+		                             : ferry_await_packet(c, course, c->in[r] + course->packets +
 		                                                                     c->rank * course->unread + 2 * at);
 		if (!c->reduces) {
 			char *to = c->receive + r * c->receive_stride;
@@ -323,27 +328,47 @@ DEVICE void NAME(ll_receive)(const struct ferry_kernel_call *c, struct ferry_cou
 }
 
 /* Each rank sends its blocks to all at once, and reduces, or keeps, what comes. */
-KERNEL(NAME(ll), 512)
+DEVICE void NAME(ll_exchange)(const struct ferry_kernel_call *c, struct ferry_course *course, uint64_t *factors)
 {
-	const struct ferry_kernel_call *c = &call;
-	SHARED uint64_t factors[FERRY_KERNEL_RANKS];
-	struct ferry_course course = ferry_enter(c, c->count * (BITS / 8));
-	const uint64_t step = 8ull * BLOCKS * THREADS, blocks = (course.bytes + 7) / 8 * 16;
+	const uint64_t step = 8ull * course->blocks * THREADS, first = 8ull * course->block * THREADS;
 	const uint32_t granule = ferry_granule((uint64_t)(uintptr_t)c->send | (uint64_t)(uintptr_t)c->receive |
 	                                       c->send_stride | c->receive_stride);
-	course.unread = c->out_shared && c->send_stride ? blocks : 0;
-	ferry_send_headers(c, &course, BITS / 8);
+	course->unread = c->out_shared && c->send_stride ? (course->bytes + 7) / 8 * 16 : 0;
+	ferry_send_headers(c, course, BITS / 8);
 	if (c->senders >> c->rank & 1)
 		EACH_LANE (lane)
-			for (uint64_t at = 8ull * (BLOCK * THREADS + lane); at < course.bytes; at += step)
-				NAME(ll_send)(c, &course, at, granule);
-	if (!course.all || c->scaled)
-		ferry_await_headers(c, &course, factors, BITS / 8);
+			for (uint64_t at = first + 8ull * lane; at < course->bytes; at += step)
+				NAME(ll_send)(c, course, at, granule);
+	if (!course->all || c->scaled)
+		ferry_await_headers(c, course, factors, BITS / 8);
 	if (c->receivers >> c->rank & 1)
 		EACH_LANE (lane)
-			for (uint64_t at = 8ull * (BLOCK * THREADS + lane); at < course.bytes; at += step)
-				NAME(ll_receive)(c, &course, at, granule, factors);
-	ferry_leave(c, &course);
+			for (uint64_t at = first + 8ull * lane; at < course->bytes; at += step)
+				NAME(ll_receive)(c, course, at, granule, factors);
+}
+
+KERNEL(NAME(ll), 512, ferry_kernel_call)
+{
+	SHARED uint64_t factors[FERRY_KERNEL_RANKS];
+	struct ferry_course course = ferry_enter(&call, &call);
+	NAME(ll_exchange)(&call, &course, factors);
+	ferry_leave(&call, &course);
+}
+
+/* Calls of a group side by side, each by blocks of its own: those without a sum have any type. */
+KERNEL(NAME(ll_group), 512, ferry_kernel_group)
+{
+	SHARED uint64_t factors[FERRY_KERNEL_RANKS];
+	uint32_t which = 0;
+	while (which + 1 < call.count && BLOCK >= call.calls[which + 1].first)
+		which++;
+	const struct ferry_kernel_call *c = &call.calls[which];
+	struct ferry_course course = ferry_enter(&call.calls[0], c);
+	course.packets += c->place;
+	course.block = BLOCK - c->first;
+	course.blocks = c->blocks;
+	NAME(ll_exchange)(c, &course, factors);
+	ferry_leave(&call.calls[0], &course);
 }
 
 /* ---- bulk ---- */
@@ -452,11 +477,11 @@ DEVICE void NAME(bulk_receive)(const struct ferry_kernel_call *c, struct ferry_c
  * As LL, by chunks: each with one flag behind its data. A block sends its next chunk before it waits for one; so a
  * result in the place of the input covers only what this block has sent.
  */
-KERNEL(NAME(bulk), 512)
+KERNEL(NAME(bulk), 512, ferry_kernel_call)
 {
 	const struct ferry_kernel_call *c = &call;
 	SHARED uint64_t factors[FERRY_KERNEL_RANKS];
-	struct ferry_course course = ferry_enter(c, c->count * (BITS / 8));
+	struct ferry_course course = ferry_enter(c, c);
 	const uint32_t chunks = (uint32_t)((course.bytes + c->chunk - 1) / c->chunk);
 	const uint32_t granule = ferry_granule((uint64_t)(uintptr_t)c->send | (uint64_t)(uintptr_t)c->receive |
 	                                       c->send_stride | c->receive_stride);

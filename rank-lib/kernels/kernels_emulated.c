@@ -67,12 +67,13 @@ _Thread_local struct ferry_block ferry_block;
 #undef FERRY_NUMBER
 #undef FERRY_NUMBER_f8e5m2
 
-typedef void kernel(const struct ferry_kernel_call call);
+typedef void kernel(const void *call);
 
 #define KERNELS(type)                                                                                                  \
 	{"ferry_ll_" #type, ferry_ll_##type}, {"ferry_bulk_" #type, ferry_bulk_##type},                                \
+	        {"ferry_ll_group_" #type, ferry_ll_group_##type},                                                      \
 	{                                                                                                              \
-		"ferry_ll128_" #type, ferry_ll128_##type                                                         \
+		"ferry_ll128_" #type, ferry_ll128_##type                                                               \
 	}
 
 static const struct {
@@ -93,14 +94,14 @@ static const struct {
         KERNELS(f8e5m2),
 };
 
-bool ferry_kernel_emulate(const char *name, const struct ferry_kernel_call *call, uint32_t blocks, uint32_t threads)
+bool ferry_kernel_emulate(const char *name, const void *call, uint32_t blocks, uint32_t threads)
 {
 	for (uint32_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
 		if (strcmp(kernels[i].name, name))
 			continue;
 		ferry_block = (struct ferry_block){.blocks = blocks, .threads = threads};
 		for (; ferry_block.block < blocks; ferry_block.block++)
-			kernels[i].run(*call);
+			kernels[i].run(call);
 		return true;
 	}
 	return false;

@@ -11,9 +11,9 @@
 #include <stdbool.h>
 
 /**
- * Runs the kernel of that name until it is through, or *call->abort is 1. Returns false, and does nothing, if there is
- * no such kernel.
+ * Runs the kernel of that name until it is through, or its call is given up. call: its argument (kernel_call.h).
+ * Returns false, and does nothing, if there is no such kernel.
  */
-bool ferry_kernel_emulate(const char *name, const struct ferry_kernel_call *call, uint32_t blocks, uint32_t threads);
+bool ferry_kernel_emulate(const char *name, const void *call, uint32_t blocks, uint32_t threads);
 
 #endif

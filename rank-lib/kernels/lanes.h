@@ -24,9 +24,8 @@
 #define BLOCK         blockIdx.x
 #define BLOCKS        gridDim.x
 #define THREADS       blockDim.x
-#define KERNEL(name, most)                                                                                             \
-	extern "C" __global__ void __launch_bounds__(most)                                                             \
-	        name(const __grid_constant__ struct ferry_kernel_call call)
+#define KERNEL(name, most, argument)                                                                                   \
+	extern "C" __global__ void __launch_bounds__(most) name(const __grid_constant__ struct argument call)
 
 /* Eight lanes side by side have a line of 128 bytes: each 16 of them. */
 #define PART_OF_LINE     (threadIdx.x % 8)
@@ -105,7 +104,14 @@ extern _Thread_local struct ferry_block ferry_block;
 #define BLOCK         ferry_block.block
 #define BLOCKS        ferry_block.blocks
 #define THREADS       ferry_block.threads
-#define KERNEL(name, most) static void name(const struct ferry_kernel_call call)
+#define KERNEL(name, most, argument) KERNEL_AS(name, argument) /* its name is a macro, too */
+#define KERNEL_AS(name, argument)                                                                                      \
+	static void name##_by_value(const struct argument call);                                                       \
+	static void name(const void *call)                                                                             \
+	{                                                                                                              \
+		name##_by_value(*(const struct argument *)call);                                                       \
+	}                                                                                                              \
+	static void name##_by_value(const struct argument call)
 
 /* A lane has a whole line. */
 #define EACH_PART(j)     for (uint32_t j = 0; j < 8; j++)

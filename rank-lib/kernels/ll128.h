@@ -154,11 +154,11 @@ DEVICE void NAME(two_phases)(const struct ferry_kernel_call *c, struct ferry_cou
  * As LL with less overhead: 120 bytes of data beside 8 of flag. An AllReduce in two phases moves each byte twice
  * whatever the number of ranks. Every lane writes over a place of the user's buffer only after it has itself read it.
  */
-KERNEL(NAME(ll128), 1024)
+KERNEL(NAME(ll128), 1024, ferry_kernel_call)
 {
 	const struct ferry_kernel_call *c = &call;
 	SHARED uint64_t factors[FERRY_KERNEL_RANKS];
-	struct ferry_course course = ferry_enter(c, c->count * (BITS / 8));
+	struct ferry_course course = ferry_enter(c, c);
 	const uint32_t granule = ferry_granule((uint64_t)(uintptr_t)c->send | (uint64_t)(uintptr_t)c->receive |
 	                                       c->send_stride | c->receive_stride);
 	const struct ferry_lines lines = {0, (course.bytes + LINE_BYTES - 1) / LINE_BYTES, 0};

@@ -26,7 +26,10 @@ EACH_TYPE(EMBED)
 /* in the order of ferryDataType_t */
 static const char *const texts[ferryNumTypes] = {EACH_TYPE(TEXT)};
 static const char *const names[FERRY_NUM_KERNELS] = {
-        [FERRY_KERNEL_LL] = "ll", [FERRY_KERNEL_LL128] = "ll128", [FERRY_KERNEL_BULK] = "bulk"};
+        [FERRY_KERNEL_LL] = "ll",
+        [FERRY_KERNEL_LL_GROUP] = "ll_group",
+        [FERRY_KERNEL_LL128] = "ll128",
+        [FERRY_KERNEL_BULK] = "bulk"};
 
 #define KERNELS (FERRY_NUM_KERNELS - 1) /* without NONE */
 

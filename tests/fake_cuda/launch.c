@@ -14,7 +14,8 @@
 /* What a graph may have is never freed. */
 struct launch {
 	struct launch *next;
-	struct ferry_kernel_call call;
+	struct ferry_kernel_group calls; /* its first one alone, but of a group */
+	uint32_t ncalls;
 	char name[40];
 	unsigned blocks, threads;
 	CUcontext context;
@@ -24,7 +25,7 @@ static struct launch *all; /* under its lock */
 static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
 
 #define MOST_AHEAD 1024 /* in a stream: then a launch waits */
-#define MOST_HELD (2 * FERRY_KERNEL_RANKS + 5)
+#define MOST_HELD (FERRY_KERNEL_GROUP * (2 * FERRY_KERNEL_RANKS + 5))
 
 struct held {
 	struct fake_region *regions[MOST_HELD];
@@ -53,9 +54,9 @@ static uint64_t element_of(const char *name)
 }
 
 /* A whole buffer, or the part that other ranks have a place in. */
-static uint64_t extent(const struct launch *launch, uint64_t stride)
+static uint64_t extent(const struct ferry_kernel_call *call, uint64_t stride)
 {
-	return launch->call.count * element_of(launch->name) + stride * (launch->call.nranks - 1);
+	return call->bytes + stride * (call->nranks - 1);
 }
 
 static void find_boxes(struct held *held, CUcontext context, struct ferry_kernel_call *call)
@@ -69,21 +70,27 @@ static void find_boxes(struct held *held, CUcontext context, struct ferry_kernel
 	}
 }
 
+static void find(struct held *held, const struct launch *launch, struct ferry_kernel_call *call)
+{
+	CUcontext context = launch->context;
+	bool sends = call->senders >> call->rank & 1, receives = call->receivers >> call->rank & 1;
+	call->send = hold(held, context, call->send, sends ? extent(call, call->send_stride) : 0);
+	call->receive = hold(held, context, call->receive, receives ? extent(call, call->receive_stride) : 0);
+	call->state = (struct ferry_kernel_state *)(void *)hold(held, context, call->state, sizeof *call->state);
+	call->abort = (const uint32_t *)(const void *)hold(held, context, call->abort, sizeof *call->abort);
+	call->factor_at = hold(held, context, call->factor_at, call->factor_at ? element_of(launch->name) : 0);
+	find_boxes(held, context, call);
+}
+
 static void run(void *argument)
 {
 	const struct launch *launch = argument;
-	struct ferry_kernel_call call = launch->call;
+	struct ferry_kernel_group calls = launch->calls;
 	struct held held = {.count = 0};
-	CUcontext context = launch->context;
-	bool sends = call.senders >> call.rank & 1, receives = call.receivers >> call.rank & 1;
-	call.send = hold(&held, context, call.send, sends ? extent(launch, call.send_stride) : 0);
-	call.receive = hold(&held, context, call.receive, receives ? extent(launch, call.receive_stride) : 0);
-	call.state = (struct ferry_kernel_state *)(void *)hold(&held, context, call.state, sizeof *call.state);
-	call.abort = (const uint32_t *)(const void *)hold(&held, context, call.abort, sizeof *call.abort);
-	call.factor_at = hold(&held, context, call.factor_at, call.factor_at ? element_of(launch->name) : 0);
-	find_boxes(&held, context, &call);
-	if (held.fault || !ferry_kernel_emulate(launch->name, &call, launch->blocks, launch->threads))
-		fake_fail_context(context);
+	for (uint32_t i = 0; i < launch->ncalls; i++)
+		find(&held, launch, &calls.calls[i]);
+	if (held.fault || !ferry_kernel_emulate(launch->name, &calls, launch->blocks, launch->threads))
+		fake_fail_context(launch->context);
 	while (held.count)
 		fake_unpin(held.regions[--held.count]);
 }
@@ -108,7 +115,8 @@ CUresult fake_kernel_launch(CUstream stream, const char *name, const void *call,
 	if (!launch)
 		return refused ? refused : CUDA_ERROR_OUT_OF_MEMORY;
 	wait_for_room(stream);
-	memcpy(&launch->call, call, sizeof launch->call);
+	launch->ncalls = strstr(name, "group") ? ((const struct ferry_kernel_group *)call)->count : 1;
+	memcpy(&launch->calls, call, launch->ncalls > 1 ? sizeof launch->calls : sizeof launch->calls.calls[0]);
 	snprintf(launch->name, sizeof launch->name, "%s", name);
 	launch->blocks = blocks;
 	launch->threads = threads;

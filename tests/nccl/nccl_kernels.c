@@ -296,6 +296,76 @@ static void short_calls_of_a_group_are_kernels_beside_others(void **state)
 	play(group);
 }
 
+/* Kernels that were launched, plain ones. */
+static uint32_t launches_in(ncclComm_t comm)
+{
+	return shadow_of(comm)->comm->mailboxes.box->order.plain;
+}
+
+struct late {
+	struct player *player;
+	int round;
+};
+
+static void fill_late(void *argument)
+{
+	const struct late *late = argument;
+	doze(1);
+	fill(late->player, SMALL, late->round);
+	for (int i = 0; i < SMALL; i++)
+		((uint64_t *)(void *)(late->player->in + SMALL))[i] =
+		        (uint64_t)(late->player->rank.rank + late->round + i);
+}
+
+/*
+ * Each rank has other streams for them: what comes into these before and behind the group comes before and behind its
+ * kernel.
+ */
+static void fused(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	cudaStream_t streams[2];
+	player_open(player);
+	streams[0] = (cudaStream_t)player->stream;
+	EQUAL(cuStreamCreate((CUstream *)&streams[1], CU_STREAM_NON_BLOCKING), 0);
+	warm_up(player);
+	for (int round = 0; round < 30; round++) {
+		uint64_t before = kernels_in(rank->comm);
+		uint32_t launches = launches_in(rank->comm);
+		struct late late = {player, round};
+		float *out = player->receive;
+		memset(player->out, 0, SMALL * 40 * sizeof(float));
+		EQUAL(fake_cuda_launch((CUstream)streams[round & 1], fill_late, &late), 0);
+		NCCL(ncclGroupStart());
+		for (int i = 0; i < 8; i++)
+			NCCL(ncclAllReduce(player->send, out + i * SMALL, SMALL, ncclFloat32, ncclSum, rank->comm,
+			                   streams[(i >> rank->rank) & (round & 1)]));
+		NCCL(ncclAllGather(player->send, out + 8 * SMALL, SMALL, ncclFloat32, rank->comm, streams[0]));
+		NCCL(ncclAllReduce((float *)player->send + SMALL, out + 12 * SMALL, SMALL, ncclUint64, ncclMax,
+		                   rank->comm, streams[0]));
+		NCCL(ncclGroupEnd());
+		EQUAL(kernels_in(rank->comm) - before, 10);
+		EQUAL(launches_in(rank->comm) - launches, 2); /* by type */
+		EQUAL(cuStreamSynchronize((CUstream)streams[round & 1]), 0);
+		check_sum(player, SMALL, round);
+		settle(player);
+		for (int i = 1; i < 8; i++)
+			HOLDS(!memcmp(player->out, player->out + i * SMALL, SMALL * sizeof(float)));
+		for (int from = 0; from < RANKS; from++)
+			HOLDS(player->out[(8 + from) * SMALL + 7] == value_of(from, 7, round));
+		for (int i = 0; i < SMALL; i++)
+			HOLDS(((uint64_t *)(void *)(player->out + 12 * SMALL))[i] == (uint64_t)(RANKS - 1 + round + i));
+	}
+	EQUAL(cuStreamDestroy((CUstream)streams[1]), 0);
+	player_close(player);
+}
+
+static void short_calls_of_a_group_are_one_kernel_whatever_their_streams(void **state)
+{
+	(void)state;
+	play(fused);
+}
+
 /* Factors of each rank's own, at the host and on the device, and destroyed in the group that uses them. */
 static void factors(struct rank *rank)
 {
@@ -581,6 +651,7 @@ int main(void)
 	        cmocka_unit_test_teardown(what_one_thread_captures_for_several_gpus_is_kernels, no_misuse),
 	        cmocka_unit_test_teardown(a_group_of_more_kernels_than_streams_take_ends, no_misuse),
 	        cmocka_unit_test_teardown(short_calls_of_a_group_are_kernels_beside_others, no_misuse),
+	        cmocka_unit_test_teardown(short_calls_of_a_group_are_one_kernel_whatever_their_streams, no_misuse),
 	        cmocka_unit_test_teardown(factors_are_kernels_too, no_misuse),
 	        cmocka_unit_test_teardown(windows_change_nothing, no_misuse),
 	        cmocka_unit_test_teardown(communicators_of_few_short_calls_have_none, no_misuse),

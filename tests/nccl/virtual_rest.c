@@ -31,7 +31,7 @@ bool ferry_rank_ends_kernels(struct ferry_rank *rank)
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 NEVER(bool, ferry_kernels_ready, (const struct ferryComm * comm))
 NEVER(bool, ferry_kernels_carry, (const struct ferryComm * comm, const struct ferry_request *request))
-NEVER(ferryResult_t, ferry_launch, (const struct ferry_request * request))
+NEVER(ferryResult_t, ferry_launch_kernels, (const struct ferry_request * requests, uint32_t nrequests))
 NEVER(void, ferry_rank_fail_request, (struct ferry_rank * rank, ferryResult_t code, const char *message))
 NEVER(void, ferry_rank_abort, (struct ferry_rank * rank, const char *message))
 NEVER(ferryResult_t, ferryCommAbort, (ferryComm_t comm))

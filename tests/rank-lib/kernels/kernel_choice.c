@@ -112,8 +112,35 @@ static void what_is_chosen_fits_the_box(void **state)
 					        .blocks = blocks[i]});
 }
 
+static void calls_of_a_group_share_the_blocks_that_one_call_may_have(void **state)
+{
+	struct ferry_kernel_choice choices[FERRY_KERNEL_GROUP];
+	uint64_t bytes[FERRY_KERNEL_GROUP];
+	(void)state;
+	for (uint32_t most = 1; most <= FERRY_KERNEL_BLOCKS; most++)
+		for (uint32_t count = 1; count <= FERRY_KERNEL_GROUP && count <= most; count++) {
+			uint32_t sum = 0, threads;
+			for (uint32_t i = 0; i < count; i++) {
+				bytes[i] = 1 + (uint64_t)i * 8191 * most % (96u << 10);
+				choices[i] = ferry_kernel_choose(&(struct ferry_kernel_facts){
+				        FERRY_ALLREDUCE, bytes[i], 2, true, box_bytes_of(2, true), most});
+			}
+			ferry_kernel_share_blocks(choices, bytes, count, most, &threads);
+			assert_true(threads && threads <= 512);
+			for (uint32_t i = 0; i < count; i++) {
+				assert_true(choices[i].blocks && choices[i].threads <= threads);
+				assert_true((choices[i].blocks - 1) * (uint64_t)threads < (bytes[i] + 7) / 8);
+				sum += choices[i].blocks;
+			}
+			assert_true(sum <= most);
+		}
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_chosen_fits_the_box)};
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(what_is_chosen_fits_the_box),
+	        cmocka_unit_test(calls_of_a_group_share_the_blocks_that_one_call_may_have),
+	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,7 +2,7 @@
 /*
  * Promises of the kernels, compiled as C, with a thread for each rank and boxes in ordinary memory: every collective,
  * type and operation has the bits of router/reduce, in both layouts of the boxes, call behind call without any other
- * synchronization, also where flags wrap; and a call that is given up ends.
+ * synchronization, alone or several by one kernel, also where flags wrap; and a call that is given up ends.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,6 +22,7 @@
 #define MOST_BYTES 40000u
 #define BOX_BYTES  (320u << 10)
 #define CALLS      250
+#define GROUP      4 /* calls of one, at most */
 
 static const char *const type_names[ferryNumTypes] = {"i8",  "u8",  "i32", "u32",  "i64",    "u64",
                                                       "f16", "f32", "f64", "bf16", "f8e4m3", "f8e5m2"};
@@ -168,7 +169,7 @@ static void set_call(const struct job *job, const struct plan *plan, uint32_t ra
 	uint64_t reciprocal = ferry_reduce_reciprocal(plan->type, job->nranks);
 	bool from_root = plan->collective == FERRY_BROADCAST || plan->collective == FERRY_SCATTER;
 	bool to_root = plan->collective == FERRY_REDUCE_TO_ROOT || plan->collective == FERRY_GATHER;
-	call->count = reduces ? plan->count : bytes;
+	call->bytes = bytes;
 	call->send_stride = sends_blocks(plan->collective) ? bytes : 0;
 	call->receive_stride = receives_blocks(plan->collective) ? bytes : 0;
 	call->rank = rank;
@@ -203,53 +204,117 @@ static void compare(struct player *player, uint32_t n, const struct plan *plan, 
 	player->wrong = player->text;
 }
 
-static void play(struct player *player, struct ferry_kernel_state *state, uint32_t n, char *const *buffers)
+/* A call and its buffers: send, receive, what is wanted, and every rank's input. */
+struct turn {
+	struct plan plan;
+	char *buffers[3 + FERRY_KERNEL_RANKS];
+	char *receive;
+};
+
+static void set_turn(const struct player *player, struct turn *turn, uint32_t n, struct ferry_kernel_call *call)
+{
+	const struct job *job = player->job;
+	const struct plan *plan = &turn->plan;
+	uint64_t size = ferry_type_size(plan->type), bytes = plan->count * size, all = bytes * job->nranks;
+	char *send = turn->buffers[0] + plan->shift * size, *receive = turn->buffers[1] + plan->shift * size;
+	uint64_t sent = sends_blocks(plan->collective) ? all : bytes;
+	for (uint32_t r = 0; r < job->nranks; r++)
+		fill(turn->buffers[3 + r], job, plan, n, r, sent);
+	if (plan->in_place && plan->collective == FERRY_ALLGATHER)
+		send = receive + player->rank * bytes;
+	else if (plan->in_place && plan->collective == FERRY_GATHER && player->rank == plan->root)
+		send = receive + player->rank * bytes;
+	else if (plan->in_place && (plan->collective == FERRY_REDUCESCATTER ||
+	                            (plan->collective == FERRY_SCATTER && player->rank == plan->root)))
+		receive = send + player->rank * bytes;
+	else if (plan->in_place && plan->collective != FERRY_GATHER && plan->collective != FERRY_SCATTER)
+		receive = send;
+	memcpy(send, turn->buffers[3 + player->rank], sent);
+	*call = (struct ferry_kernel_call){.send = send, .receive = receive};
+	set_call(job, plan, player->rank, call);
+	turn->receive = receive;
+}
+
+static void judge(struct player *player, const struct turn *turn, uint32_t n)
+{
+	const struct plan *plan = &turn->plan;
+	uint64_t bytes = plan->count * ferry_type_size(plan->type);
+	if (!receives(player->job, plan, player->rank))
+		return;
+	expect(player->job, plan, turn->buffers + 3, player->rank, turn->buffers[2]);
+	compare(player, n, plan, turn->receive, turn->buffers[2],
+	        receives_blocks(plan->collective) ? bytes * player->job->nranks : bytes);
+}
+
+static void play(struct player *player, struct ferry_kernel_state *state, uint32_t n, struct turn *turn)
 {
 	static const char *const kernels[] = {"ll", "bulk", "ll128"};
-	const struct job *job = player->job;
-	struct plan plan = plan_of(job, n);
-	uint64_t size = ferry_type_size(plan.type), bytes = plan.count * size, all = bytes * job->nranks;
-	char *send = buffers[0] + plan.shift * size, *receive = buffers[1] + plan.shift * size, *wanted = buffers[2],
-	     *const *inputs = buffers + 3, name[40];
-	uint64_t sent = sends_blocks(plan.collective) ? all : bytes,
-	         received = receives_blocks(plan.collective) ? all : bytes;
-	for (uint32_t r = 0; r < job->nranks; r++)
-		fill(inputs[r], job, &plan, n, r, sent);
-	if (plan.in_place && plan.collective == FERRY_ALLGATHER)
-		send = receive + player->rank * bytes;
-	else if (plan.in_place && plan.collective == FERRY_GATHER && player->rank == plan.root)
-		send = receive + player->rank * bytes;
-	else if (plan.in_place && (plan.collective == FERRY_REDUCESCATTER ||
-	                           (plan.collective == FERRY_SCATTER && player->rank == plan.root)))
-		receive = send + player->rank * bytes;
-	else if (plan.in_place && plan.collective != FERRY_GATHER && plan.collective != FERRY_SCATTER)
-		receive = send;
-	memcpy(send, inputs[player->rank], sent);
-	struct ferry_kernel_call call = {.send = send, .receive = receive, .state = state};
-	set_call(job, &plan, player->rank, &call);
-	snprintf(name, sizeof name, "ferry_%s_%s", kernels[plan.kernel],
-	         ferry_collective_reduces(plan.collective) ? type_names[plan.type] : "u8");
-	if (!ferry_kernel_emulate(name, &call, plan.blocks, plan.threads))
+	struct ferry_kernel_call call;
+	char name[40];
+	turn->plan = plan_of(player->job, n);
+	set_turn(player, turn, n, &call);
+	call.state = state;
+	snprintf(name, sizeof name, "ferry_%s_%s", kernels[turn->plan.kernel],
+	         call.reduces ? type_names[turn->plan.type] : "u8");
+	if (!ferry_kernel_emulate(name, &call, turn->plan.blocks, turn->plan.threads))
 		player->wrong = "there is no such kernel";
-	if (!receives(job, &plan, player->rank))
-		return;
-	expect(job, &plan, inputs, player->rank, wanted);
-	compare(player, n, &plan, receive, wanted, received);
+	judge(player, turn, n);
+}
+
+/* Several calls by LL, as kernel_launch.c puts them into one kernel. */
+static void play_group(struct player *player, struct ferry_kernel_state *state, uint32_t n, struct turn *turns)
+{
+	struct ferry_kernel_group group = {.count = 0};
+	uint64_t random = player->job->seed + n, place = 0;
+	uint32_t wanted = 2 + (uint32_t)(next(&random) % (GROUP - 1)), blocks = 0;
+	ferryDataType_t type = ferryUint8;
+	bool sums = false;
+	char name[40];
+	while (group.count < wanted) {
+		struct turn *turn = &turns[group.count];
+		struct ferry_kernel_call *call = &group.calls[group.count];
+		turn->plan = plan_of(player->job, n * 1000 + group.count);
+		struct plan *plan = &turn->plan;
+		plan->kernel = 0;
+		plan->threads = 64;
+		plan->blocks = plan->count % 2 ? 1 : plan->blocks;
+		if (ferry_collective_reduces(plan->collective)) {
+			plan->count = sums ? plan->count * ferry_type_size(plan->type) / ferry_type_size(type) + 1
+			                   : plan->count;
+			plan->type = type = sums ? type : plan->type;
+			sums = true;
+		}
+		plan->blocks = plan->count * ferry_type_size(plan->type) <= 8 * 64 ? 1 : plan->blocks;
+		set_turn(player, turn, n * 1000 + group.count++, call);
+		call->state = state;
+		call->place = (uint32_t)place;
+		call->first = blocks;
+		call->blocks = plan->blocks;
+		place += 16 * ((call->bytes + 7) / 8) * (player->job->shared && call->send_stride ? call->nranks : 1);
+		blocks += plan->blocks;
+	}
+	snprintf(name, sizeof name, "ferry_ll_group_%s", type_names[type]);
+	if (place > FERRY_BOX_LL_BYTES || !ferry_kernel_emulate(name, &group, blocks, 64))
+		player->wrong = "there is no such kernel, or no room for it";
+	for (uint32_t i = 0; i < group.count; i++)
+		judge(player, &turns[i], n * 1000 + i);
 }
 
 static void *run(void *argument)
 {
 	struct player *player = argument;
-	char *buffers[3 + FERRY_KERNEL_RANKS];
+	struct turn turns[GROUP];
 	struct ferry_kernel_state state = {.counts = player->job->calls};
-	for (uint32_t i = 0; i < 3 + FERRY_KERNEL_RANKS; i++)
-		buffers[i] = malloc(MOST_BYTES * FERRY_KERNEL_RANKS + 64);
+	for (uint32_t i = 0; i < GROUP; i++)
+		for (uint32_t b = 0; b < 3 + FERRY_KERNEL_RANKS; b++)
+			turns[i].buffers[b] = malloc(MOST_BYTES * FERRY_KERNEL_RANKS + 64);
 	for (uint32_t n = 0; n < CALLS; n++)
-		play(player, &state, n, buffers);
+		(n % 4 ? play : play_group)(player, &state, n, turns);
 	if (state.counts != ((uint64_t)CALLS << 32 | (uint32_t)(player->job->calls + CALLS)) || state.arrived)
 		player->wrong = "the state has not counted all calls";
-	for (uint32_t i = 0; i < 3 + FERRY_KERNEL_RANKS; i++)
-		free(buffers[i]);
+	for (uint32_t i = 0; i < GROUP; i++)
+		for (uint32_t b = 0; b < 3 + FERRY_KERNEL_RANKS; b++)
+			free(turns[i].buffers[b]);
 	return NULL;
 }
 
