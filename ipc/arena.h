@@ -67,7 +67,9 @@
 struct ferry_counter {
 	_Atomic uint64_t value;  /* release-stored by its writer after the slice's bytes; acquire-loaded by readers */
 	_Atomic uint64_t length; /* variable plans: bytes of the chunk, stored before the first value of a call */
-	char pad[112];
+	/* the same; of a WAIT_PUT, whose value stays without slices: where in the receive buffer it lands */
+	_Atomic uint64_t landing;
+	char pad[104];
 };
 
 static inline uint64_t ferry_counter_value(uint64_t call, uint32_t slices)

@@ -125,7 +125,7 @@ static ferryResult_t check_owner(const struct validator *v, uint32_t i)
 	const struct ferry_plan *plan = v->plan;
 	bool variable = plan->flags & FERRY_PLAN_VARIABLE;
 	if (instr->opcode >= FERRY_NUM_OPCODES ||
-	    (variable && (ferry_opcode_is_work(instr->opcode) || is_between_ranks(instr))))
+	    (variable && ferry_opcode_is_work(instr->opcode)))
 		return bad("instruction %u: opcode %u", i, instr->opcode);
 	if (ferry_opcode_is_work(instr->opcode) ? instr->owner >= plan->ndomains || instr->domain != instr->owner
 	                     : instr->owner >= plan->nranks || instr->domain != plan->rank_domain[instr->owner])
@@ -154,7 +154,7 @@ static ferryResult_t check_reach(const struct validator *v, uint32_t i)
 	const struct ferry_plan *plan = v->plan;
 	bool variable = plan->flags & FERRY_PLAN_VARIABLE;
 	bool lane = instr->opcode == FERRY_D2H || instr->opcode == FERRY_H2D;
-	if (instr->flags & ~(instr->opcode == FERRY_PUT ? FERRY_INSTR_FORWARDS
+	if (instr->flags & ~(instr->opcode == FERRY_PUT ? (variable ? 0 : FERRY_INSTR_FORWARDS)
 	                     : lane && !variable        ? FERRY_INSTR_MEMORY
 	                                                : FERRY_INSTR_FINAL))
 		return bad("instruction %u: flags %#x", i, instr->flags);
@@ -176,6 +176,9 @@ static ferryResult_t check_reach(const struct validator *v, uint32_t i)
 		           instr->window_domain);
 	if (variable && instr->opcode == FERRY_COPY && instr->chunk != instr->owner)
 		return bad("instruction %u: a copy of rank %u's own part is of part %u", i, instr->owner, instr->chunk);
+	if (variable && is_between_ranks(instr) && instr->chunk != instr->peer)
+		return bad("instruction %u: %s of rank %u, whose peer is rank %u, is of part %u", i,
+		           ferry_opcode_name(instr->opcode), instr->owner, instr->peer, instr->chunk);
 	if (ferry_opcode_is_work(instr->opcode) && instr->window_domain != instr->owner)
 		return bad("instruction %u: router %u writes into domain %u", i, instr->owner, instr->window_domain);
 	return ferrySuccess;

@@ -100,12 +100,12 @@ static inline bool ferry_opcode_has_window(uint8_t opcode)
 /* instructions in one domain: an arena has room for their counters, and the checker refuses programs of more */
 #define FERRY_MOST_COUNTERS (1u << 17)
 
-#define FERRY_PLAN_ABI 7u /* goes up when a field, or what one means, changes */
+#define FERRY_PLAN_ABI 8u /* goes up when a field, or what one means, changes */
 #define FERRY_PLAN_MAX_BYTES (64u << 20)
 #define FERRY_PARTIAL 0xffffu /* ferry_source.rank of a source that is itself a result of a REDUCE */
 
 /* ferry_plan.flags */
-/* alltoallv: lengths and offsets of D2H/H2D/COPY come with each call, see ferry_instr.chunk */
+/* alltoallv: lengths and offsets of D2H, H2D, COPY, PUT come with each call, see ferry_instr.chunk */
 #define FERRY_PLAN_VARIABLE 1u
 /* copy engines read and write the windows: results must not stay in a core's private cache */
 #define FERRY_PLAN_DMA 2u

@@ -11,7 +11,8 @@
 #define AROUND 61 /* bytes before and behind what a call may touch */
 
 static const char *const kinds[KINDS] = {"AllGather", "AllToAll", "Broadcast", "Gather",
-                                         "Scatter",   "a ring of messages", "messages between all"};
+                                         "Scatter",   "a ring of messages", "messages between all",
+                                         "AllToAllv"};
 
 /*
  * What rank `from` sends to rank `to` (a call that sends all the same: 0) in that round: stretches of a ramp, of PERIOD
@@ -33,14 +34,22 @@ static const unsigned char *stretch(uint32_t round, int from, int to, size_t at)
 	return ramp + (round * 101 + (uint32_t)from * 37 + (uint32_t)to * 59 + at / PERIOD * 13 + 1) % PERIOD;
 }
 
-static size_t length_at(const struct what *what, size_t at)
+/* Bytes from a rank to another one: a block, but of an AllToAllv none, one, a third of it, or all. */
+static size_t length_of(const struct what *what, int from, int to)
 {
-	return what->bytes - at < PERIOD ? what->bytes - at : PERIOD;
+	const size_t lengths[] = {0, what->bytes > 0, what->bytes / 3, what->bytes};
+	return what->kind == UNEVEN ? lengths[(from + 2 * to) % 4] : what->bytes;
+}
+
+static size_t length_at(size_t length, size_t at)
+{
+	return length - at < PERIOD ? length - at : PERIOD;
 }
 
 static bool sends_to_each(const struct what *what)
 {
-	return what->kind == ALLTOALL || what->kind == SCATTER || what->kind == EXCHANGE;
+	return what->kind == ALLTOALL || what->kind == SCATTER || what->kind == EXCHANGE ||
+	       what->kind == UNEVEN;
 }
 
 static size_t blocks_sent(const struct what *what, int rank)
@@ -93,7 +102,7 @@ void fill(void *argument)
 		unsigned char *into = seen(mine->send) + block * what->bytes;
 		int to = sends_to_each(what) ? (int)block : 0;
 		for (size_t at = 0; at < what->bytes; at += PERIOD)
-			memcpy(into + at, stretch(mine->filled, mine->rank, to, at), length_at(what, at));
+			memcpy(into + at, stretch(mine->filled, mine->rank, to, at), length_at(what->bytes, at));
 	}
 	mine->filled++;
 	if (mine->late_ms)
@@ -110,9 +119,11 @@ void judge(void *argument)
 	for (size_t block = 0; block < received; block++) {
 		const unsigned char *there = seen(mine->receive) + block * what->bytes;
 		int from = source_of(what, mine->rank, block), to = sends_to_each(what) ? mine->rank : 0;
-		for (size_t at = 0; at < what->bytes; at += PERIOD)
+		size_t length = length_of(what, from, mine->rank);
+		for (size_t at = 0; at < length; at += PERIOD)
 			mine->wrong +=
-				memcmp(there + at, stretch(mine->judged, from, to, at), length_at(what, at)) != 0;
+				memcmp(there + at, stretch(mine->judged, from, to, at), length_at(length, at)) != 0;
+		mine->wrong += length < what->bytes && there[length] != 0xee;
 	}
 	mine->judged++;
 }
@@ -199,6 +210,19 @@ static void messages(const struct rank *mine, ferryComm_t comm)
 	OK(ferryGroupEnd());
 }
 
+static void uneven(const struct rank *mine, ferryComm_t comm)
+{
+	const struct what *what = mine->what;
+	size_t sent[MOST_PLACES], received[MOST_PLACES], at[MOST_PLACES];
+	for (int peer = 0; peer < what->nranks; peer++) {
+		sent[peer] = length_of(what, mine->rank, peer);
+		received[peer] = length_of(what, peer, mine->rank);
+		at[peer] = (size_t)peer * what->bytes;
+	}
+	OK(ferryAllToAllv(mine->send, sent, at, mine->receive, received, at, ferryUint8, comm,
+	                  (ferryStream_t)mine->stream));
+}
+
 void call(const struct rank *mine, ferryComm_t comm)
 {
 	const struct what *what = mine->what;
@@ -218,6 +242,9 @@ void call(const struct rank *mine, ferryComm_t comm)
 		break;
 	case SCATTER:
 		OK(ferryScatter(mine->send, mine->receive, what->bytes, ferryUint8, what->root, comm, stream));
+		break;
+	case UNEVEN:
+		uneven(mine, comm);
 		break;
 	default:
 		messages(mine, comm);

@@ -12,7 +12,7 @@
 
 #define MOST_BYTES 300007 /* of a block */
 
-enum kind { ALLGATHER, ALLTOALL, BROADCAST, GATHER, SCATTER, RING, EXCHANGE, KINDS };
+enum kind { ALLGATHER, ALLTOALL, BROADCAST, GATHER, SCATTER, RING, EXCHANGE, UNEVEN, KINDS };
 
 /* What all ranks of a call have in common. */
 struct what {

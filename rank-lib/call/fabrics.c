@@ -211,11 +211,6 @@ static ferryResult_t settle(struct ferry_fabrics *fabrics)
 
 /* ---- what each carries ---- */
 
-static bool peers_take(enum ferry_collective collective)
-{
-	return collective != FERRY_ALLTOALLV;
-}
-
 /* Sums on devices are trees over links that are modelled, and for host devices so far; else the host adds up. */
 static bool peers_add(const struct ferry_fabrics *fabrics)
 {
@@ -293,9 +288,9 @@ static void log_host(struct ferry_fabrics *fabrics, enum ferry_collective collec
 	fabrics->said = true;
 	if (fabrics->rank->self)
 		return;
-	bool sums = ferry_collective_reduces(collective);
-	ferry_log(FERRY_LOG_INFO, "FERRY_FABRICS=peer: %s goes through the host all the same, as %s",
-	          ferry_collective_name(collective), sums ? "all that has sums does" : "its lengths are its ranks'");
+	ferry_log(FERRY_LOG_INFO,
+	          "FERRY_FABRICS=peer: %s goes through the host all the same, as all that has sums does",
+	          ferry_collective_name(collective));
 }
 
 ferryResult_t ferry_fabrics_divide(struct ferry_fabrics *fabrics, enum ferry_collective collective, uint64_t count,
@@ -303,10 +298,6 @@ ferryResult_t ferry_fabrics_divide(struct ferry_fabrics *fabrics, enum ferry_col
 {
 	bool can;
 	*host = count;
-	if (!peers_take(collective)) {
-		log_host(fabrics, collective);
-		return ferrySuccess;
-	}
 	ferryResult_t result = ask_peers(fabrics, &can);
 	if (result || !can)
 		return result;

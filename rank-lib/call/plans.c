@@ -30,11 +30,17 @@ static struct ferry_program **add_part(struct parts *parts, uint64_t first, uint
 	return &parts->made[parts->count++];
 }
 
+/* Elements of each block to be divided. An alltoallv, whose lengths come with each call, goes one way as a whole. */
+static uint64_t moved_of(const struct ferry_plan_key *key)
+{
+	return key->collective == FERRY_ALLTOALLV ? 1 : key->count - key->left_out.count;
+}
+
 /* The host has the first elements of each block that are moved, the peers the rest. */
 static ferryResult_t synthesize(const struct ferry_plans *plans, const struct ferry_plan_key *key, struct parts *parts)
 {
 	bool copies = plans->rank->nranks == 1 && key->redop != ferryNumOps; /* a factor scales in a REDUCE */
-	uint64_t host, moved = key->count - key->left_out.count;
+	uint64_t host, moved = moved_of(key);
 	if (copies)
 		return ferry_program_copy(key->collective, plans->topology, key->root, add_part(parts, 0, moved));
 	ferryResult_t result = ferry_fabrics_divide(plans->fabrics, key->collective, moved, ferry_type_size(key->type),
@@ -135,7 +141,7 @@ static ferryResult_t drop(const struct ferry_plans *plans, const struct ferry_pl
 /* A user's program says itself which ways it takes. */
 static void show_fabrics(const struct ferry_plans *plans, const struct ferry_plan_key *key)
 {
-	uint64_t host, moved = key->count - key->left_out.count;
+	uint64_t host, moved = moved_of(key);
 	if (plans->rank->nranks > 1 && !key->program &&
 	    !ferry_fabrics_divide(plans->fabrics, key->collective, moved, ferry_type_size(key->type), &host))
 		ferry_fabrics_print(plans->fabrics, host, moved, stderr);

@@ -67,8 +67,8 @@ static ferryResult_t check_memory(const struct ferry_program *program, const str
 	struct ferry_place own = ferry_place_memory(statement->rank, 0);
 	char text[32];
 	if (program->collective == FERRY_ALLTOALLV && (from || to))
-		return ferry_fail(ferryProgramError, "%s:%u: alltoallv has D2H and H2D only: only the two ends know a "
-		                  "chunk's size", program->name, statement->line);
+		return ferry_fail(ferryProgramError, "%s:%u: alltoallv has D2H, H2D and PUTs of its input only: only "
+		                  "the two ends know a chunk's size", program->name, statement->line);
 	if (from && statement->source.domain != own.domain)
 		return ferry_fail(ferryProgramError, "%s:%u: %s in the section of rank %u, which reads its own alone",
 		                  program->name, statement->line, ferry_place_text(statement->source, 0, text),
@@ -114,10 +114,11 @@ static ferryResult_t check_statement(const struct ferry_program *program, const 
 		return ferry_fail(ferryProgramError, "%s:%u: %s of %s[%u] into itself", program->name, statement->line,
 		                  ferry_place_is_memory(statement->source) ? "ADD" : "REDUCE",
 		                  ferry_place_is_memory(statement->source) ? "mem" : "host", statement->source.chunk);
-	if (program->collective == FERRY_ALLTOALLV && !from_device && !to_device)
+	bool puts_input = statement->opcode == FERRY_PUT && !statement->forwards;
+	if (program->collective == FERRY_ALLTOALLV && !from_device && !to_device && !puts_input)
 		return ferry_fail(ferryProgramError,
-		                  "%s:%u: alltoallv has D2H and H2D only, not %s: only the two ends know a chunk's "
-		                  "size",
+		                  "%s:%u: alltoallv has D2H, H2D and PUTs of its input only, not %s: only the two ends "
+		                  "know a chunk's size",
 		                  program->name, statement->line, ferry_opcode_name(statement->opcode));
 	return ferrySuccess;
 }

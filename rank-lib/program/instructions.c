@@ -116,6 +116,7 @@ static void emit_put(struct ferry_part *part, uint32_t statement)
 {
 	const struct ferry_statement *what = &part->program->statements[statement];
 	const uint8_t *rank_domain = part->program->rank_domain;
+	bool variable = part->program->collective == FERRY_ALLTOALLV;
 	uint64_t put_at = ferry_part_receive_offset(part, what->peer, what->peer_gpu);
 	part->instr_of[statement] = part->compiler->instrs.count;
 	struct ferry_instr *put = new_instr(part, FERRY_PUT, what->rank, rank_domain[what->rank], what->gpu);
@@ -124,6 +125,7 @@ static void emit_put(struct ferry_part *part, uint32_t statement)
 	put->flags = what->forwards ? FERRY_INSTR_FORWARDS : 0;
 	put->line = line_of(what);
 	put->peer = (uint8_t)what->peer;
+	put->chunk = variable ? what->gpu : 0;
 	put->user_offset = what->forwards ? ferry_part_receive_offset(part, what->rank, what->gpu)
 	                                  : ferry_part_send_offset(part, what->rank, what->gpu);
 	put->user_destination = put_at;
@@ -133,6 +135,7 @@ static void emit_put(struct ferry_part *part, uint32_t statement)
 		return;
 	wait->line = line_of(what);
 	wait->peer = (uint8_t)what->rank;
+	wait->chunk = variable ? what->peer_gpu : 0;
 	wait->user_offset = put_at;
 	wait->window_domain = wait->domain;
 	ferry_compiler_origin(part->compiler, part->instr_of[statement])->statement = statement;

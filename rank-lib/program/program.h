@@ -138,7 +138,7 @@ ferryResult_t ferry_program_synthesize(enum ferry_collective collective, const s
 /**
  * Writes the program that moves a collective's data by PUTs over these links (synthesize_peer.c): all pairs, rings or
  * trees, whichever needs the least time by ferry_program_peer_time. What no links lead to comes through the host.
- * ferryInvalidUsage, with the reason: it has sums or lengths that come with the call, or there is no link at all.
+ * ferryInvalidUsage, with the reason: it has sums and links do not connect the ranks, or there is no link at all.
  */
 ferryResult_t ferry_program_synthesize_peer(enum ferry_collective collective, const struct ferry_topology *topology,
                                             const struct ferry_links *links, uint32_t root,

@@ -243,6 +243,8 @@ static uint32_t put_slice(const struct ferry_tuning_facts *facts)
 		best = between(PUT_FORWARD_LEAST, up_to_line(longest / PUT_DEPTH), PUT_FORWARD_MOST);
 	/* Slices of equal length: the last one is not a stub. */
 	uint64_t nslices = (longest + best - 1) / best;
+	if (facts->program->collective == FERRY_ALLTOALLV) /* lengths unknown */
+		return facts->options->slice ? facts->options->slice : PUT_MOST;
 	best = nslices ? up_to_line((longest + nslices - 1) / nslices) : 64;
 	return facts->options->slice ? facts->options->slice : (uint32_t)best;
 }

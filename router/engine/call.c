@@ -50,6 +50,7 @@ void ferry_call_fill_transfer(const struct ferry_plan *plan, const struct ferry_
 		offset = (h2d ? buffers->receive_offsets : buffers->send_offsets)[instr->chunk];
 		destination = buffers->receive_offsets[instr->chunk];
 	}
+	transfer->landing = instr->opcode == FERRY_WAIT_PUT ? offset : 0;
 	transfer->nslices = (uint32_t)((transfer->length + plan->slice - 1) / plan->slice);
 	char *from = is_put_from_input(instr) && buffers->aside ? buffers->aside : buffers->send;
 	transfer->user = transfer->length ? (h2d ? buffers->receive : from) + offset : NULL;
@@ -100,7 +101,7 @@ static void fill_half(struct ferry_call *call, const struct ferry_call_buffers *
 			continue;
 		half->ntransfers++;
 		/* Variable: an empty receive still compares its length with the sender's; an empty send is done. */
-		half->all += transfer->nslices || (variable && steps[i].instr->opcode == FERRY_H2D);
+		half->all += transfer->nslices || (variable && steps[i].producer);
 	}
 }
 

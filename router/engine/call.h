@@ -21,6 +21,7 @@ struct ferry_transfer {
 	int64_t process;               /* PUT, and what is pushed: as in struct ferry_put_target */
 	void *hold;                    /* the same; of PUTs to one rank the first has it. NULL: released */
 	uint64_t length;               /* bytes */
+	uint64_t landing;              /* PUT: where in its target; WAIT_PUT, variable plans: in the receive buffer */
 	uint32_t nslices;
 	uint32_t issued, finished;     /* slices */
 	uint32_t open;                 /* slices that the gates allow */

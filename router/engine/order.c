@@ -181,6 +181,27 @@ static void describe(const struct ferry_call *call, struct ferry_descriptor_fiel
 	                                           .put_target = call->put_target};
 }
 
+/*
+ * Variable plans: how long each part is that the rank sends, and where it receives those that others put. Before the
+ * descriptor, so that who has all of those has this, too.
+ */
+static void announce_parts(struct ferry_member *member, const struct ferry_call *call, uint64_t seq)
+{
+	for (enum ferry_direction direction = FERRY_DIR_D2H; direction <= FERRY_DIR_H2D; direction++)
+		for (uint32_t i = 0; i < call->halves[direction].ntransfers; i++) {
+			const struct ferry_transfer *transfer = &call->halves[direction].transfers[i];
+			struct ferry_counter *counter = transfer->step->counter;
+			uint64_t value = atomic_load_explicit(&counter->value, memory_order_relaxed);
+			if (direction == FERRY_DIR_H2D && transfer->step->instr->opcode != FERRY_WAIT_PUT)
+				continue;
+			if ((uint32_t)(value >> 32) == (uint32_t)seq) /* by the router before this one, and more */
+				continue;
+			atomic_store_explicit(&counter->length, transfer->length, memory_order_relaxed);
+			atomic_store_explicit(&counter->landing, transfer->landing, memory_order_relaxed);
+			ferry_publish(member->shared, transfer->step->instr, counter, seq, 0);
+		}
+}
+
 void ferry_order_submit(struct ferry_member *member, struct ferry_call *call)
 {
 	uint64_t seq = ferry_call_number(call);
@@ -189,22 +210,14 @@ void ferry_order_submit(struct ferry_member *member, struct ferry_call *call)
 	if (call->device_scalar)
 		memcpy(&call->scalar, call->device_scalar, ferry_type_size(call->shape >> 8 & 0xff));
 	describe(call, &fields);
+	if (call->steps->plan->flags & FERRY_PLAN_VARIABLE)
+		announce_parts(member, call, seq);
 	/* One that is there is not taken back: a number that rank 0 has given would be lost with this router. */
 	if (!call->recovery || atomic_load_explicit(&own->seq, memory_order_relaxed) != seq)
 		ferry_descriptor_write(own, seq, &fields);
 	for (uint32_t domain = 0; domain < member->shared->ndomains; domain++)
 		if (call->steps->domains >> domain & 1)
 			member->order.router_seq[call->parity][domain] = seq;
-	if (call->steps->plan->flags & FERRY_PLAN_VARIABLE)
-		for (uint32_t i = 0; i < call->halves[FERRY_DIR_D2H].ntransfers; i++) {
-			const struct ferry_transfer *transfer = &call->halves[FERRY_DIR_D2H].transfers[i];
-			struct ferry_counter *counter = transfer->step->counter;
-			uint64_t value = atomic_load_explicit(&counter->value, memory_order_relaxed);
-			if ((uint32_t)(value >> 32) == (uint32_t)seq) /* by the router before this one, and more */
-				continue;
-			atomic_store_explicit(&counter->length, transfer->length, memory_order_relaxed);
-			ferry_publish(member->shared, transfer->step->instr, counter, seq, 0);
-		}
 	/* of two ranks that submit together, at least one sees that both have: it wakes the lanes that wait */
 	ferry_full_fence();
 	if (call->name && member->rank == 0) /* they wait for the name */

@@ -6,6 +6,8 @@
 #include "ipc/rankset.h"
 #include "ipc/wait.h"
 
+#include <stdio.h>
+
 #define PATIENCE_NS 10000000000ull
 
 /*
@@ -18,17 +20,50 @@ static bool puts_to(const struct ferry_transfer *transfer, uint32_t peer)
 	return instr->opcode == FERRY_PUT && instr->peer == peer && transfer->finished < transfer->nslices;
 }
 
-/* How far this rank's PUTs reach into that rank's buffer. */
-static uint64_t reach(const struct ferry_half *half, uint32_t peer)
+/*
+ * Where a PUT lands in that rank's buffer, and whether that rank expects as much: of a variable plan it has said so
+ * before its descriptor. Read once: others can write there. A difference ends the job.
+ */
+static bool find_landing(struct ferry_member *member, const struct ferry_call *call, struct ferry_transfer *transfer)
 {
-	uint64_t bytes = 0;
+	const struct ferry_counter *theirs = transfer->step->landing;
+	const struct ferry_instr *instr = transfer->step->instr;
+	char text[FERRY_MESSAGE_BYTES];
+	transfer->landing = instr->user_destination;
+	if (!(call->steps->plan->flags & FERRY_PLAN_VARIABLE))
+		return true;
+	uint64_t value = atomic_load_explicit(&theirs->value, memory_order_acquire);
+	uint64_t length = atomic_load_explicit(&theirs->length, memory_order_relaxed);
+	transfer->landing = atomic_load_explicit(&theirs->landing, memory_order_relaxed);
+	if ((uint32_t)(value >> 32) == (uint32_t)ferry_call_number(call) && length == transfer->length &&
+	    !(length >> 56) && !(transfer->landing >> 56))
+		return true;
+	if (length == transfer->length)
+		snprintf(text, sizeof text, "alltoallv: rank %u receives at %llu from rank %u, in call %u", instr->peer,
+		         (unsigned long long)transfer->landing, instr->owner, (uint32_t)(value >> 32));
+	else
+		snprintf(text, sizeof text, "alltoallv: rank %u sends %llu bytes to rank %u, which expects %llu",
+		         instr->owner, (unsigned long long)transfer->length, instr->peer,
+		         (unsigned long long)length);
+	member->ops->fail(member, ferryInvalidUsage, text);
+	return false;
+}
+
+/* How far this rank's PUTs reach into that rank's buffer. False: the job has failed. */
+static bool find_reach(struct ferry_member *member, const struct ferry_call *call, uint32_t peer, uint64_t *bytes)
+{
+	const struct ferry_half *half = &call->halves[FERRY_DIR_D2H];
+	*bytes = 0;
 	for (uint32_t i = 0; i < half->ntransfers; i++) {
-		const struct ferry_instr *instr = half->transfers[i].step->instr;
-		uint64_t end = instr->user_destination + instr->length;
-		if (puts_to(&half->transfers[i], peer) && end > bytes)
-			bytes = end;
+		struct ferry_transfer *transfer = &half->transfers[i];
+		if (!puts_to(transfer, peer))
+			continue;
+		if (!find_landing(member, call, transfer))
+			return false;
+		if (transfer->landing + transfer->length > *bytes)
+			*bytes = transfer->landing + transfer->length;
 	}
-	return bytes;
+	return true;
 }
 
 static bool find(struct ferry_member *member, struct ferry_call *call, uint32_t peer)
@@ -36,7 +71,9 @@ static bool find(struct ferry_member *member, struct ferry_call *call, uint32_t 
 	struct ferry_descriptor_fields theirs;
 	struct ferry_put_target put_target = {0};
 	const struct ferry_half *half = &call->halves[FERRY_DIR_D2H];
-	uint64_t bytes = reach(half, peer);
+	uint64_t bytes;
+	if (!find_reach(member, call, peer, &bytes))
+		return false;
 	if (!bytes)
 		return true; /* all of them are empty, or over */
 	ferry_descriptor_read(&ferry_rank_line(member->shared, peer)->ring[call->parity], &theirs);
@@ -49,7 +86,7 @@ static bool find(struct ferry_member *member, struct ferry_call *call, uint32_t 
 		struct ferry_transfer *transfer = &half->transfers[i];
 		if (!puts_to(transfer, peer))
 			continue;
-		transfer->destination = put_target.address + transfer->step->instr->user_destination;
+		transfer->destination = put_target.address + transfer->landing;
 		transfer->process = put_target.process;
 		transfer->hold = put_target.hold;
 		put_target.hold = NULL;

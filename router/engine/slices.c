@@ -101,7 +101,7 @@ static uint32_t open_variable(const struct ferry_call *call, const struct ferry_
 	return open;
 }
 
-/* Variable plans, H2D: false until the sender has published its length; a different one ends the job. */
+/* Variable plans, H2D and WAIT_PUT: false until the sender has published its length; a different one ends the job. */
 static bool lengths_agree(struct ferry_member *member, const struct ferry_call *call, struct ferry_transfer *transfer)
 {
 	const struct ferry_step *step = transfer->step;
@@ -181,7 +181,7 @@ static bool issue_step(struct ferry_copies *copies, struct ferry_pushes *pushes,
 	const struct ferry_plan *plan = call->steps->plan;
 	const struct ferry_step *step = transfer->step;
 	bool variable = plan->flags & FERRY_PLAN_VARIABLE;
-	if (variable && step->instr->opcode == FERRY_H2D && !transfer->current) {
+	if (variable && step->producer && !transfer->current) {
 		if (!lengths_agree(lane_rank->member, call, transfer))
 			return false;
 		if (!transfer->nslices) {

@@ -12,6 +12,19 @@ static bool is_step(const struct ferry_instr *instr, uint32_t rank, enum ferry_d
 	       (direction == FERRY_DIR_D2H ? ferry_opcode_is_d2h(instr->opcode) : ferry_opcode_is_h2d(instr->opcode));
 }
 
+/* A valid plan has one. */
+static struct ferry_counter *landing_of(const struct ferry_job_arenas *shared, const struct ferry_plan *plan,
+                                        const struct ferry_instr *put, uint32_t parity)
+{
+	const struct ferry_instr *instrs = ferry_plan_instrs(plan);
+	for (uint32_t i = 0; i < plan->ninstrs; i++) {
+		const struct ferry_edge *edge = ferry_plan_edges(plan) + instrs[i].first_edge;
+		if (instrs[i].opcode == FERRY_WAIT_PUT && &instrs[edge->instr] == put)
+			return &shared->arenas[instrs[i].domain].counters[parity][instrs[i].counter];
+	}
+	return NULL;
+}
+
 static void find(const struct ferry_job_arenas *shared, const struct ferry_plan *plan, const struct ferry_instr *instr,
                  uint32_t parity, struct ferry_step *step, struct ferry_gate **gates)
 {
@@ -27,6 +40,8 @@ static void find(const struct ferry_job_arenas *shared, const struct ferry_plan 
 		const struct ferry_source *source = ferry_plan_sources(plan) + instr->first_source;
 		step->source = arenas[source->domain].staging[parity] + source->window_offset;
 	}
+	if (plan->flags & FERRY_PLAN_VARIABLE && instr->opcode == FERRY_PUT)
+		step->landing = landing_of(shared, plan, instr, parity);
 	step->gates = *gates;
 	step->ngates = instr->nedges;
 	*gates += instr->nedges;
@@ -38,6 +53,10 @@ static void find(const struct ferry_job_arenas *shared, const struct ferry_plan 
 		                                     edges[i].lag, other->nslices};
 		if (instr->opcode == FERRY_H2D && edges[i].lag == 0 && other->opcode == FERRY_D2H &&
 		    other->window_domain == instr->window_domain && other->window_offset == instr->window_offset) {
+			step->producer = step->gates[i].counter;
+			step->producer_rank = other->owner;
+		}
+		if (instr->opcode == FERRY_WAIT_PUT) {
 			step->producer = step->gates[i].counter;
 			step->producer_rank = other->owner;
 		}

@@ -18,8 +18,9 @@ struct ferry_step {
 	char *source; /* D2H from a window of the rank's own memory; NULL: from its send buffer */
 	struct ferry_gate *gates;
 	uint32_t ngates;
-	struct ferry_counter *producer; /* variable plans, H2D: whose length must equal ours */
+	struct ferry_counter *producer; /* variable plans, H2D and WAIT_PUT: whose length must equal ours */
 	uint32_t producer_rank;
+	struct ferry_counter *landing; /* variable plans, PUT: its WAIT_PUT's */
 	bool only_passes_on; /* D2H: copy engines alone read the window, and each slot waits for them */
 };
 

@@ -146,6 +146,16 @@ static void links_between_some_gpus_are_used_and_the_host_for_the_rest(void **st
 	unsetenv("FAKE_CUDA_PEERS");
 }
 
+/* Whose lengths its ranks alone know. */
+static void an_alltoallv_is_pushed_where_there_are_links(void **state)
+{
+	(void)state;
+	assert_int_equal(through_the_host("peer", NULL, UNEVEN), 0);
+	assert_int_equal(through_the_host(NULL, NULL, UNEVEN), 0);
+	assert_true(through_the_host("host", NULL, UNEVEN) > 0);
+	assert_true(through_the_host("host,peer", "host=1", UNEVEN) > 0);
+}
+
 /* Bytes through the host of two AllGathers of 100000 bytes by peers alone: once to each island from each outside. */
 static void all_that_links_lead_to_is_pushed(void **state)
 {
@@ -200,6 +210,7 @@ int main(void)
 	        TEST(contradictions_are_refused_with_both_sides),
 	        TEST(peers_that_there_are_not_are_missed_at_every_call),
 	        TEST(links_between_some_gpus_are_used_and_the_host_for_the_rest),
+	        TEST(an_alltoallv_is_pushed_where_there_are_links),
 	        TEST(all_that_links_lead_to_is_pushed),
 	        TEST(gpus_without_links_go_by_the_host),
 	};

@@ -330,6 +330,95 @@ static void a_sum_goes_through_the_host_and_that_is_said_once(void **state)
 		fail_msg("not said once: \"%s\"", said);
 }
 
+/* ---- lengths that come with the call ---- */
+
+/* Rank `from` sends to rank `to`: nothing, one byte, or many. */
+static size_t part_of(int from, int to)
+{
+	static const size_t lengths[] = {0, 1, 70001};
+	return lengths[(from + 2 * to) % 3];
+}
+
+static void exchange_parts(int nranks, size_t surplus)
+{
+	for (int rank = 0; rank < nranks; rank++) {
+		size_t sent[4], received[4], at[4], from[4];
+		for (int peer = 0; peer < nranks; peer++) {
+			sent[peer] = part_of(rank, peer);
+			received[peer] = part_of(peer, rank) + (rank == 2 && peer == 1 ? surplus : 0);
+			at[peer] = (size_t)peer * BYTES;
+			from[peer] = 100 * (size_t)peer;
+		}
+		ferryResult_t result = ferryAllToAllv(ranks[rank].send, sent, from, ranks[rank].receive, received, at,
+		                                      ferryUint8, ranks[rank].comm, ranks[rank].stream);
+		assert_true(!result || (surplus && result == ferryInvalidUsage)); /* one may have failed already */
+	}
+}
+
+static void an_alltoallv_is_pushed_and_the_plan_says_so(void **state)
+{
+	char said[8192];
+	int before;
+	(void)state;
+	setenv("FERRY_FABRICS", "peer", 1);
+	setenv("FERRY_DEBUG", "plan", 1);
+	int file = listen_from(&before);
+	ranks_open(4);
+	for (int round = 0; round < 3; round++) {
+		for (int rank = 0; rank < 4; rank++) {
+			for (size_t i = 0; i < BYTES; i++)
+				ranks[rank].send[i] = (char)((size_t)(50 * round + 10 * rank) + i % 251);
+			memset(ranks[rank].receive, 0xee, 4 * BYTES);
+		}
+		exchange_parts(4, 0);
+		settle(4);
+		for (int rank = 0; rank < 4; rank++)
+			for (int peer = 0; peer < 4; peer++) {
+				const char *block = ranks[rank].receive + peer * BYTES, *sent = ranks[peer].send;
+				size_t length = part_of(peer, rank);
+				assert_memory_equal(block, sent + 100 * rank, length);
+				assert_int_equal((unsigned char)block[length], 0xee);
+			}
+	}
+	ranks_close(4);
+	listen_to(file, before, said, sizeof said);
+	unsetenv("FERRY_DEBUG");
+	unsetenv("FERRY_FABRICS");
+	if (!strstr(said, "alltoallv of 0 u8") || !strstr(said, "fabrics peer=1, links 12 of 12"))
+		fail_msg("%s", said);
+}
+
+static void a_part_of_which_its_ends_say_other_lengths_ends_the_job(void **state)
+{
+	(void)state;
+	setenv("FERRY_FABRICS", "peer", 1);
+	for (size_t surplus = 1; surplus < 3; surplus++) {
+		ranks_open(3);
+		memset(ranks[2].receive, 0xee, 3 * BYTES);
+		exchange_parts(3, surplus == 2 ? (size_t)0 - part_of(1, 2) : surplus);
+		for (int rank = 0; rank < 3; rank++)
+			ferryStreamSynchronize(ranks[rank].stream);
+		for (int rank = 0; rank < 3; rank++) {
+			char says[96];
+			ferryResult_t error = ferrySuccess;
+			ferryCommGetAsyncError(ranks[rank].comm, &error);
+			snprintf(says, sizeof says, "rank 1 sends %zu bytes to rank 2, which expects %zu",
+			         part_of(1, 2), surplus == 2 ? 0 : part_of(1, 2) + surplus);
+			if (error != ferryInvalidUsage || !strstr(ferryGetLastError(ranks[rank].comm), says))
+				fail_msg("%s: \"%s\"", says, error ? ferryGetLastError(ranks[rank].comm) : "");
+		}
+		for (size_t i = 0; i < BYTES; i++) /* nothing of what was in dispute has been pushed */
+			assert_int_equal((unsigned char)ranks[2].receive[BYTES + i], 0xee);
+		for (int rank = 0; rank < 3; rank++) {
+			OK(ferryStreamDestroy(ranks[rank].stream));
+			OK(ferryCommAbort(ranks[rank].comm));
+			free(ranks[rank].send);
+			free(ranks[rank].receive);
+		}
+	}
+	unsetenv("FERRY_FABRICS");
+}
+
 /* ---- no links ---- */
 
 static void without_links_the_host_carries_all_unless_peers_alone_are_named(void **state)
@@ -460,6 +549,8 @@ int main(void)
 	        cmocka_unit_test(messages_take_the_links_that_there_are),
 	        cmocka_unit_test(communicators_out_of_others_push),
 	        cmocka_unit_test(a_sum_goes_through_the_host_and_that_is_said_once),
+	        cmocka_unit_test(an_alltoallv_is_pushed_and_the_plan_says_so),
+	        cmocka_unit_test(a_part_of_which_its_ends_say_other_lengths_ends_the_job),
 	        cmocka_unit_test(without_links_the_host_carries_all_unless_peers_alone_are_named),
 	        cmocka_unit_test(programs_that_push_where_no_link_is_are_passed_over),
 	        cmocka_unit_test(programs_that_push_where_peers_are_not_named_are_passed_over),

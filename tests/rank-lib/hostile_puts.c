@@ -126,6 +126,51 @@ static void put_targets_out_of_range_end_the_job_with_their_values(void **state)
 	}
 }
 
+static const struct ferry_instr *wait_of(const struct liar *liar, uint32_t rank)
+{
+	const struct ferry_instr *instr = ferry_plan_instrs(liar->plan);
+	while (instr->opcode != FERRY_WAIT_PUT || instr->owner != rank)
+		instr++;
+	return instr;
+}
+
+/* Where rank 1 receives what rank 0 sends in an AllToAllv, and how much. */
+static void landings_out_of_range_end_the_job_with_their_values(void **state)
+{
+	static const struct {
+		uint64_t call, length, landing;
+		const char *says;
+	} cases[] = {
+	        {1, 1999, 0, "rank 0 sends 2000 bytes to rank 1, which expects 1999"},
+	        {1, UINT64_MAX, 0, "rank 0 sends 2000 bytes to rank 1, which expects 18446744073709551615"},
+	        {1, 2000, 4 * COUNT - 1999, "16001 bytes at 16000"},
+	        {1, 2000, 1ull << 55, "bytes at 16000"},
+	        {1, 2000, UINT64_MAX - 100, "rank 1 receives at 18446744073709551515 from rank 0, in call 1"},
+	        {3, 2000, 0, "rank 1 receives at 0 from rank 0, in call 3"},
+	};
+	(void)state;
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct liar liar;
+		struct record record;
+		liar_open(&liar, FERRY_ALLTOALLV, true);
+		for (uint32_t rank = 0; rank < RANKS; rank++) {
+			honest_call(&liar, rank, &record);
+			submit(&liar, rank, &record);
+		}
+		reach_by(&liar, 1);
+		await(&descriptor_of(&liar, 1)->seq, 1, "rank 1's descriptor");
+		struct ferry_counter *landing = &liar.shared.arenas[0].counters[1][wait_of(&liar, 1)->counter];
+		assert_int_equal(atomic_load(&landing->length), 2000);
+		atomic_store(&landing->length, cases[i].length);
+		atomic_store(&landing->landing, cases[i].landing);
+		atomic_store(&landing->value, ferry_counter_value(cases[i].call, 0));
+		reach_by(&liar, 0);
+		must_fail(&liar, cases[i].says, "a landing");
+		others_run_on();
+		liar_close(&liar);
+	}
+}
+
 /* Its router has mapped it for its own GPU alone, and another one's lane would copy to where that knows of nothing. */
 static void nothing_is_put_into_what_was_not_exported_for_that(void **state)
 {
@@ -407,9 +452,12 @@ static void *change_put_targets(void *argument)
 		struct ferry_descriptor *descriptor = &ferry_rank_line(&liar->shared, rank)
 		                                               ->ring[next_random(&random) % FERRY_PARITIES];
 		struct ferry_pair_post *post = post_of(liar, 1 - rank, rank);
+		uint64_t parity = next_random(&random) % FERRY_PARITIES;
+		struct ferry_counter *landing = &liar->shared.arenas[0].counters[parity][next_random(&random) % 4];
 		_Atomic uint64_t *flags[] = {&descriptor->put_target_generation, &descriptor->put_target_offset,
-		                             &post->generation, &post->offset, &post->bytes};
-		_Atomic uint64_t *flag = flags[next_random(&random) % 5];
+		                             &post->generation, &post->offset, &post->bytes, &landing->length,
+		                             &landing->landing};
+		_Atomic uint64_t *flag = flags[next_random(&random) % 7];
 		uint64_t before = atomic_load(flag);
 		atomic_store(flag, some_value(&random));
 		if (next_random(&random) % 8)
@@ -469,12 +517,13 @@ static bool ends_within(struct liar *liar, uint32_t made, int milliseconds)
 /* How many of the jobs fail. */
 static int call_beside(void *(*change)(void *), int most)
 {
+	static const enum ferry_collective kinds[] = {FERRY_BROADCAST, FERRY_ALLTOALL, FERRY_ALLTOALLV};
 	int failed = 0;
 	for (int round = 0; round < most; round++) {
 		struct liar liar;
 		struct record record;
 		pthread_t thread;
-		liar_open(&liar, round % 3 ? FERRY_ALLTOALL : FERRY_BROADCAST, true);
+		liar_open(&liar, kinds[round % 3], true);
 		atomic_store(&changing, 1);
 		assert_int_equal(pthread_create(&thread, NULL, change, &liar), 0);
 		uint32_t made = 0;
@@ -482,14 +531,14 @@ static int call_beside(void *(*change)(void *), int most)
 			uint64_t seq = made + 1;
 			number += seq % 2;
 			for (uint32_t rank = 0; rank < RANKS; rank++) {
-				if (seq % 2)
+				if (seq % 2) {
 					honest_call(&liar, rank, &record);
-				else
+					record.head.seq = number;
+				} else {
 					honest_messages(rank, true, &record);
-				record.head.seq = seq % 2 ? number : 0;
-				record.messages[0].message = record.messages[1].message = seq % 2 ? 1 : seq / 2;
-				if (seq % 2)
-					memset(record.bytes, 0, sizeof record.bytes);
+					record.head.seq = 0;
+					record.messages[0].message = record.messages[1].message = seq / 2;
+				}
 				record.head.turn = made;
 				submit(&liar, rank, &record);
 			}
@@ -536,6 +585,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 	        TEST(a_rank_that_does_not_lie_is_pushed_to),
 	        TEST(put_targets_out_of_range_end_the_job_with_their_values),
+	        TEST(landings_out_of_range_end_the_job_with_their_values),
 	        TEST(nothing_is_put_into_what_was_not_exported_for_that),
 	        TEST(posts_out_of_range_end_the_job_with_their_values),
 	        TEST(who_says_otherwise_whether_a_message_is_pushed_ends_the_job),

@@ -56,6 +56,7 @@ static void write_exchange(struct ferry_writer *writer, const struct ferry_links
 			to_one(writer, links, root, (root + shift) % n, (root + shift) % n, 0);
 		break;
 	case FERRY_ALLTOALL:
+	case FERRY_ALLTOALLV:
 		for (uint32_t shift = 1; shift < n; shift++)
 			for (uint32_t rank = 0; rank < n; rank++)
 				to_one(writer, links, rank, (rank + shift) % n, (rank + shift) % n, rank);
@@ -68,7 +69,6 @@ static void write_exchange(struct ferry_writer *writer, const struct ferry_links
 	case FERRY_ALLREDUCE: /* sums */
 	case FERRY_REDUCESCATTER:
 	case FERRY_REDUCE_TO_ROOT:
-	case FERRY_ALLTOALLV: /* check_possible refuses these */
 		break;
 	}
 }
@@ -388,9 +388,6 @@ static ferryResult_t write_backwards(struct ferry_writer *writer, const struct f
 
 static ferryResult_t check_possible(enum ferry_collective collective, uint32_t nranks, const struct ferry_links *links)
 {
-	if (collective == FERRY_ALLTOALLV)
-		return ferry_fail(ferryInvalidUsage,
-		                  "no program of PUTs for alltoallv: its lengths come with the call");
 	for (uint32_t from = 0; from < nranks; from++)
 		for (uint32_t to = 0; to < nranks; to++)
 			if (from != to && links->speed[from][to] > 0)

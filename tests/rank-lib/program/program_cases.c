@@ -241,7 +241,8 @@ struct ferry_program *pushing_program(enum ferry_collective collective, struct f
 	bool host = ferry_collective_reduces(collective) || draw_below(seed, 2);
 	struct ferry_program *program =
 	        host ? synthesized(collective, topology, root)
-	             : without_statements(collective, topology, root, 1 + draw_below(seed, 3));
+	             : without_statements(collective, topology, root,
+	                                  collective == FERRY_ALLTOALLV ? 1 : 1 + draw_below(seed, 3));
 	struct output *outputs = calloc((size_t)program->nranks * program->nranks * program->nchunks, sizeof *outputs);
 	assert_non_null(outputs);
 	uint32_t count = list_outputs(program, outputs, seed), kept = draw_below(seed, 3);
@@ -269,7 +270,5 @@ struct ferry_program *random_pushing_program(uint64_t *seed, uint32_t most_ranks
 	do
 		topology = random_topology(seed, most_ranks, most_domains);
 	while (topology.nranks < 2);
-	if (collective == FERRY_ALLTOALLV) /* which has no PUT */
-		collective = FERRY_ALLTOALL;
 	return pushing_program(collective, &topology, draw_below(seed, topology.nranks), seed);
 }

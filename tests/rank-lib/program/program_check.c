@@ -69,7 +69,7 @@ static void instructions_where_they_cannot_run_are_rejected(void **state)
 	assert_rejected(
 	        "program alltoallv ranks 2 domains 1 chunks 1\nrank 0\nD2H gpu[1] -> host[0]\nREDUCE host[0] -> "
 	        "host[1]\n",
-	        "test:4: alltoallv has D2H and H2D only, not REDUCE");
+	        "test:4: alltoallv has D2H, H2D and PUTs of its input only, not REDUCE");
 	assert_rejected("program alltoallv ranks 2 domains 1 chunks 2\n",
 	                "alltoallv has 1 chunk per pair of ranks, not 2");
 }
@@ -99,8 +99,16 @@ static void puts_out_of_bounds_or_to_oneself_are_rejected(void **state)
 	                "test:3: gpu[1]: the receive buffer of rank 0 has 0 chunks");
 	assert_rejected(GATHER "rank 1\nPUT gpu[0] -> gpu@0[1] deps: host@1[0]>=1\n",
 	                "test:3: host@1[0]: the program has domains 0 to 0");
-	assert_rejected("program alltoallv ranks 2 domains 1 chunks 1\nrank 0\nPUT gpu[1] -> gpu@1[0]\n",
-	                "test:3: alltoallv has D2H and H2D only, not PUT: only the two ends know a chunk's size");
+	assert_rejected("program alltoallv ranks 2 domains 1 chunks 1\nrank 0\nPUT gpu[1] -> gpu@1[0]\n"
+	                "rank 1\nPUT gpu[0] -> gpu@0[1] deps: gpu[0]>=1\n",
+	                "test:5: alltoallv has D2H, H2D and PUTs of its input only, not PUT: only the two ends know a "
+	                "chunk's size");
+	assert_rejected("program alltoallv ranks 2 domains 1 chunks 1\nrank 0\nPUT gpu[1] -> mem@1[0]\n",
+	                "test:3: alltoallv has D2H, H2D and PUTs of its input only: only the two ends know");
+	assert_rejected("program alltoallv ranks 2 domains 1 chunks 1\nrank 0\nPUT gpu[0] -> gpu@1[0]\n",
+	                "rank 0's output chunk 1 is never written");
+	assert_right("program alltoallv ranks 2 domains 1 chunks 1\nrank 0\nPUT gpu[1] -> gpu@1[0]\n"
+	             "rank 1\nPUT gpu[0] -> gpu@0[1]\n");
 }
 
 static void what_is_forwarded_must_come(void **state)

@@ -113,8 +113,8 @@ static uint64_t instr_bytes(const struct execution *x, const struct ferry_instr 
 {
 	if (!(x->plan->flags & FERRY_PLAN_VARIABLE))
 		return instr->length;
-	return 4 *
-	       (instr->opcode == FERRY_H2D ? x->pair[instr->chunk][instr->owner] : x->pair[instr->owner][instr->chunk]);
+	bool receives = instr->opcode == FERRY_H2D || instr->opcode == FERRY_WAIT_PUT;
+	return 4 * (receives ? x->pair[instr->chunk][instr->owner] : x->pair[instr->owner][instr->chunk]);
 }
 
 static uint32_t instr_slices(const struct execution *x, const struct ferry_instr *instr)
@@ -170,7 +170,8 @@ static bool pushes_from_copy(const struct execution *x, const struct ferry_instr
 
 static uint32_t *pushed(const struct execution *x, const struct ferry_instr *put, uint64_t from, uint64_t bytes)
 {
-	uint64_t at = put->user_offset / 4;
+	bool variable = x->plan->flags & FERRY_PLAN_VARIABLE;
+	uint64_t at = variable ? part(x, put->owner, put->chunk, true) : put->user_offset / 4;
 	if (put->flags & FERRY_INSTR_FORWARDS)
 		return inside(x, x->receive[put->owner], at, from, bytes);
 	return inside(x, pushes_from_copy(x, put) ? x->input[put->owner] : x->send[put->owner], at, from, bytes);
@@ -200,7 +201,7 @@ static bool run_slice(struct execution *x, uint32_t i)
 {
 	const struct ferry_instr *instr = &x->instrs[i];
 	uint64_t from = (uint64_t)x->done[i] * x->plan->slice, left = instr_bytes(x, instr) - from;
-	uint64_t bytes = left < x->plan->slice ? left : x->plan->slice;
+	uint64_t bytes = left < x->plan->slice ? left : x->plan->slice, landing;
 	uint32_t *window = slot(x, instr->window_domain, instr->window_offset, x->done[i], bytes), *source,
 	         *destination;
 	switch (instr->opcode) {
@@ -222,7 +223,9 @@ static bool run_slice(struct execution *x, uint32_t i)
 		break;
 	case FERRY_PUT:
 		source = pushed(x, instr, from, bytes);
-		destination = inside(x, x->receive[instr->peer], instr->user_destination / 4, from, bytes);
+		landing = x->plan->flags & FERRY_PLAN_VARIABLE ? part(x, instr->peer, instr->owner, false)
+		                                               : instr->user_destination / 4;
+		destination = inside(x, x->receive[instr->peer], landing, from, bytes);
 		break;
 	case FERRY_WAIT_PUT:
 		x->done[i]++;
