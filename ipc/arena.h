@@ -53,7 +53,7 @@
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 26u /* goes up when a field, or what one means, changes */
+#define FERRY_ARENA_ABI 27u /* goes up when a field, or what one means, changes */
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_MESSAGE_BYTES 384
 /* Of a rank: two halves for kernels, with room for 4 MiB of data (rank-lib/kernels/kernel_call.h). */
@@ -167,7 +167,7 @@ struct ferry_mailbox_cell {
 	_Atomic uint32_t peer;   /* 1: in device memory; 0: in the arena */
 	_Atomic uint32_t blocks; /* that a kernel may have on its GPU */
 	_Atomic uint32_t multiprocessors; /* of that */
-	_Atomic uint64_t address, bytes; /* in its process */
+	_Atomic uint64_t bytes;  /* its own; 0: in the arena */
 	_Atomic uint64_t channels;       /* bytes for kernels of the caller's own that its ranks have asked for */
 	uint8_t gpu[16];         /* its UUID */
 	uint8_t handle[64];      /* a CUipcMemHandle */

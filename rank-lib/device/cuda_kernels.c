@@ -281,17 +281,15 @@ static ferryResult_t reach(struct ferry_device *base, struct ferry_device *other
 	return ferry_cuda_failed(device->driver, refused, "reaching another GPU's memory");
 }
 
-static ferryResult_t map(struct ferry_device *base, const uint8_t given[64], void **address)
+static ferryResult_t map(struct ferry_device *base, const uint8_t handle[64], void **address, uint64_t *bytes)
 {
 	struct ferry_cuda_device *device = ferry_cuda_device(base);
 	struct ferry_cuda_visit visit;
 	CUdeviceptr mapped = 0;
-	CUipcMemHandle handle;
-	memcpy(&handle, given, sizeof handle);
 	ferryResult_t result = ferry_cuda_enter(device, &visit);
 	if (result)
 		return result;
-	CUresult refused = device->driver->IpcOpenMemHandle(&mapped, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+	CUresult refused = ferry_cuda_open_handle(device->driver, handle, &mapped, bytes);
 	ferry_cuda_visit_end(&visit);
 	*address = (void *)(uintptr_t)mapped;
 	return refused ? ferry_cuda_failed(device->driver, refused, "mapping a mailbox of another process")

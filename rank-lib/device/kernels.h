@@ -71,10 +71,11 @@ struct ferry_kernels_ops {
 	/** Lets kernels of the one device use memory of the other one, in this process. Errors: the driver's. */
 	ferryResult_t (*reach)(struct ferry_device *device, struct ferry_device *other);
 	/**
-	 * Maps an allocation of another process, or gives the address that it is mapped at already. It stays mapped
-	 * until it has been unmapped as often; that waits for all work of the device. Errors: the driver's.
+	 * Maps an allocation of another process, or gives the address that it is mapped at already, and how many bytes
+	 * are mapped there. It stays mapped until it has been unmapped as often; that waits for all work of the device.
+	 * Errors: the driver's.
 	 */
-	ferryResult_t (*map)(struct ferry_device *device, const uint8_t handle[64], void **address);
+	ferryResult_t (*map)(struct ferry_device *device, const uint8_t handle[64], void **address, uint64_t *bytes);
 	void (*unmap)(struct ferry_device *device, void *address);
 	/** Registers host memory, so that kernels use it at its address; to unregister waits as `unmap` does. */
 	ferryResult_t (*add_host)(struct ferry_device *device, void *memory, size_t bytes);

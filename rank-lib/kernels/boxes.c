@@ -18,8 +18,7 @@
 struct import {
 	struct import *next;
 	struct ferry_device *device;
-	uint8_t handle[64];
-	uint64_t process, start;
+	struct ferry_box_claim claim;
 	void *address;
 	uint32_t users;
 	bool failed;
@@ -191,7 +190,8 @@ static ferryResult_t box_new(struct ferry_device *device, uint64_t bytes, struct
 	return ferrySuccess;
 }
 
-ferryResult_t ferry_box_take(struct ferry_device *device, uint64_t bytes, struct ferry_box **taken)
+ferryResult_t ferry_box_take(struct ferry_device *device, const struct ferry_rank *rank, uint64_t bytes,
+                             struct ferry_box **taken)
 {
 	ferryResult_t result = ferrySuccess;
 	pthread_mutex_lock(&lock);
@@ -201,6 +201,8 @@ ferryResult_t ferry_box_take(struct ferry_device *device, uint64_t bytes, struct
 	if (!result) {
 		atomic_store_explicit(&box->holders, 1, memory_order_relaxed);
 		box->owned = true;
+		memcpy(box->key, rank->key, sizeof box->key);
+		box->rank = rank->self;
 		atomic_store_explicit(&box->aborted->flag, 0, memory_order_relaxed);
 		box->order = (struct ferry_kernel_order){.event = box->order.event, .joint = box->order.joint};
 		result = device->ops->kernels->zero(device, box->state, STATE_BYTES);
@@ -217,13 +219,15 @@ ferryResult_t ferry_box_take(struct ferry_device *device, uint64_t bytes, struct
 	return result;
 }
 
-struct ferry_device *ferry_box_owner(uint64_t address, uint64_t bytes)
+struct ferry_device *ferry_box_of(const struct ferry_rank *rank, int other, uint64_t bytes, void **inbox)
 {
 	pthread_mutex_lock(&lock);
 	struct ferry_box *box = boxes;
-	while (box && ((uint64_t)(uintptr_t)box->memory != address || box->bytes != bytes))
+	while (box && (!box->owned || box->rank != other || box->bytes != bytes ||
+	               memcmp(box->key, rank->key, sizeof box->key)))
 		box = box->next;
 	struct ferry_device *device = box ? box->device : NULL;
+	*inbox = box ? box->memory : NULL;
 	pthread_mutex_unlock(&lock);
 	return device;
 }
@@ -247,43 +251,48 @@ ferryResult_t ferry_box_add_window(struct ferry_box *box, int descriptor, uint64
 
 /* ---- of other processes ---- */
 
-static bool is_import(const struct import *import, struct ferry_device *device, const uint8_t handle[64],
-                      uint64_t process, uint64_t start)
+static bool is_import(const struct import *import, const struct ferry_device *device,
+                      const struct ferry_box_claim *claim)
 {
-	return import->device == device && import->process == process && import->start == start &&
-	       !memcmp(import->handle, handle, sizeof import->handle);
+	return import->device == device && import->claim.process == claim->process &&
+	       import->claim.start == claim->start && import->claim.bytes == claim->bytes &&
+	       !memcmp(import->claim.handle, claim->handle, sizeof claim->handle);
 }
 
 /* Under the lock. */
-static ferryResult_t map_import(struct ferry_device *device, const uint8_t handle[64], struct import **mapped)
+static ferryResult_t map_import(struct ferry_device *device, const struct ferry_box_claim *claim,
+                                struct import **mapped)
 {
+	uint64_t bytes;
 	struct import *import = calloc(1, sizeof *import);
 	if (!import)
 		return ferry_fail(ferrySystemError, "no memory for a mailbox");
-	ferryResult_t result = device->ops->kernels->map(device, handle, &import->address);
+	ferryResult_t result = device->ops->kernels->map(device, claim->handle, &import->address, &bytes);
 	if (result) {
 		free(import);
 		return result;
 	}
 	import->device = device;
-	memcpy(import->handle, handle, sizeof import->handle);
+	import->claim = *claim;
 	import->next = imports;
 	*mapped = imports = import;
-	return ferrySuccess;
+	if (bytes >= claim->bytes)
+		return ferrySuccess;
+	import->claim.bytes = bytes;
+	import->failed = true; /* so that it is unmapped with others: that waits for the device */
+	return ferry_fail(ferryInvalidUsage, "a mailbox of %llu bytes, of which the driver has mapped %llu",
+	                  (unsigned long long)claim->bytes, (unsigned long long)bytes);
 }
 
-ferryResult_t ferry_box_import(struct ferry_device *device, const uint8_t handle[64], uint64_t process, uint64_t start,
-                               void **address)
+ferryResult_t ferry_box_import(struct ferry_device *device, const struct ferry_box_claim *claim, void **address)
 {
 	ferryResult_t result = ferrySuccess;
 	pthread_mutex_lock(&lock);
 	struct import *import = imports;
-	while (import && !is_import(import, device, handle, process, start))
+	while (import && !is_import(import, device, claim))
 		import = import->next;
-	if (!import && !(result = map_import(device, handle, &import))) {
-		import->process = process;
-		import->start = start;
-	}
+	if (!import)
+		result = map_import(device, claim, &import);
 	if (!result) {
 		import->users++;
 		*address = import->address;

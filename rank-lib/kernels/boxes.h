@@ -10,6 +10,7 @@
 #define FERRY_RANK_LIB_KERNELS_BOXES_H
 
 #include "rank-lib/device/device.h"
+#include "rank-lib/failover/rank.h"
 #include "rank-lib/kernels/kernel_call.h"
 
 /* A piece of an arena, registered with the device. */
@@ -37,14 +38,17 @@ struct ferry_box {
 	/* its event, which graphs name, outlives the communicator, under whose lock it is while it has the box */
 	struct ferry_kernel_order order;
 	_Atomic uint32_t holders;      /* the communicator, and each graph with a kernel of its: any thread */
-	bool owned;                    /* a communicator has it; under the lock */
+	bool owned;                    /* a communicator has it; under the lock, as the next two: whose, */
+	uint8_t key[FERRY_KEY_BYTES];
+	int rank;                      /* and which of its ranks' */
 };
 
 /**
- * A box with an inbox of so many bytes, a multiple of 2 MiB. Inbox and state are all 0, and so is its abort word.
- * Errors: the device's; ferryInvalidUsage without a flag.
+ * A box for the rank with an inbox of so many bytes, a multiple of 2 MiB. Inbox and state are all 0, and so is its
+ * abort word. Errors: the device's; ferryInvalidUsage without a flag.
  */
-ferryResult_t ferry_box_take(struct ferry_device *device, uint64_t bytes, struct ferry_box **box);
+ferryResult_t ferry_box_take(struct ferry_device *device, const struct ferry_rank *rank, uint64_t bytes,
+                             struct ferry_box **box);
 
 /**
  * The communicator has done with it. discard: nobody may have it again. Unless it has failed, and where it was the
@@ -59,18 +63,25 @@ bool ferry_box_is_idle(const struct ferry_box *box);
 void ferry_box_hold(void *box);
 void ferry_box_drop(void *box);
 
-/** The device of this process whose box has this memory; NULL: none has. */
-struct ferry_device *ferry_box_owner(uint64_t address, uint64_t bytes);
+/**
+ * The inbox of so many bytes that another rank of the rank's communicator has in this process; returns its device.
+ * NULL: it has none here, whatever it says of itself.
+ */
+struct ferry_device *ferry_box_of(const struct ferry_rank *rank, int other, uint64_t bytes, void **inbox);
 
 /** Maps that part of a shared memory for the box, and registers it. Errors: ferrySystemError, the device's. */
 ferryResult_t ferry_box_add_window(struct ferry_box *box, int descriptor, uint64_t from, uint64_t bytes,
                                    void **address);
 
-/**
- * Maps a box of another process, which began at `start` by that process's clock, with the device. Errors: the device's.
- */
-ferryResult_t ferry_box_import(struct ferry_device *device, const uint8_t handle[64], uint64_t process, uint64_t start,
-                               void **address);
+/* A box as a rank of another process describes it. */
+struct ferry_box_claim {
+	uint8_t handle[64];
+	uint64_t process, start; /* and when that began */
+	uint64_t bytes;
+};
+
+/** Maps such a box with the device. Errors: the device's; ferryInvalidUsage: it has less bytes. */
+ferryResult_t ferry_box_import(struct ferry_device *device, const struct ferry_box_claim *claim, void **address);
 /** failed: as above. */
 void ferry_box_end_import(struct ferry_device *device, const void *address, bool failed);
 

@@ -151,7 +151,7 @@ static ferryResult_t make_box(struct ferry_mailboxes *mailboxes)
 	choose_channels(mailboxes);
 	if (mailboxes->peer)
 		bytes = (bytes + channels_bytes(mailboxes) + ALLOCATION - 1) / ALLOCATION * ALLOCATION;
-	ferryResult_t result = ferry_box_take(mailboxes->device, bytes, &mailboxes->box);
+	ferryResult_t result = ferry_box_take(mailboxes->device, mailboxes->rank, bytes, &mailboxes->box);
 	if (result)
 		return result;
 	blank->state = mailboxes->box->state;
@@ -177,7 +177,6 @@ static ferryResult_t describe_box(const struct ferry_mailboxes *mailboxes, uint3
 	atomic_store_explicit(&cell->multiprocessors,
 	                      mailboxes->device->ops->kernels->multiprocessors(mailboxes->device),
 	                      memory_order_relaxed);
-	atomic_store_explicit(&cell->address, (uint64_t)(uintptr_t)box->memory, memory_order_relaxed);
 	atomic_store_explicit(&cell->bytes, box->bytes, memory_order_relaxed);
 	ferryResult_t result = pieces->identify(mailboxes->device, cell->gpu);
 	if (result || !mailboxes->peer)
@@ -220,19 +219,16 @@ static ferryResult_t map_inbox(struct ferry_mailboxes *mailboxes, int other, voi
 {
 	const struct ferry_rank *rank = mailboxes->rank;
 	const struct ferry_rank_line *line = ferry_rank_line(&rank->shared, (uint32_t)other);
-	const struct ferry_mailbox_cell *cell = &line->mailbox;
-	uint8_t handle[sizeof cell->handle];
+	struct ferry_box_claim claim = {.bytes = mailboxes->box->bytes};
 	if (is_near(rank, other)) {
-		uint64_t address = atomic_load_explicit(&cell->address, memory_order_relaxed);
-		struct ferry_device *device = ferry_box_owner(address, mailboxes->box->bytes);
-		*inbox = (void *)(uintptr_t)address;
+		struct ferry_device *device = ferry_box_of(rank, other, claim.bytes, inbox);
 		return device ? mailboxes->device->ops->kernels->reach(mailboxes->device, device)
-		              : ferry_fail(ferryInternalError, "rank %d has no mailbox at %p", other, *inbox);
+		              : ferry_fail(ferryInvalidUsage, "rank %d has no mailbox in this process", other);
 	}
-	memcpy(handle, cell->handle, sizeof handle);
-	uint64_t process = atomic_load_explicit(&line->process, memory_order_relaxed),
-	         began = atomic_load_explicit(&line->process_start, memory_order_relaxed);
-	ferryResult_t result = ferry_box_import(mailboxes->device, handle, process, began, inbox);
+	memcpy(claim.handle, line->mailbox.handle, sizeof claim.handle);
+	claim.process = atomic_load_explicit(&line->process, memory_order_relaxed);
+	claim.start = atomic_load_explicit(&line->process_start, memory_order_relaxed);
+	ferryResult_t result = ferry_box_import(mailboxes->device, &claim, inbox);
 	if (!result)
 		mailboxes->imports[other] = *inbox;
 	return result;

@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 static struct ferry_cuda_driver loaded;
 static ferryResult_t load_result;
@@ -64,4 +65,23 @@ ferryResult_t ferry_cuda_driver_open(const struct ferry_cuda_driver **driver)
 	pthread_once(&load_once, load_and_remember);
 	*driver = &loaded;
 	return load_result ? ferry_fail(load_result, "%s", load_message) : ferrySuccess;
+}
+
+CUresult ferry_cuda_open_handle(const struct ferry_cuda_driver *driver, const uint8_t handle[64], CUdeviceptr *address,
+                                uint64_t *bytes)
+{
+	CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+	CUdeviceptr start = 0;
+	size_t size = 0;
+	void *values[] = {&start, &size};
+	CUipcMemHandle given;
+	memcpy(&given, handle, sizeof given);
+	CUresult refused = driver->IpcOpenMemHandle(address, given, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+	if (refused)
+		return refused;
+	refused = driver->PointerGetAttributes(2, attributes, values, *address);
+	if (refused)
+		driver->IpcCloseMemHandle(*address);
+	*bytes = start + size - *address;
+	return refused;
 }

@@ -23,6 +23,13 @@ struct ferry_cuda_driver {
  */
 ferryResult_t ferry_cuda_driver_open(const struct ferry_cuda_driver **driver);
 
+/**
+ * Maps another process's allocation in the current context: *address, and how many bytes are mapped from there on. What
+ * the driver has mapped counts, not what the owner claims. Returns the driver's result; then nothing is mapped.
+ */
+CUresult ferry_cuda_open_handle(const struct ferry_cuda_driver *driver, const uint8_t handle[64], CUdeviceptr *address,
+                                uint64_t *bytes);
+
 /** Turns a driver's result into Ferry's, with a message: what was tried, the driver's words and the code. */
 ferryResult_t ferry_cuda_failed(const struct ferry_cuda_driver *driver, CUresult result, const char *tried);
 

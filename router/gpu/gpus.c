@@ -250,26 +250,17 @@ static ferryResult_t open_handle(struct ferry_gpu *gpu, const struct ferry_expor
                                  struct ferry_mapping *mapping)
 {
 	const struct ferry_cuda_driver *driver = gpu->driver;
-	CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE};
-	CUdeviceptr address, start = 0;
-	size_t size = 0;
-	void *values[] = {&start, &size};
-	CUipcMemHandle handle;
-	memcpy(&handle, exported->handle, sizeof handle);
-	CUresult refused = driver->IpcOpenMemHandle(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+	CUdeviceptr address;
+	uint64_t bytes;
+	CUresult refused = ferry_cuda_open_handle(driver, exported->handle, &address, &bytes);
 	if (refused) {
 		gpu_failed(gpu, refused, "opening a rank's allocation (cuIpcOpenMemHandle)");
 		return refused == CUDA_ERROR_ALREADY_MAPPED ? ferryRefused : ferryUnhandledDeviceError;
 	}
-	/* The mapped memory counts, not the rank's claim. */
-	refused = driver->PointerGetAttributes(2, attributes, values, address);
-	if (refused || exported->bytes > start + size - address) {
+	if (exported->bytes > bytes) {
 		driver->IpcCloseMemHandle(address);
-		return refused ? gpu_failed(gpu, refused, "looking at a rank's allocation")
-		               : ferry_fail(ferryInvalidArgument,
-		                            "an export of %llu bytes, of which the driver has mapped %llu",
-		                            (unsigned long long)exported->bytes,
-		                            (unsigned long long)(start + size - address));
+		return ferry_fail(ferryInvalidArgument, "an export of %llu bytes, of which the driver has mapped %llu",
+		                  (unsigned long long)exported->bytes, (unsigned long long)bytes);
 	}
 	mapping->address = (char *)(uintptr_t)address;
 	return ferrySuccess;

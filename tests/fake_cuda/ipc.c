@@ -21,12 +21,24 @@ _Static_assert(sizeof(struct handle) <= sizeof(CUipcMemHandle), "a handle has 64
 
 static pthread_mutex_t import_lock = PTHREAD_MUTEX_INITIALIZER;
 
+/* FAKE_CUDA_LIES: of an allocation of so many bytes or more a smaller one is named, as by a hostile process. */
+static struct fake_region *pin_named(CUdeviceptr address)
+{
+	static CUdeviceptr small;
+	size_t lies = fake_number("FAKE_CUDA_LIES", 0);
+	struct fake_region *region = fake_pin((uintptr_t)address, 1);
+	if (!lies || !region || region->bytes < lies || (!small && cuMemAlloc(&small, 2 << 20)))
+		return region;
+	fake_unpin(region);
+	return fake_pin((uintptr_t)small, 1);
+}
+
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 {
 	CUcontext context;
 	struct stat status;
 	CUresult refused = fake_enter_context(&context);
-	struct fake_region *region = refused ? NULL : fake_pin((uintptr_t)address, 1);
+	struct fake_region *region = refused ? NULL : pin_named(address);
 	if (!refused && (!handle || !region || region->kind != FAKE_DEVICE || fstat(region->file, &status)))
 		refused = CUDA_ERROR_INVALID_VALUE;
 	if (!refused) {

@@ -406,7 +406,32 @@ static void all_ranks_have_kernels_or_none(void **state)
 	without("FAKE_CUDA_NO_IPC=1", 1);     /* it can map no other process's memory */
 	without("FERRY_KERNELS=off", 1);
 	without("NCCL_P2P_DISABLE=1", 1);     /* it wants host memory, the other one peer memory */
+	without("FAKE_CUDA_LIES=8388608", 1); /* what it names as its mailbox is smaller */
 	without(NULL, 0);                     /* two processes on a GPU would wait for each other's turn */
+}
+
+/* A mailbox in this process is found by whose it is, not by what a rank says of it. */
+static void ranks_find_their_own_communicators_mailboxes(void **state)
+{
+	(void)state;
+	struct gang gangs[2];
+	void *inbox;
+	use("on", "peer");
+	for (int which = 0; which < 2; which++)
+		gang_open(&gangs[which], 2 + which, devices, 1);
+	for (int which = 0; which < 2; which++)
+		for (int rank = 0; rank < 3; rank++) {
+			const struct ferryComm *comm = gangs[which].comms[0];
+			struct ferry_box *box = rank < 2 + which ? gangs[which].comms[rank]->mailboxes.box : NULL;
+			uint64_t bytes = comm->mailboxes.box->bytes;
+			assert_ptr_equal(ferry_box_of(&comm->rank, rank, bytes, &inbox), box ? box->device : NULL);
+			assert_ptr_equal(inbox, box ? box->memory : NULL);
+			assert_null(ferry_box_of(&comm->rank, rank, bytes + 1, &inbox));
+		}
+	struct ferry_rank other = {.self = 0, .nranks = 2}; /* of a third communicator */
+	assert_null(ferry_box_of(&other, 1, gangs[0].comms[0]->mailboxes.box->bytes, &inbox));
+	for (int which = 0; which < 2; which++)
+		gang_close(&gangs[which]);
 }
 
 /* ---- a GPU that ranks share ---- */
@@ -529,6 +554,7 @@ int main(int argc, char **argv)
 	        TEST(calls_in_two_branches_of_a_graph_are_put_in_order),
 	        TEST(ranks_of_several_processes_have_kernels),
 	        TEST(all_ranks_have_kernels_or_none),
+	        TEST(ranks_find_their_own_communicators_mailboxes),
 	        TEST(ranks_on_one_gpu_share_its_multiprocessors),
 	        TEST(mailboxes_are_used_again),
 	        TEST(mailboxes_that_nobody_has_are_given_back),
