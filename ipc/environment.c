@@ -61,7 +61,6 @@ const struct ferry_variable ferry_variables[] = {
 	 "64: blocks that it may have. Unset or on: a quarter of the GPU's multiprocessors. Where a rank has it off no "
 	 "rank of its communicator has kernels. Beside kernels that hold every multiprocessor a call starts late, as "
 	 "NCCL's do; with off, by routers, it does not."},
-	{"FERRY_COPY_STREAMS", "1", "CUDA streams per lane, 1 to 8, that slices take turns on."},
 	{"FERRY_NCCL_LIBRARY", "libnccl.so.2",
 	 "The NCCL that libferry-nccl.so and ferry-perf --vs nccl call. Unset: the one that the program has loaded or "
 	 "would have found, or pip's."},

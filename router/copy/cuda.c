@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copy queues: a stream, or several by turns. Behind each copy an event is recorded, which the lane queries: next to no
+ * Copy queues: a stream each. Behind each copy an event is recorded, which the lane queries: next to no
  * work for the host and none for the copy engine, which goes on to the next copy of the same stream at once. A flag in
  * memory that the stream writes behind the copy would make the engine wait until all is written. A second stream would
  * fill that gap, but two copies that go on together both end late, and the pipeline with them
@@ -8,7 +8,6 @@
  */
 #include "router/copy/cuda.h"
 
-#include "ipc/environment.h"
 #include "ipc/error.h"
 
 #include <stdlib.h>
@@ -45,32 +44,29 @@ ferryResult_t ferry_cuda_copier_failed(const struct ferry_cuda_copier *copier, C
 }
 
 struct cuda_queue {
-	CUstream streams[FERRY_MOST_COPY_STREAMS];
+	CUstream stream;
 	CUevent events[PENDING]; /* of copy number n modulo PENDING */
 	uint64_t finished;
 };
 
-static ferryResult_t open_streams(struct ferry_cuda_copier *copier, struct cuda_queue *backend)
+static ferryResult_t open_stream(struct ferry_cuda_copier *copier, struct cuda_queue *backend)
 {
-	for (uint32_t i = 0; i < copier->nstreams; i++) {
-		CUresult refused = copier->driver->StreamCreateWithPriority(&backend->streams[i],
-		                                                            CU_STREAM_NON_BLOCKING, copier->priority);
-		if (refused)
-			return ferry_cuda_copier_failed(copier, refused, "creating a copy stream");
-	}
+	CUresult refused = copier->driver->StreamCreateWithPriority(&backend->stream, CU_STREAM_NON_BLOCKING,
+	                                                            copier->priority);
+	if (refused)
+		return ferry_cuda_copier_failed(copier, refused, "creating a copy stream");
 	for (uint32_t i = 0; i < PENDING; i++) {
-		CUresult refused = copier->driver->EventCreate(&backend->events[i], CU_EVENT_DISABLE_TIMING);
+		refused = copier->driver->EventCreate(&backend->events[i], CU_EVENT_DISABLE_TIMING);
 		if (refused)
 			return ferry_cuda_copier_failed(copier, refused, "creating an event for copies");
 	}
 	return ferrySuccess;
 }
 
-static void close_streams(struct ferry_cuda_copier *copier, struct cuda_queue *backend)
+static void close_stream(struct ferry_cuda_copier *copier, struct cuda_queue *backend)
 {
-	for (uint32_t i = 0; i < copier->nstreams; i++)
-		if (backend->streams[i])
-			copier->driver->StreamDestroy(backend->streams[i]);
+	if (backend->stream)
+		copier->driver->StreamDestroy(backend->stream);
 	for (uint32_t i = 0; i < PENDING; i++)
 		if (backend->events[i])
 			copier->driver->EventDestroy(backend->events[i]);
@@ -90,8 +86,8 @@ static ferryResult_t queue_open(struct ferry_copier *base, enum ferry_direction 
 		free(backend);
 		return result;
 	}
-	if ((result = open_streams(copier, backend)))
-		close_streams(copier, backend);
+	if ((result = open_stream(copier, backend)))
+		close_stream(copier, backend);
 	ferry_cuda_visit_end(&visit);
 	*queue = (struct ferry_copy_queue){base, direction, 0, result ? NULL : backend};
 	return result;
@@ -102,7 +98,7 @@ static void queue_close(struct ferry_copy_queue *queue)
 	struct ferry_cuda_copier *copier = cuda_copier(queue->copier);
 	struct ferry_cuda_visit visit;
 	if (queue->backend && !ferry_cuda_visit(copier->driver, copier->context, &visit)) {
-		close_streams(copier, queue->backend);
+		close_stream(copier, queue->backend);
 		ferry_cuda_visit_end(&visit);
 	}
 	queue->backend = NULL;
@@ -169,9 +165,8 @@ static ferryResult_t copy(struct ferry_copy_queue *queue, void *destination, con
 {
 	struct ferry_cuda_copier *copier = cuda_copier(queue->copier);
 	struct cuda_queue *backend = queue->backend;
-	uint32_t turn = (uint32_t)(queue->started % copier->nstreams);
 	CUdeviceptr to = (CUdeviceptr)(uintptr_t)destination, from = (CUdeviceptr)(uintptr_t)source;
-	CUstream stream = backend->streams[turn];
+	CUstream stream = backend->stream;
 	(void)whole;
 	CUresult refused = settle_thread(copier);
 	if (!refused)
@@ -222,12 +217,10 @@ static ferryResult_t queue_check(struct ferry_copy_queue *queue)
 	struct ferry_cuda_copier *copier = cuda_copier(queue->copier);
 	struct cuda_queue *backend = queue->backend;
 	CUresult refused = settle_thread(copier);
-	for (uint32_t i = 0; !refused && i < copier->nstreams; i++) {
-		refused = copier->driver->StreamQuery(backend->streams[i]);
-		if (refused == CUDA_ERROR_NOT_READY)
-			refused = CUDA_SUCCESS;
-	}
-	return refused ? ferry_cuda_copier_failed(copier, refused, "the GPU stopped working for this process")
+	if (!refused)
+		refused = copier->driver->StreamQuery(backend->stream);
+	return refused && refused != CUDA_ERROR_NOT_READY
+	               ? ferry_cuda_copier_failed(copier, refused, "the GPU stopped working for this process")
 	               : ferrySuccess;
 }
 
@@ -277,14 +270,10 @@ ferryResult_t ferry_cuda_copier_open(struct ferry_cuda_copier *copier, const str
 {
 	struct ferry_cuda_visit visit;
 	int least = 0;
-	long nstreams;
 	*copier = (struct ferry_cuda_copier){.base.ops = &cuda_ops, .driver = driver, .context = context};
-	ferryResult_t result = ferry_env_integer("FERRY_COPY_STREAMS", 1, FERRY_MOST_COPY_STREAMS, 1, &nstreams);
-	if (!result)
-		result = ferry_cuda_visit(driver, context, &visit);
+	ferryResult_t result = ferry_cuda_visit(driver, context, &visit);
 	if (result)
 		return result;
-	copier->nstreams = (uint32_t)nstreams;
 	driver->CtxGetStreamPriorityRange(&least, &copier->priority);
 	ferry_cuda_visit_end(&visit);
 	return ferrySuccess;

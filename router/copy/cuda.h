@@ -7,20 +7,15 @@
 #include "router/copy/cuda_driver.h"
 #include "router/copy/cuda_loss.h"
 
-#define FERRY_MOST_COPY_STREAMS 8
-
 struct ferry_cuda_copier {
 	struct ferry_copier base;
 	const struct ferry_cuda_driver *driver;
 	CUcontext context;
 	const struct ferry_cuda_owner *owner; /* from the caller that opened it; NULL: losses are not reported */
-	int priority;      /* the greatest: copies go before the application's work */
-	uint32_t nstreams; /* per queue */
+	int priority; /* the greatest: copies go before the application's work */
 };
 
-/**
- * Reads FERRY_COPY_STREAMS. The context is the caller's, current or not. Errors: ferryInvalidArgument, the driver's.
- */
+/** The context is the caller's, current or not. Errors: the driver's. */
 ferryResult_t ferry_cuda_copier_open(struct ferry_cuda_copier *copier, const struct ferry_cuda_driver *driver,
                                      CUcontext context);
 

@@ -76,12 +76,6 @@ static void a_router_that_gets_no_context_serves_no_gpu(void **state)
 	a_router_with("FAKE_CUDA_MEMORY", "4096", " GPU", "out of memory");
 }
 
-static void a_setting_that_the_router_cannot_read_is_refused_by_name(void **state)
-{
-	(void)state;
-	a_router_with("FERRY_COPY_STREAMS", "9", " GPU", "FERRY_COPY_STREAMS");
-}
-
 /* Which is found when a buffer is mapped, after all have attached. */
 static void a_router_that_can_open_nothing_serves_no_gpu(void **state)
 {
@@ -110,7 +104,6 @@ int main(int argc, char **argv)
 	        TEST(a_router_without_a_driver_serves_no_gpu),
 	        TEST(a_gpu_that_the_router_does_not_see_is_refused_to_all),
 	        TEST(a_router_that_gets_no_context_serves_no_gpu),
-	        TEST(a_setting_that_the_router_cannot_read_is_refused_by_name),
 	        TEST(a_router_that_can_open_nothing_serves_no_gpu),
 	        TEST(routers_in_a_ranks_process_serve_no_gpu),
 	};
