@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The copies that a lane has under way in one queue, in the order in which it started them. Its thread alone uses them.
+ * The copies that a lane has under way in one queue, in the order in which it started them; and the queues by which a
+ * D2H lane pushes into other devices. Its thread alone uses them.
  */
 #ifndef FERRY_ROUTER_ENGINE_COPIES_H
 #define FERRY_ROUTER_ENGINE_COPIES_H
@@ -46,14 +47,6 @@ bool ferry_copies_start(struct ferry_copies *copies, struct ferry_lane_rank *lan
                         struct ferry_transfer *transfer, void *destination, const void *source, uint64_t bytes,
                         bool crosses);
 
-/**
- * As ferry_copies_start, for the next `slices` slices of a PUT, in the queue to its peer (router/engine/pushes.h).
- * False also where the peer's memory is shut, as the job has failed.
- */
-bool ferry_copies_push(struct ferry_copies *copies, struct ferry_lane_rank *lane_rank, struct ferry_call *call,
-                       struct ferry_transfer *transfer, const struct ferry_put_target *to, const void *source,
-                       uint64_t bytes, uint32_t slices);
-
 /** How many copies have finished by now: an upper bound of the numbers that ferry_copies_take accepts. */
 uint64_t ferry_copies_finished(struct ferry_copies *copies);
 
@@ -62,5 +55,34 @@ bool ferry_copies_take(struct ferry_copies *copies, uint64_t finished, struct fe
 
 /** Whether the device still works for this queue; if not, none of the copies will finish. */
 ferryResult_t ferry_copies_check(struct ferry_copies *copies);
+
+#define FERRY_PUSH_QUEUES 8u
+
+/**
+ * One queue for the ranks that share a number modulo FERRY_PUSH_QUEUES, so that links to several devices work at once.
+ * Opened when they are first used.
+ */
+struct ferry_pushes {
+	struct ferry_copier *copier; /* constant */
+	_Atomic uint32_t *driving;   /* the same: as in the queues */
+	struct ferry_copies queues[FERRY_PUSH_QUEUES];
+	uint32_t open; /* bit q: queues[q] is open */
+};
+
+/**
+ * As ferry_copies_start, for the next `slices` slices, into the memory of rank to.to. False also where the queue is
+ * full, or that rank's memory is shut, as the job has failed.
+ */
+bool ferry_pushes_start(struct ferry_pushes *pushes, struct ferry_lane_rank *lane_rank, struct ferry_call *call,
+                        struct ferry_transfer *transfer, struct ferry_put_target to, const void *source, uint64_t bytes,
+                        uint32_t slices);
+
+/** As wait_us of copiers, over all queues with copies under way; `most` (-1: for ever) where none is sooner. */
+int64_t ferry_pushes_wait_us(struct ferry_pushes *pushes, int64_t most);
+
+/** As ferry_copies_check, for all queues. */
+ferryResult_t ferry_pushes_check(struct ferry_pushes *pushes);
+
+void ferry_pushes_close(struct ferry_pushes *pushes);
 
 #endif

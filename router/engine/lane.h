@@ -12,7 +12,7 @@
 
 #include "ipc/wait.h"
 #include "router/daemon/priority.h"
-#include "router/engine/pushes.h"
+#include "router/engine/copies.h"
 #include "router/engine/stall.h"
 #include "router/engine/stream_poller.h"
 

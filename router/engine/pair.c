@@ -159,18 +159,11 @@ static bool find_put_target(struct ferry_lane_rank *lane_rank, struct ferry_tran
 static bool push(struct ferry_pushes *pushes, struct ferry_lane_rank *lane_rank, struct ferry_call *call,
                  struct ferry_transfer *transfer, uint64_t start, uint64_t bytes)
 {
-	struct ferry_copies *copies = ferry_pushes_to(pushes, transfer->peer);
-	if (!copies) {
-		lane_rank->member->ops->fail(lane_rank->member, ferryUnhandledDeviceError, ferry_last_message());
-		return false;
-	}
 	const struct ferry_put_target to = {.address = transfer->destination + start,
 	                                    .process = transfer->process,
 	                                    .from = lane_rank->member->rank,
-	                                    .to = transfer->peer,
-	                                    .shared_busy_until = ferry_member_shared_links(lane_rank->member)};
-	return !ferry_copies_full(copies) &&
-	       ferry_copies_push(copies, lane_rank, call, transfer, &to, transfer->user + start, bytes, 1);
+	                                    .to = transfer->peer};
+	return ferry_pushes_start(pushes, lane_rank, call, transfer, to, transfer->user + start, bytes, 1);
 }
 
 /* Fields first, then `message`: a receiver may read the head before the slice is published. */

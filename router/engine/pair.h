@@ -14,7 +14,7 @@
 #define FERRY_ROUTER_ENGINE_PAIR_H
 
 #include "router/engine/member.h"
-#include "router/engine/pushes.h"
+#include "router/engine/copies.h"
 
 /** Fills in the slices of a message of transfer->length bytes, pushed or through slots of so many bytes. */
 void ferry_pair_cut(struct ferry_transfer *transfer, bool puts, uint32_t slot_bytes);

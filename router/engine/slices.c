@@ -132,38 +132,11 @@ static bool issue_put(struct ferry_pushes *pushes, struct ferry_lane_rank *lane_
 	if (instr->wakes_d2h && slices > PASSED_ON)
 		slices = PASSED_ON;
 	uint64_t left = transfer->length - start, bytes = slices * slice < left ? slices * slice : left;
-	struct ferry_copies *copies = ferry_pushes_to(pushes, instr->peer);
-	if (!copies) {
-		lane_rank->member->ops->fail(lane_rank->member, ferryUnhandledDeviceError, ferry_last_message());
-		return false;
-	}
-	if (ferry_copies_full(copies))
-		return false;
 	const struct ferry_put_target to = {.address = transfer->destination + start,
 	                                    .process = transfer->process,
 	                                    .from = instr->owner,
-	                                    .to = instr->peer,
-	                                    .shared_busy_until = ferry_member_shared_links(lane_rank->member)};
-	return ferry_copies_push(copies, lane_rank, call, transfer, &to, transfer->user + start, bytes, slices);
-}
-
-/* A slice into another rank's memory: over the link between the two. */
-static bool issue_to_memory(struct ferry_pushes *pushes, struct ferry_lane_rank *lane_rank, struct ferry_call *call,
-                            struct ferry_transfer *transfer, char *slot, const char *source, uint64_t bytes)
-{
-	const struct ferry_instr *instr = transfer->step->instr;
-	struct ferry_copies *copies = ferry_pushes_to(pushes, instr->peer);
-	if (!copies) {
-		lane_rank->member->ops->fail(lane_rank->member, ferryUnhandledDeviceError, ferry_last_message());
-		return false;
-	}
-	if (ferry_copies_full(copies))
-		return false;
-	const struct ferry_put_target to = {.address = slot,
-	                                    .from = instr->owner,
-	                                    .to = instr->peer,
-	                                    .shared_busy_until = ferry_member_shared_links(lane_rank->member)};
-	return ferry_copies_push(copies, lane_rank, call, transfer, &to, source, bytes, 1);
+	                                    .to = instr->peer};
+	return ferry_pushes_start(pushes, lane_rank, call, transfer, to, transfer->user + start, bytes, slices);
 }
 
 /* Nothing is copied: as far as others have put it. */
@@ -206,9 +179,12 @@ static bool issue_step(struct ferry_copies *copies, struct ferry_pushes *pushes,
 	uint64_t start = (uint64_t)slice * plan->slice, bytes = bytes_in_slice(plan, transfer, slice);
 	bool memory = step->instr->flags & FERRY_INSTR_MEMORY;
 	uint64_t slot_at = memory ? ferry_plan_slot(plan, ferry_call_number(call), slice) : 0;
-	if (memory && step->instr->peer != step->instr->owner)
-		return issue_to_memory(pushes, lane_rank, call, transfer, step->window + slot_at,
-		                       step->source ? step->source + slot_at : transfer->user + start, bytes);
+	if (memory && step->instr->peer != step->instr->owner) { /* over the link between the two */
+		const struct ferry_put_target to = {
+		        .address = step->window + slot_at, .from = step->instr->owner, .to = step->instr->peer};
+		return ferry_pushes_start(pushes, lane_rank, call, transfer, to,
+		                          step->source ? step->source + slot_at : transfer->user + start, bytes, 1);
+	}
 	if (ferry_copies_full(copies))
 		return false;
 	if (step->instr->opcode == FERRY_COPY)

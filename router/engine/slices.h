@@ -6,7 +6,7 @@
 #ifndef FERRY_ROUTER_ENGINE_SLICES_H
 #define FERRY_ROUTER_ENGINE_SLICES_H
 
-#include "router/engine/pushes.h"
+#include "router/engine/copies.h"
 
 /**
  * Starts one slice of each transfer that has one ready in the lane rank's half of the call, as long as fewer than
