@@ -71,9 +71,6 @@ const struct ferry_variable ferry_variables[] = {
 	{"FERRY_NCCL", "on",
 	 "on, tune or off. tune: under libferry-nccl.so NCCL has all of every call, and Ferry learns which of NCCL's "
 	 "algorithms, protocols and channels are fastest. off: all calls are passed on to NCCL, untouched."},
-	{"FERRY_NCCL_CANDIDATE", "0",
-	 "For experiments, the same on all ranks: how NCCL runs the collectives that are its own, by a number of "
-	 "orchestrator/tuner/tuning.h (1: 16 channels, 2: 8; 8: a ring with Simple; ...). 0: by what Ferry learns."},
 	{"FERRY_HOST_LINK", "",
 	 "Speeds of host devices' links in GB/s, 1e-6 to 1e5, separated by commas. d2h=12.5,h2d=12.5: to and from the "
 	 "host. peer=50 or links=mesh:50: from each device to each other; links=dgx1v:25, links=dgx1p:20: the cube "
@@ -127,9 +124,6 @@ const struct ferry_variable ferry_variables[] = {
 	 "How a router process schedules its lanes and workers: a nice value, -20 to 19; rt, SCHED_RR; or gpu, -10 "
 	 "once it moves the data of ranks on GPUs. What the system refuses is left as it is; ferry-stat has what was "
 	 "got. Threads of ranks stay as they are."},
-	{"FERRY_STORE", "",
-	 "How results leave a core: ordinary, stream (non-temporal) or demote (cldemote). Unset: ordinary for host "
-	 "devices; for GPUs demote where the CPU has it, else stream. One that the CPU lacks is refused."},
 	{"FERRY_LOCK", "off", "require: lock staging into memory (mlock), or fail."},
 	{"FERRY_SHORT", "1M",
 	 "Bytes (K, M, G) that a rank on a host device puts down for the others at most in a call that the calling "

@@ -166,10 +166,9 @@ static struct ferry_nccl_tuner *asked_tuner(const struct ferry_nccl_call *call)
 /* The rest of an AllGather in blocks is Broadcasts. */
 static unsigned candidate_of(const struct ferry_nccl_call *call)
 {
-	const struct ferry_nccl_tuner *tuner = call->comm->tuner;
 	if (!ferry_tuning_is_free(call->collective) || (call->collective == FERRY_ALLGATHER && call->stride))
 		return 0;
-	return tuner && tuner->pinned ? tuner->pinned : call->candidate;
+	return call->candidate;
 }
 
 ncclResult_t ferry_nccl_issue(const struct ferry_nccl_call *call)

@@ -40,24 +40,12 @@ void ferry_nccl_tuner_release(struct ferry_nccl_tuner *tuner)
 		free(tuner);
 }
 
-static unsigned read_pinned(void)
-{
-	static atomic_flag logged = ATOMIC_FLAG_INIT;
-	long number;
-	if (!ferry_env_integer("FERRY_NCCL_CANDIDATE", 0, FERRY_TUNINGS - 1, 0, &number))
-		return (unsigned)number;
-	if (!atomic_flag_test_and_set(&logged))
-		ferry_log(FERRY_LOG_WARN, "%s; NCCL's calls run by what Ferry learns", ferry_last_message());
-	return 0;
-}
-
 struct ferry_nccl_tuner *ferry_nccl_tuner_begin(int device)
 {
 	struct ferry_nccl_tuner *tuner = calloc(1, sizeof *tuner);
 	if (!tuner)
 		return NULL;
 	tuner->device = device == FERRY_NCCL_CURRENT_DEVICE ? current_device() : device;
-	tuner->pinned = read_pinned();
 	tuner->under_way = true;
 	atomic_init(&tuner->holders, 2); /* the caller's, and the creation's */
 	pthread_mutex_lock(&lock);

@@ -26,7 +26,6 @@ struct ferry_nccl_tuner {
 	struct ferry_nccl_tuner *next; /* in the list */
 	int device;                    /* or FERRY_NCCL_ANY_DEVICE */
 	const void *group;             /* the thread whose open group the creation is in; NULL: none */
-	unsigned pinned;               /* FERRY_NCCL_CANDIDATE: what its calls have; 0: each has its own */
 	bool under_way, spoilt;
 	size_t asked; /* the ranks of its context; 0: there is none */
 	_Atomic unsigned holders;

@@ -80,7 +80,7 @@ set_target_properties(nccl_user_tuner PROPERTIES PREFIX "" OUTPUT_NAME libnccl-t
 add_library(nccl_pins MODULE gpu/nccl_pins.c ../orchestrator/tuner/tuning.c)
 target_include_directories(nccl_pins PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/ipc)
 set_target_properties(nccl_pins PROPERTIES OUTPUT_NAME nccl-pins)
-foreach(plugin 2 3 4 5 6 none pinned $<TARGET_FILE:nccl_user_tuner>)
+foreach(plugin 2 3 4 5 6 none $<TARGET_FILE:nccl_user_tuner>)
   string(REGEX REPLACE ".*TARGET_FILE.*" users name ${plugin})
   add_test(NAME nccl_tuner_${name} COMMAND nccl_tuner ${plugin})
   set_tests_properties(nccl_tuner_${name} PROPERTIES TIMEOUT 60 LABELS lanes)

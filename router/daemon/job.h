@@ -101,8 +101,7 @@ struct ferry_job {
 	/* 1: lanes have seen that the arenas say so, and have ended calls; never 0 again; lanes */
 	_Atomic uint32_t announced_dead;
 	struct ferry_failure failure;           /* the reason, as the arena has it; under `failing` */
-	enum ferry_store store;                 /* for plans whose windows copy engines use */
-	enum ferry_store cached_store;          /* for all others */
+	enum ferry_store store;                 /* for plans whose windows copy engines use; others: ordinary */
 	struct ferry_job_plans plans;
 	struct ferry_run runs[FERRY_PARITIES];
 	uint64_t announced;                     /* the highest of its ranks' `announced`; job thread */

@@ -124,7 +124,6 @@ ferryResult_t ferry_jobs_add(struct ferry_jobs *jobs, struct ferry_job *job, con
 	job->owner = standing->owner;
 	ferry_jobs_assign(job, standing->tenant);
 	job->store = jobs->store;
-	job->cached_store = jobs->cached_store;
 	job->gpu_lanes = &jobs->gpu_lanes;
 	job->mapper = &jobs->mapper;
 	job->process = jobs->process;

@@ -32,7 +32,7 @@ struct ferry_jobs {
 	struct ferry_gpu_lanes gpu_lanes;
 	struct ferry_layout layout;
 	uint32_t domain;
-	enum ferry_store store, cached_store; /* as in ferry_job */
+	enum ferry_store store; /* as in ferry_job */
 	bool lock_staging;
 	struct ferry_quota quota;
 	const char *config;                   /* the tenants' file; NULL: none. Constant */

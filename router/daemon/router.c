@@ -102,7 +102,7 @@ static uint32_t workers_default(const struct ferry_layout *layout, uint32_t doma
 static ferryResult_t read_settings(struct ferry_router *router, const struct ferry_router_options *options,
                                    long *workers, long *spin)
 {
-	const char *store = ferry_env("FERRY_STORE"), *lock = ferry_env("FERRY_LOCK");
+	const char *lock = ferry_env("FERRY_LOCK");
 	struct ferry_priority *priority = options->nice ? &router->priority : NULL;
 	ferryResult_t result = ferry_env_integer("FERRY_WORKERS", 1, FERRY_MAX_RANKS,
 	                                         workers_default(options->layout, options->domain), workers);
@@ -124,16 +124,7 @@ static ferryResult_t read_settings(struct ferry_router *router, const struct fer
 		result = ferry_gpu_lanes_init(&router->jobs.gpu_lanes, priority);
 	if (result)
 		return result;
-	if (store && strcmp(store, "ordinary") && strcmp(store, "stream") && strcmp(store, "demote"))
-		return ferry_fail(ferryInvalidArgument, "FERRY_STORE=%s: ordinary, stream or demote", store);
-	if (store && store[0] == 'd' && !ferry_cpu_demotes())
-		return ferry_fail(ferryInvalidArgument, "FERRY_STORE=%s: this CPU has no cldemote: ordinary or stream",
-		                  store);
-	router->jobs.store = router->jobs.cached_store = store && store[0] == 's'   ? FERRY_STORE_STREAM
-	                                                 : store && store[0] == 'd' ? FERRY_STORE_DEMOTE
-	                                                                            : FERRY_STORE_ORDINARY;
-	if (!store)
-		router->jobs.store = ferry_cpu_demotes() ? FERRY_STORE_DEMOTE : FERRY_STORE_STREAM;
+	router->jobs.store = ferry_cpu_demotes() ? FERRY_STORE_DEMOTE : FERRY_STORE_STREAM;
 	if (lock && strcmp(lock, "off") && strcmp(lock, "require"))
 		return ferry_fail(ferryInvalidArgument, "FERRY_LOCK=%s: off or require", lock);
 	router->jobs.lock_staging = lock && lock[0] == 'r';

@@ -105,7 +105,7 @@ static int64_t run_part(struct ferry_job *job, const struct ferry_job_plan *entr
 		return 0;
 	uint64_t bytes = part + 1 == ferry_parts_of(work) || length - from < piece ? length - from : piece;
 	char *destination = work->window + slot + from;
-	enum ferry_store store = plan->flags & FERRY_PLAN_DMA ? job->store : job->cached_store;
+	enum ferry_store store = plan->flags & FERRY_PLAN_DMA ? job->store : FERRY_STORE_ORDINARY;
 	if (instr->opcode == FERRY_H2H) {
 		ferry_copy(destination, work->sources[0] + slot + from, bytes, store);
 		return 2 * (int64_t)bytes;

@@ -2,7 +2,7 @@
 /*
  * Promises of NCCL's tuner that is this library itself, over the double of NCCL, which loads it as the real one does
  * and ends the process where ranks come to different answers. A process has one version of the plugin's interface, its
- * argument; another argument is a plugin of the user's, `none`, or `pinned`: FERRY_NCCL_CANDIDATE is set.
+ * argument; another argument is a plugin of the user's, or `none`.
  */
 #include "tests/nccl/ranks.h"
 
@@ -440,27 +440,8 @@ static void where_nccl_loads_another_plugin_or_none_candidates_say_nothing(void 
 	free(ranks_run(without));
 }
 
-static void has_pinned(struct rank *r)
-{
-	enter(r);
-	ranks_init(r);
-	for (unsigned i = 0; i < FERRY_TUNINGS; i++) {
-		make(r, r->comm, FERRY_ALLREDUCE, i);
-		had(r->comm, FERRY_NCCL_TREE, FERRY_NCCL_SIMPLE, 8);
-	}
-	NCCL(ncclCommDestroy(r->comm));
-	leave(r);
-}
-
-static void a_pinned_candidate_goes_before_all_others(void **state)
-{
-	(void)state;
-	free(ranks_run(has_pinned));
-}
-
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest with_pinned[] = {cmocka_unit_test(a_pinned_candidate_goes_before_all_others)};
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(ranks_that_differ_are_heard), /* before there are threads */
 	        cmocka_unit_test(nccl_runs_calls_as_their_candidates_say),
@@ -483,11 +464,6 @@ int main(int argc, char **argv)
 	setenv("FERRY_ROUTER", "required", 1); /* there is none, so that all calls are NCCL's, from the first on */
 	setenv("FERRY_SOCKET_DIR", "/nowhere", 1);
 	EQUAL(cuInit(0), CUDA_SUCCESS);
-	if (argc > 1 && !strcmp(argv[1], "pinned")) {
-		setenv("FERRY_NCCL_CANDIDATE", "2", 1);
-		setenv("NCCL_TUNER_PLUGIN", "STATIC_PLUGIN", 1);
-		return cmocka_run_group_tests(with_pinned, NULL, NULL);
-	}
 	if (argc > 1 && !version) {
 		channels_without = strcmp(argv[1], "none") ? 3 : CHANNELS;
 		setenv("NCCL_TUNER_PLUGIN", argv[1], 1);

@@ -94,7 +94,6 @@ static void settings_with_senseless_values_are_refused_by_name_and_value(void **
 	        {"FERRY_ATTACH_TIMEOUT", "0"},
 	        {"FERRY_JOB_KEY", "xyz"},
 	        {"FERRY_PROGRAM_PATH", "/nonexistent/program"},
-	        {"FERRY_STORE", "upside-down"},
 	        {"FERRY_LOCK", "perhaps"},
 	        {"FERRY_SPIN_US", "-3"},
 	        {"FERRY_LOG", "loud"},

@@ -58,7 +58,7 @@ static struct ferry_job *open_lone_job(uint64_t count, uint32_t slice, uint32_t 
 	static const uint8_t key[FERRY_KEY_BYTES];
 	struct ferry_job *job;
 	assert_int_equal(ferry_job_new(key, &shape, 16, &job), ferrySuccess);
-	job->store = job->cached_store = FERRY_STORE_ORDINARY;
+	job->store = FERRY_STORE_ORDINARY;
 	atomic_store(&job->ready, 1);
 	options.staging[0] = job->shared.arenas[0].staging_bytes;
 	assert_int_equal(ferry_program_synthesize(FERRY_ALLREDUCE, &topology, 0, &program), ferrySuccess);
