@@ -99,6 +99,9 @@ FERRY_DEVICE void ferry_pause(void)
 {
 }
 
+#define FERRY_WARP  (blockIdx.x * ((blockDim.x + 31) / 32) + threadIdx.x / 32) /* of a grid of one dimension */
+#define FERRY_WARPS (gridDim.x * ((blockDim.x + 31) / 32))
+
 #else
 
 #include <sched.h>
@@ -172,6 +175,9 @@ FERRY_DEVICE void ferry_tell32(uint32_t *to, uint32_t value)
 {
 	__atomic_store_n(to, value, __ATOMIC_RELEASE);
 }
+
+#define FERRY_WARP  0u
+#define FERRY_WARPS 1u
 
 /* A waiting rank leaves the core to those that it waits for: mostly other threads of a small machine. */
 FERRY_DEVICE void ferry_pause(void)
@@ -258,23 +264,36 @@ FERRY_DEVICE uint64_t ferrySumWords(ferryDataType_t type, const uint64_t words[F
 
 /* ---- waiting ---- */
 
-#define FERRY_CHANNEL_POLLS 2048u   /* that fail between two looks at the abort word; */
-#define FERRY_CHANNEL_FIRST 64u     /* before the first one */
+#define FERRY_CHANNEL_POLLS 64u     /* that fail between two looks whether the communicator has failed */
 #define FERRY_CHANNEL_WORDS 32u     /* of `counters`, of a channel: */
 #define FERRY_CHANNEL_SIGNALLED 0u  /* signals to each rank, */
 #define FERRY_CHANNEL_AWAITED 8u    /* and waits for each, */
-#define FERRY_CHANNEL_ROUND 16u     /* and the last round */
+#define FERRY_CHANNEL_ROUND 16u     /* and the last round; */
+#define FERRY_CHANNEL_GIVEN_UP 17u  /* of channel 0: 1 if the communicator has failed */
 
 FERRY_DEVICE uint32_t *ferry_channel_counter(const ferryChannels_t *c, uint32_t channel, uint32_t word)
 {
 	return c->counters + channel * FERRY_CHANNEL_WORDS + word;
 }
 
-/* A poll failed. */
-FERRY_DEVICE bool ferry_gives_up(const ferryChannels_t *c, uint32_t *misses)
+/*
+ * A poll failed: returns whether nobody should wait any more. The abort word is in host memory. A GPU reads such a word
+ * for one warp after the other, half a microsecond for each, so warps take turns at it. `given_up`, in device memory,
+ * tells all of them.
+ */
+FERRY_DEVICE bool ferry_gives_up(const uint32_t *abort, uint32_t *given_up, uint32_t *misses)
 {
 	ferry_pause();
-	return ++*misses % FERRY_CHANNEL_POLLS == FERRY_CHANNEL_FIRST && ferry_look32(c->abort);
+	if (++*misses % FERRY_CHANNEL_POLLS)
+		return false;
+	if (*misses / FERRY_CHANNEL_POLLS % FERRY_WARPS == FERRY_WARP && ferry_look32(abort))
+		ferry_tell32(given_up, 1);
+	return ferry_look32(given_up);
+}
+
+FERRY_DEVICE bool ferry_channel_fails(const ferryChannels_t *c, uint32_t *misses)
+{
+	return ferry_gives_up(c->abort, ferry_channel_counter(c, 0, FERRY_CHANNEL_GIVEN_UP), misses);
 }
 
 /* ---- the memory channel: put, signal, wait ---- */
@@ -313,7 +332,7 @@ FERRY_DEVICE bool ferryWait(const ferryChannels_t *c, int rank, uint32_t channel
 	const uint32_t number = ferry_look32(awaited) + 1;
 	const char *signal = (const char *)(c->signals[c->rank] + (uint32_t)rank * FERRY_CHANNELS + channel);
 	while ((int32_t)(ferry_load_flag(signal) - number) < 0)
-		if (ferry_gives_up(c, &misses))
+		if (ferry_channel_fails(c, &misses))
 			return false;
 	ferry_tell32(awaited, number);
 	return true;
@@ -378,7 +397,7 @@ FERRY_DEVICE bool ferryReadPacket(const ferryChannels_t *c, uint64_t offset, uin
 		*word = (v.low & 0xffffffffu) | v.high << 32;
 		if ((uint32_t)(v.low >> 32) == flag && (uint32_t)(v.high >> 32) == flag)
 			return true;
-		if (ferry_gives_up(c, &misses))
+		if (ferry_channel_fails(c, &misses))
 			return false;
 	}
 }

@@ -52,7 +52,7 @@ struct ferry_kernel_state {
 	 */
 	uint64_t counts;
 	uint32_t arrived; /* blocks of the call under way that have ended */
-	uint32_t reserved;
+	uint32_t given_up; /* 1: a warp has found the abort word to be 1 */
 };
 
 struct ferry_kernel_call {
@@ -62,7 +62,7 @@ struct ferry_kernel_call {
 	/* bytes from one rank's block to the next in the user's buffers; 0: the same block for all, or a sum */
 	uint64_t send_stride, receive_stride;
 	struct ferry_kernel_state *state;
-	const uint32_t *abort;   /* 1: the call is given up; host memory, read now and then by a kernel that waits */
+	const uint32_t *abort;   /* 1: the call is given up; host memory, which warps that wait take turns to read */
 	char *out[FERRY_KERNEL_RANKS];      /* half 0; out[rank] is unused */
 	const char *in[FERRY_KERNEL_RANKS];
 	uint64_t box_bytes;      /* data bytes of a half */

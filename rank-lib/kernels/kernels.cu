@@ -6,9 +6,7 @@
  */
 #include "rank-lib/kernels/number.h"
 
-#define POLLS 2048u /* that fail between two looks at the abort word; */
-#define FIRST 64u   /* and before the first one, as many kernels may stand in a stream that is given up */
-#define BATCH 4     /* loads of 16 bytes that a lane has under way */
+#define BATCH 4 /* loads of 16 bytes that a lane has under way */
 #define EACH_OF(n, i, at, step, end)                                                                                   \
 	UNROLL                                                                                                         \
 	for (uint32_t i = 0; i < (n); i++)                                                                             \
@@ -42,9 +40,7 @@ DEVICE bool ferry_sends(const struct ferry_kernel_call *c, uint32_t from, uint32
 /* Polls that failed: looks whether the call is given up. */
 DEVICE void ferry_miss(const struct ferry_kernel_call *c, struct ferry_course *course, uint32_t *misses)
 {
-	ferry_pause();
-	if (++*misses % POLLS == FIRST && ferry_look32(c->abort))
-		course->given_up = true;
+	course->given_up |= ferry_gives_up(c->abort, &c->state->given_up, misses);
 }
 
 DEVICE uint64_t ferry_await_packet(const struct ferry_kernel_call *c, struct ferry_course *course, const char *from)
@@ -171,6 +167,7 @@ DEVICE struct ferry_course ferry_enter(const struct ferry_kernel_call *c, const 
 	uint32_t every = c->nranks == 32 ? ~0u : (1u << c->nranks) - 1, misses = 0;
 	course.bytes = of->bytes;
 	course.all = of->senders == every && of->receivers == every && of->scaled != 1;
+	course.given_up = ferry_look32(&c->state->given_up); /* many kernels may stand in a stream that is given up */
 	course.counts = ferry_look64(&c->state->counts);
 	/* the communicator's last call is on another stream */
 	while (c->awaits && !course.given_up && (int32_t)((uint32_t)(course.counts >> 32) - c->awaited_plain) < 0) {

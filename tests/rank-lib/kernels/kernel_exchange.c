@@ -374,12 +374,36 @@ static void flags_may_wrap(void **unused)
 	}
 }
 
+/* The other rank never comes. */
+static void what_stands_behind_a_call_that_is_given_up_ends_by_itself(void **unused)
+{
+	static const char *const kernels[] = {"ferry_ll_f32", "ferry_ll128_f32"};
+	struct job job = {.nranks = 2, .abort = 1};
+	const struct plan plan = {.collective = FERRY_ALLREDUCE, .type = ferryFloat32, .count = 64};
+	struct ferry_kernel_state state = {0};
+	float values[64] = {0};
+	(void)unused;
+	for (uint32_t r = 0; r < job.nranks; r++)
+		job.boxes[r] = calloc(job.nranks, 2 * FERRY_BOX_HALF(BOX_BYTES));
+	for (uint32_t n = 0; n < 4; n++) {
+		struct ferry_kernel_call call = {.send = (char *)values, .receive = (char *)values, .state = &state};
+		set_call(&job, &plan, 0, &call);
+		assert_true(ferry_kernel_emulate(kernels[n % 2], &call, 1, 64));
+		assert_int_equal(state.given_up, 1);
+		assert_int_equal((uint32_t)state.counts, n + 1);
+		job.abort = 0;
+	}
+	for (uint32_t r = 0; r < job.nranks; r++)
+		free(job.boxes[r]);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(every_call_has_the_bits_of_the_host_by_inboxes),
 	        cmocka_unit_test(every_call_has_the_bits_of_the_host_by_outboxes),
 	        cmocka_unit_test(flags_may_wrap),
+	        cmocka_unit_test(what_stands_behind_a_call_that_is_given_up_ends_by_itself),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
