@@ -133,7 +133,8 @@ const struct ferry_variable ferry_variables[] = {
 	{"FERRY_SPIN_US", "",
 	 "Microseconds that lanes and workers spin before they sleep. Unset: lanes 0 for host devices and 1000 for "
 	 "GPUs, workers 1000 in a domain of at least 8 CPUs, else 0. Where one has waited for a CPU for more than a "
-	 "third of its time, none of its kind spins for 50 ms to 3.2 s."},
+	 "third of its time, none of its kind spins for 50 ms to 3.2 s. A lane that does not spin polls a GPU's stream "
+	 "less often, too."},
 	{"FERRY_REDUCE", "",
 	 "The reduction kernels: portable, avx2, avx512 or neon. Unset: the best this CPU has. Those that it lacks are "
 	 "refused."},
