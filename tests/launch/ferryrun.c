@@ -28,9 +28,10 @@ static void ranks_of_a_ferryrun_without_standard_descriptors_have_the_null_devic
 	}
 	assert_int_equal(run("cd $FERRY_SOCKET_DIR && uniq -c seen && rm seen", text, sizeof text), 0);
 	assert_string_equal(text, "      6 /dev/null\n");
-	assert_int_equal(run("$B/ferryrun -n 2 --fork -- $B/ferry-perf allreduce -e 16K 2>&1 >&-", text, sizeof text),
+	assert_int_equal(run("$B/ferryrun -n 2 --fork -- $B/ferry-perf allreduce -e 16K -n 1 2>&1 >&-", text,
+	                     sizeof text),
 	                 0);
-	assert_int_equal(run("$B/ferryrun -n 2 --fork -- $B/ferry-perf allreduce -e 16K <&- >&- 2>&-", text,
+	assert_int_equal(run("$B/ferryrun -n 2 --fork -- $B/ferry-perf allreduce -e 16K -n 1 <&- >&- 2>&-", text,
 	                     sizeof text),
 	                 0);
 	assert_int_equal(run("$B/ferry-stat <&- >&- 2>&-", text, sizeof text), 0);
@@ -229,7 +230,7 @@ static void ranks_find_the_routers_from_another_directory(void **state)
 	(void)state;
 	char text[4096];
 	assert_int_equal(run("cd $FERRY_SOCKET_DIR && FERRY_SOCKET_DIR=own $B/ferryrun -n 2 --fork -- "
-	                     "sh -c 'cd / && exec $B/ferry-perf allreduce -e 16K' 2>&1", text, sizeof text), 0);
+	                     "sh -c 'cd / && exec $B/ferry-perf allreduce -e 16K -n 1' 2>&1", text, sizeof text), 0);
 	assert_int_equal(run("rmdir $FERRY_SOCKET_DIR/own", text, sizeof text), 0);
 }
 

@@ -14,7 +14,7 @@
 #define STRANGER    "61246"
 
 /* ferry-perf makes two communicators, so a rank is of two jobs */
-#define PERF "$B/ferry-perf allreduce -e 16K 2>&1"
+#define PERF "$B/ferry-perf allreduce -e 16K -n 1 2>&1"
 #define ONE  "FERRY_RANK=0 FERRY_SIZE=1 " RANK
 #define RANK "FERRY_DOMAINS=1 FERRY_ROUTER=required FERRY_SHORT=0 " /* calls by plans */
 
@@ -98,8 +98,8 @@ static void a_call_hears_that_its_tenant_may_have_no_more_plans(void **state)
 	write_file("[tenant own]\nusers = %u\nplans = 1\n");
 	start_router("");
 	run("FERRY_SIZE=2 FERRY_RANK=1 " RANK
-	    "$B/ferry-perf allreduce -e 1M >/dev/null 2>&1 & FERRY_SIZE=2 FERRY_RANK=0 " RANK
-	    "$B/ferry-perf allreduce -e 1M 2>&1; wait",
+	    "$B/ferry-perf allreduce -e 1M -n 1 >/dev/null 2>&1 & FERRY_SIZE=2 FERRY_RANK=0 " RANK
+	    "$B/ferry-perf allreduce -e 1M -n 1 2>&1; wait",
 	    text, sizeof text);
 	must_say(text, "and may have 1: no place for");
 }
@@ -184,20 +184,20 @@ static void ranks_of_a_tenant_are_served_by_a_router_that_root_gave_a_place(void
 	start_router("setpriv --reuid=" ROUTER_USER " --regid=" ROUTER_USER " --clear-groups");
 	assert_int_equal(run("as='setpriv --reuid=" TENANT " --regid=" TENANT
 	                     " --clear-groups env HOME=/nonexistent'; cd /; "
-	                     "FERRY_SIZE=2 FERRY_RANK=1 " RANK "$as $B/ferry-perf allreduce -e 1M 2>&1 & "
-	                     "FERRY_SIZE=2 FERRY_RANK=0 " RANK "$as $B/ferry-perf allreduce -e 1M 2>&1 && wait $!",
+	                     "FERRY_SIZE=2 FERRY_RANK=1 " RANK "$as $B/ferry-perf allreduce -e 1M -n 1 2>&1 & "
+	                     "FERRY_SIZE=2 FERRY_RANK=0 " RANK "$as $B/ferry-perf allreduce -e 1M -n 1 2>&1 && wait $!",
 	                     text, sizeof text),
 	                 0);
 	must_say(text, "1048576");
 	assert_int_equal(run("cd /; FERRY_SIZE=1 FERRY_RANK=0 " RANK "setpriv --reuid=" STRANGER " --regid=" STRANGER
-	                     " --clear-groups env HOME=/nonexistent $B/ferry-perf allreduce -e 16K 2>&1",
+	                     " --clear-groups env HOME=/nonexistent $B/ferry-perf allreduce -e 16K -n 1 2>&1",
 	                     text, sizeof text),
 	                 1);
 	must_say(text, "of uid " STRANGER " is of no tenant of this router of uid " ROUTER_USER);
 	/* where everybody may write, anybody may have put the socket there */
 	assert_int_equal(chmod(directory, 0777), 0);
 	assert_int_equal(run("cd /; FERRY_SIZE=1 FERRY_RANK=0 " RANK "setpriv --reuid=" TENANT " --regid=" TENANT
-	                     " --clear-groups env HOME=/nonexistent $B/ferry-perf allreduce -e 16K 2>&1",
+	                     " --clear-groups env HOME=/nonexistent $B/ferry-perf allreduce -e 16K -n 1 2>&1",
 	                     text, sizeof text),
 	                 1);
 	must_say(text, "of uid " ROUTER_USER " is not to be trusted by one of uid " TENANT);

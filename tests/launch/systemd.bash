@@ -55,7 +55,7 @@ strace -f -qq -o "$folder/trace" "$commands/ferry-router" --config "$folder/tena
 	3>"$folder/ready" &
 router=$!
 read -r -n 1 -d '' <"$folder/ready" || true
-FERRY_RANK=0 FERRY_SIZE=1 "$commands/ferry-perf" allreduce -e 64K >/dev/null
+FERRY_RANK=0 FERRY_SIZE=1 "$commands/ferry-perf" allreduce -e 64K -n 1 >/dev/null
 "$commands/ferry-stat" --once >/dev/null
 wait "$router" || fail "the router under strace ended with $?"
 sed -n 's/^[0-9]* *\([a-z_0-9]*\)(.*/\1/p' "$folder/trace" | sort -u >"$folder/called"

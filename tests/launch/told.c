@@ -265,11 +265,12 @@ static void a_misspelt_variable_is_named_once_with_the_nearest_name(void **state
 {
 	(void)state;
 	static const char *const commands[] = {
-	        "$B/ferryrun -n 3 --domains 2 --fork -- $B/ferry-perf allreduce -e 16K",
-	        "$B/ferryrun -n 2 --embedded --fork -- $B/ferry-perf allreduce -e 16K",
-	        "env FERRY_RANK=0 FERRY_SIZE=1 FERRY_ROUTER=embedded $B/ferry-perf allreduce -e 16K",
+	        "$B/ferryrun -n 3 --domains 2 --fork -- $B/ferry-perf allreduce -e 16K -n 1",
+	        "$B/ferryrun -n 2 --embedded --fork -- $B/ferry-perf allreduce -e 16K -n 1",
+	        "env FERRY_RANK=0 FERRY_SIZE=1 FERRY_ROUTER=embedded $B/ferry-perf allreduce -e 16K -n 1",
 	        "$B/ferryrun -n 1 --fork -- true", "timeout 1 $B/ferry-router --socket-dir $FERRY_SOCKET_DIR",
-	        "$B/ferryrun -n 2 --fork -- sh -c 'export FERRY_SOKCET_DIRS=1; exec $B/ferry-perf allreduce -e 16K'"};
+	        "$B/ferryrun -n 2 --fork -- sh -c 'export FERRY_SOKCET_DIRS=1; exec $B/ferry-perf allreduce -e 16K "
+	        "-n 1'"};
 	for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
 		char command[512], text[8192];
 		snprintf(command, sizeof command, "FERRY_TIMOUT=3 %s 2>&1", commands[i]);
