@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#ifdef __SANITIZE_THREAD__ /* each plans for all */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) /* each plans for all */
 #define MOST_RANKS 16
 #else
 #define MOST_RANKS 64
