@@ -98,9 +98,9 @@ foreach(suite mapped spares)
   add_dependencies(${suite} ferry-stat)
 endforeach()
 
-# And with calls that they push from GPU to GPU.
-foreach(suite cuda_streams cuda_faults cuda_graphs cuda_captures mapped mapped_failures mapped_domains leaving
-    open_calls)
+# And with calls that they push from GPU to GPU. Here and below each suite meets some environments, and each environment
+# most of what may go wrong in it; the rest is in soak.cmake.
+foreach(suite cuda_faults cuda_captures mapped mapped_failures leaving open_calls)
   add_test(NAME ${suite}_pushed COMMAND ${suite})
   set_tests_properties(${suite}_pushed PROPERTIES TIMEOUT 300 LABELS lanes
     ENVIRONMENT FERRY_TEST_PUSHES=1)
@@ -117,11 +117,12 @@ foreach(suite cuda_streams cuda_captures open_calls)
 endforeach()
 
 # And with calls that streams wait for in a kernel, because it is asked for or as streams share one hardware queue.
-foreach(suite cuda_streams cuda_graphs cuda_captures mapped_failures)
+foreach(suite cuda_graphs cuda_captures)
   add_test(NAME ${suite}_wait_kernel COMMAND ${suite})
   set_tests_properties(${suite}_wait_kernel PROPERTIES TIMEOUT 300 LABELS lanes
     ENVIRONMENT FERRY_WAIT=kernel)
 endforeach()
+set_property(TEST mapped_failures_pushed APPEND PROPERTY ENVIRONMENT FERRY_WAIT=kernel)
 add_test(NAME cuda_streams_one_connection COMMAND cuda_streams)
 set_tests_properties(cuda_streams_one_connection PROPERTIES TIMEOUT 300 LABELS lanes
   ENVIRONMENT CUDA_DEVICE_MAX_CONNECTIONS=1)

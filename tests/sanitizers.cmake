@@ -5,15 +5,15 @@
 # graphs, captures) do not have the same.
 set(rows
   # suite           AddressSanitizer              ThreadSanitizer
-  "cuda_streams     cuda_streams_across           cuda_streams_wait_kernel"
+  "cuda_streams     cuda_streams_across           cuda_streams_one_connection"
   "cuda_buffers     cuda_buffers                  cuda_buffers"
   "cuda_faults      cuda_faults_pushed            cuda_faults_across"
-  "cuda_graphs      cuda_graphs_wait_kernel       cuda_graphs_pushed"
+  "cuda_graphs      cuda_graphs_wait_kernel       cuda_graphs_across"
   "cuda_captures    cuda_captures                 cuda_captures_across"
   "cuda_fabrics     cuda_fabrics                  cuda_fabrics_across"
   "cuda_programs    cuda_programs_across          -"
   "mapped           mapped_pushed                 mapped"
-  "mapped_domains   mapped_domains                mapped_domains_pushed"
+  "mapped_domains   mapped_domains                mapped_domains"
   "mapped_failures  mapped_failures_across        mapped_failures_pushed"
   "leaving          leaving_pushed                leaving_on_host_routers"
   "ends             ends_on_host                  ends"

@@ -28,20 +28,32 @@ soak_test(takeover_often takeover ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
 soak_test(shrink_often shrink)
 soak_test(api_stress_often api_stress)
 soak_test(balance_often balance)
-set_tests_properties(takeover_often shrink_often api_stress_often PROPERTIES
-  ENVIRONMENT FERRY_TEST_TIMES=20)
+# with all counts of each type and operation
+soak_test(api_in_process_often api_in_process)
+set(often takeover_often shrink_often api_stress_often api_in_process_often)
+if(TARGET mpi_collectives)
+  soak_test(mpi_collectives_often ferryrun -n 4 --domains 2 -- $<TARGET_FILE:mpi_collectives>)
+  set_tests_properties(mpi_collectives_often PROPERTIES RUN_SERIAL ON)
+  list(APPEND often mpi_collectives_often)
+endif()
+set_tests_properties(${often} PROPERTIES ENVIRONMENT FERRY_TEST_TIMES=20)
 set_tests_properties(balance_often PROPERTIES ENVIRONMENT FERRY_TEST_TIMES=34)
 soak_test(packages_are_what_debian_expects ${CMAKE_CURRENT_SOURCE_DIR}/packages.bash ${PROJECT_SOURCE_DIR}
   ${CMAKE_CURRENT_BINARY_DIR}/packages)
 set_tests_properties(packages_are_what_debian_expects PROPERTIES SKIP_RETURN_CODE 77)
-foreach(variant "" _pushed _wait_kernel _across)
-  get_test_property(mapped_failures${variant} ENVIRONMENT environment)
-  soak_test(mapped_failures${variant}_often mapped_failures)
-  if(NOT environment)
-    set(environment)
-  endif()
-  set_tests_properties(mapped_failures${variant}_often PROPERTIES
-    ENVIRONMENT "${environment};FERRY_TEST_DEATHS=50")
+foreach(variant " " "_pushed FERRY_TEST_PUSHES=1" "_wait_kernel FERRY_WAIT=kernel"
+    "_across FERRY_TEST_PUSHES=1;FERRY_TEST_DOMAINS=2")
+  string(REGEX MATCH "^([^ ]*) (.*)$" variant "${variant}")
+  set(suite mapped_failures${CMAKE_MATCH_1}_often)
+  soak_test(${suite} mapped_failures)
+  set_tests_properties(${suite} PROPERTIES ENVIRONMENT "${CMAKE_MATCH_2};FERRY_TEST_DEATHS=50")
+endforeach()
+# Suites in environments that a check has with others.
+foreach(variant "cuda_streams_pushed FERRY_TEST_PUSHES=1" "cuda_graphs_pushed FERRY_TEST_PUSHES=1"
+    "mapped_domains_pushed FERRY_TEST_PUSHES=1" "cuda_streams_wait_kernel FERRY_WAIT=kernel")
+  string(REGEX MATCH "^((.*)_(pushed|wait_kernel)) (.*)$" variant "${variant}")
+  soak_test(${CMAKE_MATCH_1} ${CMAKE_MATCH_2})
+  set_tests_properties(${CMAKE_MATCH_1} PROPERTIES ENVIRONMENT "${CMAKE_MATCH_4}")
 endforeach()
 
 find_program(SPIN spin)
