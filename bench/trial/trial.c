@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LINE   64   /* bytes */
 #define PERIOD 8191 /* prime: no slice or chunk is a multiple of it */
 
 /* What a reduction must give at one index. */
@@ -29,23 +30,29 @@ struct segment {
 
 static size_t variable_count(const struct ferry_trial *trial, int source, int destination)
 {
-	if (trial->skew)
-		return (size_t)(trial->skew->part[source][destination] * (double)trial->count * trial->nranks);
+	size_t line = LINE / ferry_type_size(trial->type), count;
+	if (trial->skew) {
+		count = (size_t)(trial->skew->part[source][destination] * (double)trial->count * trial->nranks);
+		return count < line ? count : count / line * line;
+	}
 	return trial->count * (size_t)(1 + (2 * source + destination) % 3) / 3;
 }
 
-/* Blocks are sent in descending and received in ascending order of the peer, a gap of one element after each. */
+/*
+ * Blocks are sent in descending and received in ascending order of the peer, a gap of one element after each; of uneven
+ * traffic, which is measured, a gap of a line, so that long blocks begin where programs would have them.
+ */
 void ferry_trial_counts(const struct ferry_trial *trial, int rank, struct ferry_trial_counts *counts)
 {
-	size_t sent = 0, received = 0;
+	size_t sent = 0, received = 0, gap = trial->skew ? LINE / ferry_type_size(trial->type) : 1;
 	for (int i = 0; i < trial->nranks; i++) {
 		int last = trial->nranks - 1 - i;
 		counts->sendcounts[last] = variable_count(trial, rank, last);
 		counts->senddispls[last] = sent;
-		sent += counts->sendcounts[last] + 1;
+		sent += counts->sendcounts[last] + gap;
 		counts->recvcounts[i] = variable_count(trial, i, rank);
 		counts->recvdispls[i] = received;
-		received += counts->recvcounts[i] + 1;
+		received += counts->recvcounts[i] + gap;
 	}
 }
 
