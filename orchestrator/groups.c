@@ -105,15 +105,13 @@ static bool fine(ncclResult_t result)
 
 void ferry_nccl_group_give_back(ncclComm_t handle)
 {
-	ncclResult_t result = ncclSuccess;
 	int calls = 0, redops = 0;
+	ferry_nccl_issue_last(group.calls, group.ncalls, handle);
 	for (int i = 0; i < group.ncalls; i++) {
 		if (group.calls[i].handle != handle) {
 			group.calls[calls++] = group.calls[i];
 			continue;
 		}
-		if (fine(result))
-			result = ferry_nccl_issue_last(&group.calls[i]);
 		drop(&group.calls[i]);
 	}
 	group.ncalls = calls;

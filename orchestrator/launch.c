@@ -289,15 +289,30 @@ static ncclResult_t carry(struct launch *launch, int kernels)
 	return result;
 }
 
-ncclResult_t ferry_nccl_issue_last(const struct ferry_nccl_call *call)
+/* The kept call is a kernel's. */
+static bool is_carried(const struct ferry_nccl_call *call)
 {
 	struct ferry_shadow_comm *shadow_comm = ferry_nccl_comm_shadow_comm(call->comm);
-	if (shadow_comm && call->count && ferry_shadow_comm_kernels_begun(shadow_comm) &&
-	    ferry_nccl_kernels_carry(call, shadow_comm)) {
-		ferryResult_t launched = ferry_nccl_kernels_launch(&call, 1, shadow_comm);
-		return launched ? as_nccl(launched) : ncclSuccess;
+	return shadow_comm && call->count && ferry_shadow_comm_kernels_begun(shadow_comm) &&
+	       ferry_nccl_kernels_carry(call, shadow_comm);
+}
+
+void ferry_nccl_issue_last(const struct ferry_nccl_call *calls, int n, ncclComm_t handle)
+{
+	const struct ferry_nccl_call *carried[FERRY_NCCL_KERNELS_TURN];
+	uint32_t count = 0;
+	ncclResult_t result = ncclSuccess;
+	for (int i = 0; i <= n; i++) {
+		bool ours = i < n && calls[i].handle == handle;
+		if (ours && is_carried(&calls[i]))
+			carried[count++] = &calls[i];
+		else if (ours && (!result || result == ncclInProgress))
+			result = ferry_nccl_issue(&calls[i]);
+		if (!count || (i < n && count < FERRY_NCCL_KERNELS_TURN))
+			continue;
+		ferry_nccl_kernels_launch(carried, count, ferry_nccl_comm_shadow_comm(carried[0]->comm));
+		count = 0;
 	}
-	return ferry_nccl_issue(call);
 }
 
 /* Before any call of the group is in the streams. */

@@ -18,9 +18,9 @@ ncclResult_t ferry_nccl_launch(struct ferry_nccl_call *calls, int n);
 ncclResult_t ferry_nccl_issue(const struct ferry_nccl_call *call);
 
 /**
- * A kept call of a communicator that ends within the group: as a kernel, where kernels have begun, else into the group
- * of NCCL's that is open.
+ * Makes the kept calls of a communicator that ends within the group: by kernels, where these have begun, the same as
+ * on ranks that end it behind the group; the others into the group of NCCL's that is open, until one is refused.
  */
-ncclResult_t ferry_nccl_issue_last(const struct ferry_nccl_call *call);
+void ferry_nccl_issue_last(const struct ferry_nccl_call *calls, int n, ncclComm_t handle);
 
 #endif

@@ -366,6 +366,38 @@ static void short_calls_of_a_group_are_one_kernel_whatever_their_streams(void **
 	play(fused);
 }
 
+/* One rank ends the communicator in the group of its last calls, the others behind it. */
+static void ends_in_group(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	ncclComm_t other;
+	float *out;
+	player_open(player);
+	out = player->receive;
+	NCCL(ncclCommSplit(rank->comm, 0, rank->rank, &other, NULL));
+	warm_up_in(player, other);
+	fill(player, SMALL, 5);
+	NCCL(ncclGroupStart());
+	for (int i = 0; i < 3; i++)
+		NCCL(ncclAllReduce(player->send, out + i * SMALL, SMALL, ncclFloat32, ncclSum, other,
+		                   (cudaStream_t)player->stream));
+	if (rank->rank == 1)
+		NCCL(ncclCommDestroy(other));
+	NCCL(ncclGroupEnd());
+	settle(player);
+	check_sum(player, SMALL, 5);
+	HOLDS(!memcmp(player->out, player->out + 2 * SMALL, SMALL * sizeof(float)));
+	if (rank->rank != 1)
+		NCCL(ncclCommDestroy(other));
+	player_close(player);
+}
+
+static void a_group_is_one_kernel_where_its_communicator_ends_in_it(void **state)
+{
+	(void)state;
+	play(ends_in_group);
+}
+
 /* Factors of each rank's own, at the host and on the device, and destroyed in the group that uses them. */
 static void factors(struct rank *rank)
 {
@@ -652,6 +684,7 @@ int main(void)
 	        cmocka_unit_test_teardown(a_group_of_more_kernels_than_streams_take_ends, no_misuse),
 	        cmocka_unit_test_teardown(short_calls_of_a_group_are_kernels_beside_others, no_misuse),
 	        cmocka_unit_test_teardown(short_calls_of_a_group_are_one_kernel_whatever_their_streams, no_misuse),
+	        cmocka_unit_test_teardown(a_group_is_one_kernel_where_its_communicator_ends_in_it, no_misuse),
 	        cmocka_unit_test_teardown(factors_are_kernels_too, no_misuse),
 	        cmocka_unit_test_teardown(windows_change_nothing, no_misuse),
 	        cmocka_unit_test_teardown(communicators_of_few_short_calls_have_none, no_misuse),
