@@ -29,7 +29,7 @@
  * - An export cell: the rank `used`, the router `mapped` (ipc/export.h).
  * - A counter: the one instruction that owns it in the plan that the parity runs.
  * - An outbox: its rank's kernels; all ranks' kernels read it.
- * - A pair line: `d2h` and the slot heads its source, `h2d` and the post its destination.
+ * - A pair line: `d2h` and the slots its source, `h2d` and the post its destination.
  * - Agreement cells: ipc/agreement.h. Shares: ipc/shares.h. Doorbells: any process.
  *
  * Calls and parities: call number n (from 1) of a communicator uses parity n mod FERRY_PARITIES. A counter holds (n mod
@@ -55,6 +55,7 @@
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
 #define FERRY_ARENA_ABI 27u /* goes up when a field, or what one means, changes */
 #define FERRY_PAIR_SLOTS 4
+#define FERRY_PAIR_DATA 24u
 #define FERRY_MESSAGE_BYTES 384
 /* Of a rank: two halves for kernels, with room for 4 MiB of data (rank-lib/kernels/kernel_call.h). */
 #define FERRY_OUTBOX_BYTES (2u * ((5u << 20) + (100u << 10)) + FERRY_OUTBOX_CHANNELS)
@@ -217,12 +218,14 @@ struct ferry_rank_line {
 	/* FERRY_TIMEOUT, as in struct ferry_timeout; the rank, before `copy_quiesce` */
 	_Atomic uint32_t timeout_reports, timeout_fails;
 	/*
-	 * collectives under way that its own lanes have: for a short call others ring them only where there are any;
-	 * the rank, by fetch-add
+	 * calls under way that its own lanes have: for a short call others ring them only where there are any; the
+	 * rank, by fetch-add
 	 */
 	_Atomic uint32_t lane_calls;
 	struct ferry_failure failure;
-	char pad1[120];
+	/* 1: messages that callers have begun and left, and no thread may wait for them; who runs them */
+	_Atomic uint32_t left_messages;
+	char pad1[116];
 	struct ferry_loss loss;          /* the router that moves the rank's data, as it dies */
 	struct ferry_traffic traffic[2]; /* by direction: D2H, H2D */
 	struct ferry_mailbox_cell mailbox; /* the rank */
@@ -234,10 +237,18 @@ struct ferry_rank_line {
  * SLOTS.
  */
 struct ferry_pair_slot {
-	_Atomic uint64_t message; /* number of the message that the slice belongs to, from 1 */
+	_Alignas(64) _Atomic uint64_t message; /* number of the message that the slice belongs to, from 1 */
 	_Atomic uint64_t bytes;   /* of the whole message */
 	_Atomic uint32_t type;
 	_Atomic uint32_t pushed;  /* 1: into the destination's buffer, and nothing is in the slot's window */
+	/*
+	 * g + 1: slice g is there, and `d2h` says so; last, release. A destination that looks here, and finds a short
+	 * message beside it, has to have one line from the source's core.
+	 */
+	_Atomic uint64_t there;
+	_Atomic uint32_t inlined; /* 1: the slice is in `data`, and not in the slot's window */
+	uint32_t reserved;
+	char data[FERRY_PAIR_DATA];
 };
 
 /*
@@ -269,7 +280,6 @@ struct ferry_pair_line {
 	struct ferry_counter d2h;                       /* value: slices published since the start; writer: source */
 	struct ferry_counter h2d;                       /* value: slices taken since the start; writer: destination */
 	struct ferry_pair_slot slots[FERRY_PAIR_SLOTS]; /* writer: source, before `d2h` covers the slice */
-	char pad[128 - FERRY_PAIR_SLOTS * 24 % 128];
 	struct ferry_pair_post post; /* writer: destination */
 	char pad1[128 - sizeof(struct ferry_pair_post)];
 	/* by direction, each that end's: the source's, the destination's */

@@ -127,9 +127,9 @@ const struct ferry_variable ferry_variables[] = {
 	{"FERRY_LOCK", "off", "require: lock staging into memory (mlock), or fail."},
 	{"FERRY_SHORT", "1M",
 	 "Bytes (K, M, G) that a rank on a host device puts down for the others at most in a call that the calling "
-	 "threads run themselves; at most its part of the staging. 0, and where FERRY_HOST_LINK, FERRY_FABRICS, "
-	 "FERRY_SHARES or programs in place of Ferry's own are set: lanes and routers run every call. The same on all "
-	 "ranks."},
+	 "threads run themselves, at most its part of the staging; or sends or receives in a message. 0, and where "
+	 "FERRY_HOST_LINK, FERRY_FABRICS, FERRY_SHARES or programs in place of Ferry's own are set: lanes and routers "
+	 "run every call. The same on all ranks."},
 	{"FERRY_SPIN_US", "",
 	 "Microseconds that lanes and workers spin before they sleep. Unset: lanes 0 for host devices and 1000 for "
 	 "GPUs, workers 1000 in a domain of at least 8 CPUs, else 0. Where one has waited for a CPU for more than a "

@@ -57,7 +57,6 @@ void ferry_wake(const struct ferry_job_arenas *job, uint64_t d2h_ranks, uint64_t
 
 void ferry_wake_callers(const struct ferry_job_arenas *job, bool callers)
 {
-	ferry_full_fence(); /* as above; a rank that gives a call to its lanes says so before they look */
 	for (uint32_t rank = 0; rank < job->nranks; rank++) {
 		struct ferry_rank_line *line = ferry_rank_line(job, rank);
 		if (callers)
@@ -65,6 +64,16 @@ void ferry_wake_callers(const struct ferry_job_arenas *job, bool callers)
 		if (atomic_load_explicit(&line->lane_calls, memory_order_relaxed))
 			wake_if_asleep(&line->d2h);
 	}
+}
+
+void ferry_wake_end(const struct ferry_job_arenas *job, uint32_t rank, bool receiver)
+{
+	struct ferry_rank_line *line = ferry_rank_line(job, rank);
+	ferry_full_fence(); /* as above; a rank that gives a call to its lanes says so before they look */
+	wake_if_asleep(&line->app);
+	if (atomic_load_explicit(&line->lane_calls, memory_order_relaxed) ||
+	    atomic_load_explicit(&line->copy_quiesce, memory_order_relaxed) != FERRY_COPY_QUIESCE_HOST_LANES)
+		wake_if_asleep(receiver ? &line->h2d : &line->d2h);
 }
 
 void ferry_wake_all(const struct ferry_job_arenas *job)

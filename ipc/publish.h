@@ -76,10 +76,13 @@ uint64_t ferry_job_progress(const struct ferry_job_arenas *job);
 void ferry_wake(const struct ferry_job_arenas *job, uint64_t d2h_ranks, uint64_t h2d_ranks, uint32_t domains);
 
 /**
- * Wakes the ranks of a short call (ipc/descriptor.h): a rank's D2H lane, if its lanes have collectives under way; if
- * `callers`, the threads that wait in calls, too. The caller has published before.
+ * Wakes the ranks of a short call (ipc/descriptor.h): a rank's D2H lane, if its lanes have calls under way; if
+ * `callers`, the threads that wait in calls, too. The caller has published before, and a full fence lies between.
  */
 void ferry_wake_callers(const struct ferry_job_arenas *job, bool callers);
+
+/** Wakes that end of a message, its lane or a caller. The caller has published before. */
+void ferry_wake_end(const struct ferry_job_arenas *job, uint32_t rank, bool receiver);
 
 /** Wakes every lane, caller and router of the job: something ended. */
 void ferry_wake_all(const struct ferry_job_arenas *job);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rank-lib/call/short_calls.c: no rank sleeps through a short call. Two ranks make one; each one's caller waits for the
+ * rank-lib/call/short_call.c: no rank sleeps through a short call. Two ranks make one; each one's caller waits for the
  * other's descriptor, and at any moment may give the call to its lane, which then waits instead of it.
  *
  * The rank that submits last wakes all that sleep: callers, and lanes of ranks that say that their lanes have calls
@@ -9,8 +9,7 @@
  * ferry_doorbell's, with its fence, and so are seen at once.
  *
  * Checked: no execution ends with a thread asleep. Each of these breaks it, as scripts/check-models shows:
- *   -DNO_SUBMIT_FENCE  a rank looks whether all have submitted before its own descriptor is visible
- *   -DNO_WAKE_FENCE    ... and both fences of a rank that submits are missing: it looks for sleepers before that
+ *   -DNO_SUBMIT_FENCE  a rank looks whether all have submitted, and for sleepers, before its own descriptor is visible
  *   -DNO_GIVE_FENCE    the lane looks for the descriptors before others can see that it has a call
  *   -DNO_RECHECK       a caller does not look again once it has announced that it sleeps
  */
@@ -59,15 +58,10 @@ proctype caller(byte me)
 	byte seen;
 	submitted_buffered[me] = true;
 #ifndef NO_SUBMIT_FENCE
-#ifndef NO_WAKE_FENCE
 	!submitted_buffered[me];
-#endif
 #endif
 	if
 	:: ALL_FOR(me) ->
-#ifndef NO_WAKE_FENCE
-		!submitted_buffered[me];
-#endif
 		wake(0);
 		wake(1)
 	:: else

@@ -60,6 +60,7 @@ ferryResult_t ferry_comm_new(int nranks, const uint8_t *key, int rank, struct fe
 	comm->plans.rank = comm->mapped.rank = comm->direct.rank = &comm->rank;
 	comm->plans.numbers = comm->mapped.numbers = comm->direct.numbers = &comm->numbers;
 	comm->shorts.direct = &comm->direct;
+	comm->shorts.lock = &comm->lock;
 	comm->plans.topology = &comm->topology;
 	comm->plans.submissions = &comm->mapped.submissions;
 	comm->mapped.submissions.journal = comm->mapped.captures.journal = &comm->journal;

@@ -9,6 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#define SHORT_BYTES (1u << 20)
+#define SHORT_SLICE (64u << 10)
+
 /* ---- the member ---- */
 
 static struct ferry_direct *direct_of(struct ferry_member *member)
@@ -59,25 +62,12 @@ static uint32_t member_beside(struct ferry_member *member)
 	return all > own ? all - own : 0; /* the two are not counted at once */
 }
 
-static void count_in(struct ferry_direct *direct)
-{
-	atomic_fetch_add_explicit(&direct->inflight, 1, memory_order_relaxed);
-	atomic_fetch_add_explicit(&direct->device->inflight, 1, memory_order_relaxed);
-}
-
-static void member_begun(struct ferry_member *member)
-{
-	count_in(direct_of(member));
-}
-
-static void member_ended(struct ferry_member *member, const struct ferry_call *call)
+/* Another rank has woken the lane, as it waits for messages that a caller of this one has left. */
+static bool member_take(struct ferry_member *member)
 {
 	struct ferry_direct *direct = direct_of(member);
-	(void)call;
-	atomic_fetch_sub_explicit(&direct->device->inflight, 1, memory_order_relaxed);
-	if (atomic_fetch_sub_explicit(&direct->inflight, 1, memory_order_seq_cst) == 1 &&
-	    atomic_load_explicit(&direct->waiters, memory_order_seq_cst))
-		ferry_futex_wake(&direct->inflight, -1, false);
+	return atomic_load_explicit(&ferry_member_line(member)->left_messages, memory_order_acquire) &&
+	       direct->settle && direct->settle(direct);
 }
 
 /* Memory of a process of the same user, at the address that this process has published. */
@@ -120,8 +110,7 @@ static const struct ferry_member_ops member_ops = {.fail = member_fail,
                                                    .timeout = member_timeout,
                                                    .replace = member_replace,
                                                    .beside = member_beside,
-                                                   .begun = member_begun,
-                                                   .ended = member_ended};
+                                                   .take = member_take};
 
 /* ---- open, close ---- */
 
@@ -219,24 +208,26 @@ static struct direct_call *call_new(struct ferry_direct *direct, uint32_t ups, u
 	return made;
 }
 
-void ferry_direct_count(struct ferry_direct *direct)
+void ferry_direct_give(struct ferry_direct *direct, const struct ferry_call *call)
 {
-	ferry_holders_add(direct->holders);
-	count_in(direct);
+	atomic_fetch_add_explicit(&direct->inflight, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&direct->device->inflight, 1, memory_order_relaxed);
+	if (!call->steps)
+		atomic_fetch_add_explicit(&direct->lane_messages, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&ferry_member_line(&direct->member)->lane_calls, 1, memory_order_relaxed);
 }
 
-void ferry_direct_count_lanes(struct ferry_direct *direct, int32_t calls)
+void ferry_direct_finish(struct ferry_direct *direct, const struct ferry_call *call, struct ferry_ticket *ticket,
+                         ferryResult_t result, const char *message)
 {
-	atomic_fetch_add_explicit(&ferry_member_line(&direct->member)->lane_calls, (uint32_t)calls,
-	                          memory_order_relaxed);
-}
-
-static void count_call(struct direct_call *made)
-{
-	atomic_store_explicit(&made->call.lanes, 1 + ferry_call_descends(&made->call), memory_order_relaxed);
-	ferry_direct_count(made->direct);
-	if (made->entry)
-		ferry_direct_count_lanes(made->direct, 1);
+	atomic_fetch_sub_explicit(&ferry_member_line(&direct->member)->lane_calls, 1, memory_order_relaxed);
+	if (!call->steps)
+		atomic_fetch_sub_explicit(&direct->lane_messages, 1, memory_order_release);
+	ferry_ticket_finish(ticket, result, message);
+	atomic_fetch_sub_explicit(&direct->device->inflight, 1, memory_order_relaxed);
+	if (atomic_fetch_sub_explicit(&direct->inflight, 1, memory_order_seq_cst) == 1 &&
+	    atomic_load_explicit(&direct->waiters, memory_order_seq_cst))
+		ferry_futex_wake(&direct->inflight, -1, false);
 }
 
 static bool ticket_started(const struct ferry_call *call)
@@ -246,9 +237,8 @@ static bool ticket_started(const struct ferry_call *call)
 
 static void ticket_finish(struct ferry_call *call, ferryResult_t result, const char *message)
 {
-	if (call_of(call)->entry)
-		ferry_direct_count_lanes(call_of(call)->direct, -1);
-	ferry_ticket_finish(&call_of(call)->ticket, result, message);
+	struct direct_call *made = call_of(call);
+	ferry_direct_finish(made->direct, call, &made->ticket, result, message);
 }
 
 static bool never_forgotten(const struct ferry_call *call)
@@ -307,7 +297,10 @@ static ferryResult_t launch(struct direct_call *made, ferryStream_t stream)
 	made->ticket.release = ticket_release;
 	/* the lanes, and this thread until it has enqueued */
 	atomic_store_explicit(&made->ticket.holders, 2, memory_order_relaxed);
-	count_call(made);
+	atomic_store_explicit(&made->call.lanes, 1 + ferry_call_descends(&made->call), memory_order_relaxed);
+	ferry_holders_add(direct->holders);
+	ferry_direct_give(direct, &made->call);
+	ferry_full_fence(); /* ranks that publish from now on ring the lanes */
 	ferry_lanes_submit(&direct->member, &made->call);
 	ferryResult_t result = direct->device->ops->enqueue_ticket(direct->device, stream, &made->ticket);
 	if (result) /* The lanes have it and the other ranks may wait for it: there is no way back. */
@@ -379,21 +372,33 @@ ferryResult_t ferry_direct_collective(struct ferry_direct *direct, const struct 
 	return launch(made, request->stream);
 }
 
-static void fill_pair(const struct ferry_direct *direct, const struct ferry_request *request,
-                      const struct ferry_fabrics *fabrics, struct ferry_transfer *transfer)
+/*
+ * The longest slice of a message: of a short one of so many bytes that one end copies it in while the other one copies
+ * out the last. Whoever runs the message (short_calls.h), so that the ends agree.
+ */
+static uint32_t longest_slice(uint32_t slot_bytes, uint64_t length)
+{
+	uint32_t most = length <= SHORT_SLICE ? SHORT_SLICE / 2 : length <= SHORT_BYTES ? SHORT_SLICE : slot_bytes;
+	return most < slot_bytes ? most : slot_bytes;
+}
+
+void ferry_direct_fill_message(const struct ferry_direct *direct, const struct ferry_request *request,
+                               const struct ferry_fabrics *fabrics, struct ferry_transfer *transfer)
 {
 	const struct ferry_job_arenas *shared = &direct->rank->shared;
 	uint32_t peer = (uint32_t)request->root;
 	uint32_t self = (uint32_t)direct->rank->self;
 	uint32_t source = request->direction == FERRY_DIR_D2H ? self : peer;
 	uint32_t destination = request->direction == FERRY_DIR_D2H ? peer : self;
-	transfer->peer = peer;
+	*transfer = (struct ferry_transfer){.peer = peer};
 	transfer->user = request->direction == FERRY_DIR_D2H ? (char *)request->send : request->receive;
 	transfer->length = request->count * ferry_type_size(request->type);
 	transfer->type = (uint32_t)request->type;
+	uint32_t slot_bytes = shared->arenas[shared->rank_domain[source]].pair_slot_bytes;
 	ferry_pair_cut(transfer, ferry_fabrics_pushes(fabrics, source, destination, transfer->length),
-	               shared->arenas[shared->rank_domain[source]].pair_slot_bytes);
-	transfer->put_target = put_target_of(transfer->user);
+	               longest_slice(slot_bytes, transfer->length));
+	if (transfer->puts)
+		transfer->put_target = put_target_of(transfer->user);
 	transfer->message = ferry_numbering_message(direct->numbers, request->direction, peer);
 }
 
@@ -405,7 +410,7 @@ ferryResult_t ferry_direct_pairs(struct ferry_direct *direct, const struct ferry
 		return ferry_fail(ferrySystemError, "no memory for %u sends and receives", nrequests);
 	for (uint32_t i = 0; i < nrequests; i++) {
 		struct ferry_half *half = &made->call.halves[requests[i].direction];
-		fill_pair(direct, &requests[i], fabrics, &half->prepared[0][half->ntransfers++]);
+		ferry_direct_fill_message(direct, &requests[i], fabrics, &half->prepared[0][half->ntransfers++]);
 		half->all++;
 	}
 	ferry_call_arm(&made->call, 0);

@@ -23,8 +23,13 @@ struct ferry_direct {
 	struct ferry_lanes lanes;
 	struct ferry_member member;         /* its lane ranks on them */
 	struct ferry_put_gate put_gates[2]; /* by direction, each lane's */
-	/* calls not finished: the calling thread adds, the thread that ends a call subtracts; futex word */
+	/* calls of the lanes, not finished: who gives them one adds, the lane that ends it subtracts; futex word */
 	_Atomic uint32_t inflight;
+	/* those of messages: without any, a caller may run messages itself; release by the lane that ends one */
+	_Atomic uint32_t lane_messages;
+	/* settles the call that a caller has left; false: not now. Set before the rank's line says that there is one */
+	bool (*settle)(struct ferry_direct *direct);
+	struct ferry_short_calls *shorts; /* for `settle` */
 	_Atomic uint32_t waiters; /* threads in ferry_direct_wait */
 };
 
@@ -37,11 +42,16 @@ void ferry_direct_close(struct ferry_direct *direct);
 /** Returns when no call is under way. */
 void ferry_direct_wait(struct ferry_direct *direct);
 
-/** A call is made, that `ended` of the member ends: it counts as under way, and holds what `direct` lies in. */
-void ferry_direct_count(struct ferry_direct *direct);
+/** The lanes are given the call; before they have it. Any thread. */
+void ferry_direct_give(struct ferry_direct *direct, const struct ferry_call *call);
 
-/** So many more, or fewer, of the rank's collectives are the lanes'. Any thread. */
-void ferry_direct_count_lanes(struct ferry_direct *direct, int32_t calls);
+/** They have ended it, and finish its ticket. */
+void ferry_direct_finish(struct ferry_direct *direct, const struct ferry_call *call, struct ferry_ticket *ticket,
+                         ferryResult_t result, const char *message);
+
+/** Describes a message to the lanes, and gives it its number. fabrics: as below. */
+void ferry_direct_fill_message(const struct ferry_direct *direct, const struct ferry_request *request,
+                               const struct ferry_fabrics *fabrics, struct ferry_transfer *transfer);
 
 ferryResult_t ferry_direct_collective(struct ferry_direct *direct, const struct ferry_collective_call *collective);
 /** fabrics: by which messages are pushed; NULL: none is. */

@@ -198,8 +198,12 @@ static ferryResult_t launch_pairs_locked(const struct ferry_request *requests, u
 		return result;
 	const struct ferry_fabrics *pushing = puts ? &comm->fabrics : NULL;
 	comm->numbers.messages_named |= stream.captures;
-	return ferry_comm_is_mapped(comm) ? ferry_mapped_pairs(&comm->mapped, requests, nrequests, pushing, &stream)
-	                                  : ferry_direct_pairs(&comm->direct, requests, nrequests, pushing);
+	if (ferry_comm_is_mapped(comm))
+		return ferry_mapped_pairs(&comm->mapped, requests, nrequests, pushing, &stream);
+	ferry_short_calls_settle(&comm->shorts);
+	return ferry_short_messages_fit(&comm->shorts, requests, nrequests, pushing)
+	               ? ferry_short_messages_make(&comm->shorts, requests, nrequests, pushing)
+	               : ferry_direct_pairs(&comm->direct, requests, nrequests, pushing);
 }
 
 ferryResult_t ferry_launch_pairs(const struct ferry_request *requests, uint32_t nrequests)

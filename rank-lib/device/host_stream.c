@@ -287,15 +287,22 @@ static ferryResult_t enqueue(ferryStream_t stream, struct operation *operation)
 ferryResult_t ferry_host_enqueue(ferryStream_t stream, struct ferry_ticket *ticket)
 {
 	ferryResult_t result = ferrySuccess;
+	pthread_mutex_lock(&stream->lock);
+	retire_finished(stream);
+	bool first = !stream->head, enters = ticket->enter;
+	struct operation *operation = take_spare(stream);
+	if (enters && ticket->enter(ticket, first && operation)) {
+		keep_error(stream, ticket);
+		stream->spare = operation;
+		pthread_mutex_unlock(&stream->lock);
+		return ferrySuccess;
+	}
 	/*
 	 * The stream's reference, and this thread's: once started, the call may end and all other references be dropped
 	 * while this thread still rings.
 	 */
-	atomic_fetch_add_explicit(&ticket->holders, 2, memory_order_relaxed);
-	pthread_mutex_lock(&stream->lock);
-	retire_finished(stream);
-	bool first = !stream->head;
-	struct operation *operation = take_spare(stream);
+	if (!enters)
+		atomic_fetch_add_explicit(&ticket->holders, 2, memory_order_relaxed);
 	if (operation) {
 		operation->call.ticket = ticket;
 		operation->call.started = first;
@@ -304,11 +311,12 @@ ferryResult_t ferry_host_enqueue(ferryStream_t stream, struct ferry_ticket *tick
 			result = want_thread(stream);
 	}
 	pthread_mutex_unlock(&stream->lock);
-	if (operation && first)
+	if (operation && first && !enters)
 		ferry_ticket_start(ticket);
 	if (!operation)
 		ferry_ticket_drop(ticket);
-	ferry_ticket_drop(ticket);
+	if (!enters)
+		ferry_ticket_drop(ticket);
 	return operation ? result : ferrySystemError;
 }
 

@@ -24,14 +24,16 @@ bool ferry_ticket_started(const struct ferry_ticket *ticket)
 	return atomic_load_explicit(&ticket->started, memory_order_acquire);
 }
 
+bool ferry_ticket_is_over(const struct ferry_ticket *ticket)
+{
+	return atomic_load_explicit(&ticket->finished, memory_order_acquire) == 1;
+}
+
 bool ferry_ticket_finished(struct ferry_ticket *ticket)
 {
-	if (atomic_load_explicit(&ticket->finished, memory_order_acquire) == 1)
-		return true;
-	if (!ticket->help)
-		return false;
-	ticket->help(ticket, false);
-	return atomic_load_explicit(&ticket->finished, memory_order_acquire) == 1;
+	if (!ferry_ticket_is_over(ticket) && ticket->help)
+		ticket->help(ticket, false);
+	return ferry_ticket_is_over(ticket);
 }
 
 void ferry_ticket_wait(struct ferry_ticket *ticket)
@@ -51,6 +53,8 @@ void ferry_ticket_wait(struct ferry_ticket *ticket)
 
 void ferry_ticket_drop(struct ferry_ticket *ticket)
 {
-	if (atomic_fetch_sub_explicit(&ticket->holders, 1, memory_order_acq_rel) == 1)
+	/* the last holder needs no other operation: nobody else can drop the ticket, or add to its holders */
+	if (atomic_load_explicit(&ticket->holders, memory_order_acquire) == 1 ||
+	    atomic_fetch_sub_explicit(&ticket->holders, 1, memory_order_acq_rel) == 1)
 		ticket->release(ticket);
 }

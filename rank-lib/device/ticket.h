@@ -18,6 +18,11 @@ struct ferry_ticket {
 	_Atomic uint32_t holders;
 	ferryResult_t result;
 	const char *message;       /* why, if result is a failure; lives as long as the ticket */
+	/*
+	 * Called under the stream's lock as the ticket comes; idle: the stream is at it. True: the call is over, with
+	 * its result, and the stream does not take it. Else one holder is the stream. NULL: the stream takes every one.
+	 */
+	bool (*enter)(struct ferry_ticket *ticket, bool idle);
 	void (*on_start)(struct ferry_ticket *ticket); /* called by the stream after started = 1: wakes the lanes */
 	/*
 	 * Called by a thread that waits for the ticket, or looks whether it is finished: does what it can for the call.
@@ -32,7 +37,9 @@ void ferry_ticket_start(struct ferry_ticket *ticket);
 void ferry_ticket_finish(struct ferry_ticket *ticket, ferryResult_t result, const char *message);
 void ferry_ticket_drop(struct ferry_ticket *ticket);
 bool ferry_ticket_started(const struct ferry_ticket *ticket);
-/** Whether the call is over; a started call may be brought to its end here, and in ferry_ticket_wait. */
+/** Whether the call is over. */
+bool ferry_ticket_is_over(const struct ferry_ticket *ticket);
+/** The same, where a started call may be brought to its end, as in ferry_ticket_wait. */
 bool ferry_ticket_finished(struct ferry_ticket *ticket);
 void ferry_ticket_wait(struct ferry_ticket *ticket);
 

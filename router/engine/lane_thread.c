@@ -4,6 +4,7 @@
 #include "ipc/error.h"
 #include "ipc/process.h"
 #include "router/engine/audit.h"
+#include "router/engine/pair.h"
 #include "router/engine/traffic.h"
 
 #include <stddef.h>
@@ -151,6 +152,8 @@ static void cancel_sleep(struct ferry_lane *lane)
 /* bells: of prepare_sleep. */
 static void sleep_at_bells(struct ferry_lane *lane, int64_t timeout)
 {
+	for (uint32_t i = 0; i < lane->nlane_ranks; i++)
+		ferry_pair_wake_left(lane->lane_ranks[i]);
 	bool looked_for = lane->lanes->stream_poller && (timeout < 0 || timeout >= POLL_MOST_US) && awaits_start(lane);
 	if (looked_for)
 		ferry_stream_poller_enter(lane->lanes->stream_poller, &lane->sleeper);

@@ -56,8 +56,8 @@ struct ferry_member_ops {
 	/** Calls of other communicators of the rank's process, on its device, that were made and are not over. */
 	uint32_t (*beside)(struct ferry_member *member);
 	/**
-	 * D2H lane, in each round: hands calls that the rank has submitted to the lanes; true if there were any. NULL:
-	 * the rank does not submit through a ring.
+	 * D2H lane, in each round: hands calls that the rank has submitted through a ring, or that its callers have
+	 * left, to the lanes; true if there were any.
 	 */
 	bool (*take)(struct ferry_member *member);
 	/**
@@ -67,7 +67,7 @@ struct ferry_member_ops {
 	bool (*ring_is_sane)(const struct ferry_member *member, char *text, size_t bytes);
 	/**
 	 * begun: a stream has reached a captured call. ended: a call, or a run of a captured one, is over, and its
-	 * stream goes on.
+	 * stream goes on; NULL: the call's own `finish` is enough.
 	 */
 	void (*begun)(struct ferry_member *member);
 	void (*ended)(struct ferry_member *member, const struct ferry_call *call);
@@ -89,7 +89,10 @@ struct ferry_lane_rank {
 	bool moves;                            /* as in the rank's line */
 	uint64_t message[FERRY_MAX_RANKS];     /* next message to or from each peer */
 	uint64_t slices[FERRY_MAX_RANKS];      /* of finished messages */
-	uint64_t published[FERRY_MAX_RANKS];   /* what the pair's line says of this lane's slices */
+	/* what the pair's line says of this lane's slices; relaxed: a lane reads it while a caller runs messages */
+	_Atomic uint64_t published[FERRY_MAX_RANKS];
+	_Atomic uint64_t awaited;              /* bit r: a message that has begun waits for rank r; relaxed, likewise */
+	uint64_t free_until[FERRY_MAX_RANKS];  /* D2H: slices below this one have free slots, as was last read */
 	uint64_t idle_since;                   /* nanoseconds; 0: its last round found work */
 	/* nanoseconds: when it last waited for its stream, or (H2D) for a rank that had not come */
 	uint64_t excused_at;

@@ -269,7 +269,7 @@ bool ferry_order_agreed(struct ferry_member *member, const struct ferry_call *ca
 
 /* ---- the end ---- */
 
-static void end_call(struct ferry_member *member, struct ferry_call *call)
+void ferry_order_end(struct ferry_member *member, struct ferry_call *call)
 {
 	const char *message = "";
 	ferryResult_t result = ferrySuccess;
@@ -292,11 +292,12 @@ static void end_call(struct ferry_member *member, struct ferry_call *call)
 	 */
 	if (call->captured)
 		atomic_store_explicit(&call->seq, 0, memory_order_release);
-	member->ops->ended(member, call);
+	if (member->ops->ended)
+		member->ops->ended(member, call);
 }
 
 void ferry_order_end_half(struct ferry_member *member, struct ferry_call *call)
 {
 	if (atomic_fetch_sub_explicit(&call->lanes, 1, memory_order_acq_rel) == 1)
-		end_call(member, call);
+		ferry_order_end(member, call);
 }

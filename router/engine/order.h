@@ -54,6 +54,9 @@ uint64_t ferry_order_missing(const struct ferry_member *member, const struct fer
 /** True once all ranks have submitted the same call; a difference ends the job. */
 bool ferry_order_agreed(struct ferry_member *member, const struct ferry_call *call);
 
+/** The run is over: the stream goes on. By the thread that runs a short call; lanes say it of their halves, below. */
+void ferry_order_end(struct ferry_member *member, struct ferry_call *call);
+
 /** A lane is done with its half of the run; the second to say so ends it. Either lane. */
 void ferry_order_end_half(struct ferry_member *member, struct ferry_call *call);
 

@@ -3,6 +3,8 @@
 
 #include "ipc/error.h"
 #include "ipc/publish.h"
+#include "ipc/rankset.h"
+#include "router/reduce/reduce.h"
 
 #include <math.h>
 
@@ -18,11 +20,14 @@
 /* Ends that agree on a message's length agree on this; ends that do not agree find that out from the first slot. */
 static uint32_t slice_of(uint32_t slot_bytes, uint64_t length)
 {
-	uint64_t best = (uint64_t)sqrt(COST_BYTES * (double)length);
+	uint64_t best = length > SLICE_LEAST ? (uint64_t)sqrt(COST_BYTES * (double)length) : SLICE_LEAST;
+	uint64_t longest = length;
 	best = best < SLICE_LEAST ? SLICE_LEAST : best;
 	best = best > slot_bytes ? slot_bytes : best;
-	/* Slices of equal length: the last one is not a stub. */
-	uint64_t nslices = length ? (length + best - 1) / best : 1, longest = (length + nslices - 1) / nslices;
+	if (length > best) { /* slices of equal length: the last one is not a stub */
+		uint64_t nslices = (length + best - 1) / best;
+		longest = (length + nslices - 1) / nslices;
+	}
 	uint64_t slice = length ? (longest + ROUND - 1) / ROUND * ROUND : best;
 	return slice < slot_bytes ? (uint32_t)slice : slot_bytes;
 }
@@ -31,9 +36,9 @@ void ferry_pair_cut(struct ferry_transfer *transfer, bool puts, uint32_t slot_by
 {
 	transfer->puts = puts;
 	transfer->slice = puts ? PUSH_SLICE : slice_of(slot_bytes, transfer->length);
-	transfer->nslices = (uint32_t)((transfer->length + transfer->slice - 1) / transfer->slice);
-	if (!transfer->nslices)
-		transfer->nslices = 1; /* an empty message is a message too */
+	transfer->nslices = 1; /* an empty message is a message too */
+	if (transfer->length > transfer->slice)
+		transfer->nslices = (uint32_t)((transfer->length + transfer->slice - 1) / transfer->slice);
 }
 
 /* window: NULL, or where to put the address of the slot that the slice goes through. */
@@ -122,7 +127,7 @@ static void post(struct ferry_lane_rank *lane_rank, const struct ferry_transfer 
 	atomic_store_explicit(&there->generation, transfer->put_target.generation, memory_order_relaxed);
 	atomic_store_explicit(&there->offset, transfer->put_target.offset, memory_order_relaxed);
 	atomic_store_explicit(&there->message, transfer->message, memory_order_release);
-	ferry_wake(lane_rank->member->shared, 1ull << transfer->peer, 0, 0);
+	ferry_wake_end(lane_rank->member->shared, transfer->peer, false);
 }
 
 /* Sender: true once the receiver has posted where its buffer is, which is *to then. */
@@ -167,8 +172,9 @@ static bool push(struct ferry_pushes *pushes, struct ferry_lane_rank *lane_rank,
 }
 
 /* Fields first, then `message`: a receiver may read the head before the slice is published. */
-static void fill_head(struct ferry_pair_slot *slot, const struct ferry_transfer *transfer)
+static void fill_head(struct ferry_pair_slot *slot, const struct ferry_transfer *transfer, bool inlined)
 {
+	atomic_store_explicit(&slot->inlined, inlined, memory_order_relaxed);
 	atomic_store_explicit(&slot->bytes, transfer->length, memory_order_relaxed);
 	atomic_store_explicit(&slot->type, transfer->type, memory_order_relaxed);
 	atomic_store_explicit(&slot->pushed, is_pushed(transfer), memory_order_relaxed);
@@ -183,9 +189,9 @@ static void notify(struct ferry_lane_rank *lane_rank, struct ferry_pair_slot *sl
 {
 	if (transfer->published)
 		return;
-	fill_head(slot, transfer);
+	fill_head(slot, transfer, false);
 	transfer->published = true;
-	ferry_wake(lane_rank->member->shared, 0, 1ull << transfer->peer, 0);
+	ferry_wake_end(lane_rank->member->shared, transfer->peer, true);
 }
 
 /* Nothing has been published: the message is about to be pushed, and this end expects one that is not. */
@@ -251,11 +257,12 @@ bool ferry_pair_published_is_there(const struct ferry_lane_rank *lane_rank, char
 		const struct ferry_transfer any = {.peer = peer};
 		const struct ferry_pair_line *line = line_of(lane_rank, &any, 0, NULL);
 		uint64_t there = atomic_load_explicit(d2h ? &line->d2h.value : &line->h2d.value, memory_order_relaxed);
-		if (there == lane_rank->published[peer])
+		uint64_t published = atomic_load_explicit(&lane_rank->published[peer], memory_order_relaxed);
+		if (there == published)
 			continue;
 		snprintf(text, bytes, "rank %u: the arena says that it has %s %llu slices %s rank %u; it has %llu",
 		         lane_rank->member->rank, d2h ? "sent" : "taken", (unsigned long long)there,
-		         d2h ? "to" : "from", peer, (unsigned long long)lane_rank->published[peer]);
+		         d2h ? "to" : "from", peer, (unsigned long long)published);
 		return false;
 	}
 	return true;
@@ -284,69 +291,149 @@ bool ferry_pair_is_sane(const struct ferry_lane_rank *lane_rank, const struct fe
 	return false;
 }
 
+/* True once it is the message's turn, and its receiver has not left. */
+static bool is_current(struct ferry_lane_rank *lane_rank, const struct ferry_call *call,
+                       struct ferry_transfer *transfer)
+{
+	if (transfer->current)
+		return true;
+	if (lane_rank->message[transfer->peer] != transfer->message)
+		return false;
+	/* One whose receiver has left is not sent into the window, as if it had arrived (router/engine/stall.h). */
+	if (lane_rank->direction == FERRY_DIR_D2H && ferry_departed(lane_rank->member->shared) >> transfer->peer & 1)
+		return false;
+	transfer->current = true;
+	transfer->base = lane_rank->slices[transfer->peer];
+	take_turn(lane_rank, call, transfer);
+	if (transfer->puts && lane_rank->direction == FERRY_DIR_H2D)
+		post(lane_rank, transfer);
+	return true;
+}
+
+/* The next slice to move, and the slot that it goes through. */
+struct next {
+	struct ferry_pair_slot *slot;
+	char *window;
+	uint64_t start, bytes;
+};
+
+static void set_awaited(struct ferry_lane_rank *lane_rank, uint32_t peer, bool awaited)
+{
+	uint64_t others = atomic_load_explicit(&lane_rank->awaited, memory_order_relaxed) & ~(1ull << peer);
+	atomic_store_explicit(&lane_rank->awaited, others | (uint64_t)awaited << peer, memory_order_relaxed);
+}
+
+static bool has_free_slot(struct ferry_lane_rank *lane_rank, uint32_t peer, const struct ferry_pair_line *line,
+                          uint64_t slice)
+{
+	uint64_t *until = &lane_rank->free_until[peer];
+	if (slice < *until)
+		return true;
+	*until = atomic_load_explicit(&line->h2d.value, memory_order_acquire) + FERRY_PAIR_SLOTS;
+	return slice < *until;
+}
+
+/* False: its slot is not free, or it is not there; or the ends disagree. */
+static bool find_next(struct ferry_lane_rank *lane_rank, struct ferry_transfer *transfer, struct next *next)
+{
+	uint64_t slice = transfer->base + transfer->issued;
+	struct ferry_pair_line *line = line_of(lane_rank, transfer, slice, &next->window);
+	next->slot = &line->slots[slice % FERRY_PAIR_SLOTS];
+	next->start = (uint64_t)transfer->issued * transfer->slice;
+	next->bytes = transfer->length - next->start;
+	if (next->bytes > transfer->slice)
+		next->bytes = transfer->slice;
+	set_awaited(lane_rank, transfer->peer, true);
+	if (lane_rank->direction == FERRY_DIR_D2H) {
+		if (!has_free_slot(lane_rank, transfer->peer, line, slice))
+			return false;
+	} else if (atomic_load_explicit(&next->slot->there, memory_order_acquire) != slice + 1 &&
+	           slice >= atomic_load_explicit(&line->d2h.value, memory_order_acquire)) {
+		look_for_push(lane_rank, transfer, next->slot);
+		return false;
+	} else if (!transfer->issued && !message_agrees(lane_rank, transfer, next->slot)) {
+		return false;
+	}
+	if (lane_rank->direction == FERRY_DIR_H2D && transfer->length <= FERRY_PAIR_DATA &&
+	    atomic_load_explicit(&next->slot->inlined, memory_order_relaxed))
+		next->window = next->slot->data;
+	set_awaited(lane_rank, transfer->peer, false);
+	return true;
+}
+
 bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_pushes *pushes, struct ferry_lane_rank *lane_rank,
                       struct ferry_call *call, struct ferry_transfer *transfer)
 {
-	char *window;
-	if (transfer->issued == transfer->nslices)
+	struct next next;
+	if (transfer->issued == transfer->nslices || !is_current(lane_rank, call, transfer) ||
+	    !find_next(lane_rank, transfer, &next))
 		return false;
-	if (!transfer->current) {
-		if (lane_rank->message[transfer->peer] != transfer->message)
-			return false;
-		/*
-		 * A message whose receiver has left is not sent into the window, as if it had arrived
-		 * (router/engine/stall.h).
-		 */
-		if (lane_rank->direction == FERRY_DIR_D2H &&
-		    ferry_departed(lane_rank->member->shared) >> transfer->peer & 1)
-			return false;
-		transfer->current = true;
-		transfer->base = lane_rank->slices[transfer->peer];
-		take_turn(lane_rank, call, transfer);
-		if (transfer->puts && lane_rank->direction == FERRY_DIR_H2D)
-			post(lane_rank, transfer);
-	}
 	bool pushed = is_pushed(transfer);
-	uint64_t slice = transfer->base + transfer->issued;
-	struct ferry_pair_line *line = line_of(lane_rank, transfer, slice, &window);
-	uint64_t start = (uint64_t)transfer->issued * transfer->slice;
-	uint64_t bytes = transfer->length - start < transfer->slice ? transfer->length - start : transfer->slice;
-	struct ferry_pair_slot *slot = &line->slots[slice % FERRY_PAIR_SLOTS];
-	if (lane_rank->direction == FERRY_DIR_D2H) {
-		if (slice >= atomic_load_explicit(&line->h2d.value, memory_order_acquire) + FERRY_PAIR_SLOTS)
+	char *user = transfer->user + next.start;
+	if (lane_rank->direction == FERRY_DIR_H2D) /* Pushed data is there: the receive only takes its turn. */
+		return !ferry_copies_full(copies) && ferry_copies_start(copies, lane_rank, call, transfer, user,
+		                                                        next.window, pushed ? 0 : next.bytes, true);
+	if (pushed) {
+		notify(lane_rank, next.slot, transfer);
+		if (!find_put_target(lane_rank, transfer))
 			return false;
-		if (pushed) {
-			notify(lane_rank, slot, transfer);
-			if (!find_put_target(lane_rank, transfer))
-				return false;
-			fill_head(slot, transfer);
-			return push(pushes, lane_rank, call, transfer, start, bytes);
-		}
-		fill_head(slot, transfer);
-		return !ferry_copies_full(copies) && ferry_copies_start(copies, lane_rank, call, transfer, window,
-		                                                        transfer->user + start, bytes, true);
+		fill_head(next.slot, transfer, false);
+		return push(pushes, lane_rank, call, transfer, next.start, next.bytes);
 	}
-	if (slice >= atomic_load_explicit(&line->d2h.value, memory_order_acquire)) {
-		look_for_push(lane_rank, transfer, slot);
-		return false;
-	}
-	if (!transfer->issued && !message_agrees(lane_rank, transfer, slot))
-		return false;
-	/* Pushed data is there: the receive only takes its turn. */
+	fill_head(next.slot, transfer, false);
 	return !ferry_copies_full(copies) &&
-	       ferry_copies_start(copies, lane_rank, call, transfer, transfer->user + start, window, pushed ? 0 : bytes,
-	                          true);
+	       ferry_copies_start(copies, lane_rank, call, transfer, next.window, user, next.bytes, true);
+}
+
+static void copy(char *to, const char *from, uint64_t bytes, enum ferry_store store)
+{
+	if (bytes) /* else there may be no buffer */
+		ferry_copy(to, from, bytes, store);
+}
+
+bool ferry_pair_move(struct ferry_lane_rank *lane_rank, struct ferry_call *call, struct ferry_transfer *transfer)
+{
+	struct next next;
+	uint32_t before = transfer->issued;
+	while (transfer->issued < transfer->nslices && is_current(lane_rank, call, transfer) &&
+	       find_next(lane_rank, transfer, &next)) {
+		char *user = transfer->user + next.start;
+		if (lane_rank->direction == FERRY_DIR_D2H) {
+			bool inlined = transfer->length <= FERRY_PAIR_DATA;
+			fill_head(next.slot, transfer, inlined);
+			copy(inlined ? next.slot->data : next.window, user, next.bytes, FERRY_STORE_STREAM);
+		} else {
+			copy(user, next.window, next.bytes, FERRY_STORE_ORDINARY);
+		}
+		transfer->finished = ++transfer->issued;
+		ferry_pair_publish(lane_rank, transfer);
+		if (transfer->finished < transfer->nslices)
+			continue;
+		ferry_pair_done(lane_rank, call, transfer);
+		call->halves[lane_rank->direction].left--;
+	}
+	return transfer->issued != before;
+}
+
+void ferry_pair_wake_left(const struct ferry_lane_rank *lane_rank)
+{
+	for (uint64_t ranks = atomic_load_explicit(&lane_rank->awaited, memory_order_relaxed); ranks; ranks &= ranks - 1) {
+		struct ferry_rank_line *line = ferry_rank_line(lane_rank->member->shared, ferry_rankset_lowest(ranks));
+		if (atomic_load_explicit(&line->left_messages, memory_order_relaxed))
+			ferry_doorbell_ring(&line->d2h);
+	}
 }
 
 void ferry_pair_publish(struct ferry_lane_rank *lane_rank, struct ferry_transfer *transfer)
 {
 	struct ferry_pair_line *line = line_of(lane_rank, transfer, 0, NULL);
 	bool d2h = lane_rank->direction == FERRY_DIR_D2H;
-	uint64_t peer = 1ull << transfer->peer;
-	lane_rank->published[transfer->peer] = transfer->base + transfer->finished;
-	atomic_store_explicit(d2h ? &line->d2h.value : &line->h2d.value, lane_rank->published[transfer->peer],
-	                      memory_order_release);
-	ferry_wake(lane_rank->member->shared, d2h ? 0 : peer, d2h ? peer : 0, 0);
+	uint64_t there = transfer->base + transfer->finished;
+	atomic_store_explicit(&lane_rank->published[transfer->peer], there, memory_order_relaxed);
+	atomic_store_explicit(d2h ? &line->d2h.value : &line->h2d.value, there, memory_order_release);
+	if (d2h)
+		atomic_store_explicit(&line->slots[(there - 1) % FERRY_PAIR_SLOTS].there, there, memory_order_release);
+	ferry_wake_end(lane_rank->member->shared, transfer->peer, d2h);
 }
 
 void ferry_pair_done(struct ferry_lane_rank *lane_rank, const struct ferry_call *call, struct ferry_transfer *transfer)

@@ -24,6 +24,18 @@ bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_pushes *pushes, 
                       struct ferry_call *call, struct ferry_transfer *transfer);
 
 /**
+ * Moves all that can be moved now of a send or receive that is not pushed: for a rank's caller, while its lanes have no
+ * messages. Returns whether it has moved anything.
+ */
+bool ferry_pair_move(struct ferry_lane_rank *lane_rank, struct ferry_call *call, struct ferry_transfer *transfer);
+
+/**
+ * Before a sleep that has been announced: of the ranks that messages wait for, wakes the lanes of those whose callers
+ * have left messages, so that no rank waits for a thread that does something else.
+ */
+void ferry_pair_wake_left(const struct ferry_lane_rank *lane_rank);
+
+/**
  * Whether a send that has begun, or is to begin, waits for its receiver, or a receive whose turn it is for slices that
  * the sender has not published.
  */

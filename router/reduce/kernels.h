@@ -313,14 +313,22 @@ DEFINE_PASS(bf16, vfloat, VECTOR_BYTES, float, float, ROUND_BF16, FUSED, CANONIC
 DEFINE_PASS(f8e4m3, vfloat, VECTOR_BYTES / 2, float, float, ROUND_F8E4M3, APART, CANONICAL_FLOAT)
 DEFINE_PASS(f8e5m2, vfloat, VECTOR_BYTES / 2, float, float, ROUND_F8E5M2, APART, CANONICAL_FLOAT)
 
-static void copy_streaming(char *to, const char *from, size_t bytes)
+INLINE void copy_with(char *to, const char *from, size_t bytes, enum ferry_store store)
 {
 	for (size_t at = 0; at < bytes; at += 4 * VECTOR_BYTES) {
 		vu8 part[4];
 		memcpy(part, from + at, sizeof part);
 		for (int i = 0; i < 4; i++)
-			stream_store(to + at + (size_t)i * VECTOR_BYTES, &part[i]);
+			store_whole(to + at + (size_t)i * VECTOR_BYTES, &part[i], store);
 	}
+}
+
+static void copy(char *to, const char *from, size_t bytes, bool streams)
+{
+	if (streams)
+		copy_with(to, from, bytes, FERRY_STORE_STREAM);
+	else
+		copy_with(to, from, bytes, FERRY_STORE_ORDINARY);
 }
 
 const struct ferry_reduce_kernels FERRY_KERNEL = {
@@ -329,5 +337,5 @@ const struct ferry_reduce_kernels FERRY_KERNEL = {
 	           [ferryInt64] = run_i64, [ferryUint64] = run_u64, [ferryFloat16] = run_f16, [ferryFloat32] = run_f32,
 	           [ferryFloat64] = run_f64, [ferryBfloat16] = run_bf16, [ferryFloat8e4m3] = run_f8e4m3,
 	           [ferryFloat8e5m2] = run_f8e5m2},
-	.copy_streaming = copy_streaming,
+	.copy = copy,
 };

@@ -72,7 +72,10 @@ ferryResult_t ferry_reduce_check(void);
 /** Whether this CPU has cldemote. */
 bool ferry_cpu_demotes(void);
 
-/** Copies with a choice of store, for H2H and host lanes: non-temporal stores skip the read of the destination. */
+/**
+ * Copies with a choice of store, for H2H, host lanes and short calls: non-temporal stores skip the read of the
+ * destination.
+ */
 void ferry_copy(void *destination, const void *source, size_t bytes, enum ferry_store store);
 
 #endif

@@ -22,8 +22,8 @@ typedef void ferry_reduce_pass(char *to, const char *const *from, uint32_t count
 struct ferry_reduce_kernels {
 	uint32_t vector; /* bytes */
 	ferry_reduce_pass *passes[ferryNumTypes];
-	/* `to` aligned to the vector, bytes a multiple of four vectors. */
-	void (*copy_streaming)(char *to, const char *from, size_t bytes);
+	/* `to` aligned to the vector where it streams, bytes a multiple of four vectors */
+	void (*copy)(char *to, const char *from, size_t bytes, bool streams);
 };
 
 extern const struct ferry_reduce_kernels ferry_kernels_portable, ferry_kernels_avx2, ferry_kernels_avx512,

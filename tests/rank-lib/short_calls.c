@@ -1,26 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Short calls: collectives that the callers run themselves, beside those that lanes and routers run. */
-#include "tests/api_ranks.h"
+#include "tests/short_pair.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 #include <time.h>
 
 #define MOST 4
 #define ROOM (MOST * 4096u)
-#define LONG (4u << 20) /* bytes: more than any short call */
 
 static char sends[MOST][ROOM + 16], by_callers[MOST][ROOM + 16], by_lanes[MOST][ROOM + 16];
-
-static void open_with(struct ranks *ranks, int count, int domains, const char *most)
-{
-	setenv("FERRY_SHORT", most, 1);
-	open_ranks(ranks, count, domains);
-	unsetenv("FERRY_SHORT");
-}
 
 /* ---- bits ---- */
 
@@ -157,77 +146,10 @@ static void each_rank_has_its_factor_in_a_reduction_of_its_own(void **state)
 
 /* ---- threads ---- */
 
-/* One rank of two, in a thread, with two communicators and two streams. */
-struct rank {
-	int rank;
-	ferryComm_t comms[2];
-	ferryStream_t streams[2];
-	pthread_barrier_t *both;
-	pthread_t thread;
-	float *input, *output;
-	char wrong[200];
-};
-
-static struct rank pair[2];
-static struct ranks one, two;
-static pthread_barrier_t both;
-
-static void pair_open(const char *most)
-{
-	open_with(&one, 2, 1, most);
-	open_with(&two, 2, 1, most);
-	pthread_barrier_init(&both, NULL, 2);
-	for (int rank = 0; rank < 2; rank++) {
-		pair[rank] = (struct rank){.rank = rank, .comms = {one.comms[rank], two.comms[rank]}, .both = &both};
-		pair[rank].input = calloc(1, LONG);
-		pair[rank].output = calloc(2, LONG);
-		for (int stream = 0; stream < 2; stream++)
-			OK(ferryStreamCreate(&pair[rank].streams[stream], rank));
-	}
-}
-
-static void pair_close(void)
-{
-	for (int rank = 0; rank < 2; rank++) {
-		for (int stream = 0; stream < 2; stream++)
-			OK(ferryStreamDestroy(pair[rank].streams[stream]));
-		free(pair[rank].input);
-		free(pair[rank].output);
-	}
-	pthread_barrier_destroy(&both);
-	close_ranks(&one);
-	close_ranks(&two);
-}
-
-static void pair_run(void *(*body)(void *))
-{
-	for (int rank = 0; rank < 2; rank++)
-		assert_int_equal(pthread_create(&pair[rank].thread, NULL, body, &pair[rank]), 0);
-	for (int rank = 0; rank < 2; rank++)
-		pthread_join(pair[rank].thread, NULL);
-	for (int rank = 0; rank < 2; rank++)
-		if (pair[rank].wrong[0])
-			fail_msg("rank %d: %s", rank, pair[rank].wrong);
-}
-
-/* In a thread: the first failure is kept for the test. */
-static bool went(struct rank *rank, ferryResult_t result)
-{
-	if (result && !rank->wrong[0])
-		snprintf(rank->wrong, sizeof rank->wrong, "%s: %.150s", ferryGetErrorString(result),
-		         ferryGetLastError(NULL));
-	return !result;
-}
-
 static bool sums(struct rank *rank, int comm, size_t count)
 {
 	return went(rank, ferryAllReduce(rank->input, (char *)rank->output + comm * LONG, count, ferryFloat32,
 	                                 ferrySum, rank->comms[comm], rank->streams[comm]));
-}
-
-static bool waits(struct rank *rank, int comm)
-{
-	return went(rank, ferryStreamSynchronize(rank->streams[comm]));
 }
 
 static void *in_opposite_orders(void *argument)

@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rank-lib/call/short_call.h"
+
+#include "router/engine/order.h"
+#include "router/engine/pair.h"
+
+#include <sched.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RELAX_LOOKS 100   /* of a thread that waits: then it lets others have its CPU between two looks, */
+#define SPIN_NS 60000     /* and after that it sleeps */
+#define YIELD_NS 1500     /* a yield that takes longer has let another thread run */
+#define SLEEP_YIELDS 64   /* so many in a row: see yield() */
+#define LANES_US 50000    /* so long; then the lanes have the call */
+
+/* Who runs a call. From HELD by the thread that holds it, into it by whoever finds it FREE. */
+enum runner { FREE, HELD, LANES, OVER };
+
+static struct ferry_short_call *of_call(const struct ferry_call *call)
+{
+	return (struct ferry_short_call *)((char *)call - offsetof(struct ferry_short_call, call));
+}
+
+static struct ferry_short_call *of_ticket(struct ferry_ticket *ticket)
+{
+	return (struct ferry_short_call *)((char *)ticket - offsetof(struct ferry_short_call, ticket));
+}
+
+static bool is_messages(const struct ferry_short_call *made)
+{
+	return !made->call.steps;
+}
+
+static struct ferry_rank_line *line_of(const struct ferry_short_call *made)
+{
+	return ferry_member_line(made->call.member);
+}
+
+/* ---- memory ---- */
+
+static void recycle(struct ferry_short_call *made)
+{
+	struct ferry_half *halves = made->call.halves;
+	if (halves[FERRY_DIR_D2H].prepared[0] != made->messages)
+		free(halves[FERRY_DIR_D2H].prepared[0]);
+	if (made->is_own)
+		atomic_store_explicit(&made->shorts->own_used, 0, memory_order_release);
+	else
+		free(made);
+}
+
+static void release(struct ferry_ticket *ticket)
+{
+	struct ferry_short_call *made = of_ticket(ticket);
+	struct ferry_holders *holders = made->shorts->direct->holders;
+	recycle(made);
+	ferry_holders_drop(holders);
+}
+
+/* ---- what the lanes, and the end of a call, ask ---- */
+
+static bool started(const struct ferry_call *call)
+{
+	return ferry_ticket_started(&of_call(call)->ticket);
+}
+
+static void put_down(struct ferry_call *call)
+{
+	ferry_short_parts_put_down(call, &of_call(call)->parts);
+}
+
+static void conclude(struct ferry_call *call)
+{
+	if (call->steps)
+		ferry_short_parts_conclude(call, &of_call(call)->parts);
+}
+
+static void finish(struct ferry_call *call, ferryResult_t result, const char *message)
+{
+	struct ferry_short_call *made = of_call(call);
+	if (atomic_load_explicit(&made->runner, memory_order_relaxed) == LANES) {
+		ferry_direct_finish(made->shorts->direct, call, &made->ticket, result, message);
+	} else if (made->shared) {
+		ferry_ticket_finish(&made->ticket, result, message);
+	} else {
+		made->ticket.result = result;
+		made->ticket.message = message;
+	}
+}
+
+static bool never_forgotten(const struct ferry_call *call)
+{
+	(void)call;
+	return false;
+}
+
+static void drop(struct ferry_call *call)
+{
+	ferry_ticket_drop(&of_call(call)->ticket);
+}
+
+static const struct ferry_call_ops short_ops = {.started = started,
+                                                .beginning = put_down,
+                                                .ending = conclude,
+                                                .finish = finish,
+                                                .finish_early = true,
+                                                .forgotten = never_forgotten,
+                                                .release = drop};
+
+/* ---- running ---- */
+
+static bool hold(struct ferry_short_call *made)
+{
+	uint32_t nobody = FREE;
+	return atomic_compare_exchange_strong_explicit(&made->runner, &nobody, HELD, memory_order_acquire,
+	                                               memory_order_relaxed);
+}
+
+static void ring_lanes(struct ferry_short_call *made)
+{
+	ferry_doorbell_ring(&line_of(made)->d2h);
+	if (ferry_call_descends(&made->call))
+		ferry_doorbell_ring(&line_of(made)->h2d);
+}
+
+/* By the thread that holds it, and has a reference beside the one that the lanes drop. */
+static void give_to_lanes(struct ferry_short_call *made)
+{
+	if (is_messages(made))
+		atomic_store_explicit(&line_of(made)->left_messages, 0, memory_order_relaxed);
+	ferry_direct_give(made->shorts->direct, &made->call);
+	atomic_store_explicit(&made->runner, LANES, memory_order_release);
+	ferry_full_fence(); /* ranks that submit from now on ring the lane; and as in on_start */
+	ferry_lanes_submit(made->call.member, &made->call);
+	if (ferry_ticket_started(&made->ticket))
+		ring_lanes(made);
+}
+
+static void on_start(struct ferry_ticket *ticket)
+{
+	struct ferry_short_call *made = of_ticket(ticket);
+	ferry_full_fence(); /* `started` before `runner`; give_to_lanes does it the other way round */
+	if (atomic_load_explicit(&made->runner, memory_order_relaxed) == LANES)
+		ring_lanes(made);
+}
+
+static bool run_collective(struct ferry_call *call)
+{
+	struct ferry_member *member = call->member;
+	if (call->stage != FERRY_CALL_SUBMITTED && ferry_order_start(member, call))
+		call->stage = FERRY_CALL_SUBMITTED;
+	return call->stage == FERRY_CALL_SUBMITTED && ferry_order_agreed(member, call);
+}
+
+static bool move(struct ferry_call *call, enum ferry_direction direction)
+{
+	struct ferry_half *half = &call->halves[direction];
+	bool moved = false;
+	for (uint32_t i = 0; half->left && i < half->ntransfers; i++)
+		moved |= ferry_pair_move(&call->member->lane_ranks[direction], call, &half->transfers[i]);
+	return moved;
+}
+
+/* A rank may send to itself, through a window that is shorter than the message. */
+static bool run_messages(struct ferry_call *call)
+{
+	call->stage = FERRY_CALL_SUBMITTED;
+	while (move(call, FERRY_DIR_D2H) | move(call, FERRY_DIR_H2D))
+		;
+	return !call->halves[FERRY_DIR_D2H].left && !call->halves[FERRY_DIR_H2D].left;
+}
+
+/* By the thread that holds it: as far as the call gets now. True: it is over. */
+static bool run(struct ferry_short_call *made)
+{
+	struct ferry_call *call = &made->call;
+	struct ferry_order *order = &call->member->order;
+	/* there is one such thread at a time */
+	uint64_t times = atomic_load_explicit(&order->callers_went, memory_order_relaxed) + 1;
+	atomic_store_explicit(&order->callers_came, times, memory_order_relaxed);
+	bool over = is_messages(made) ? run_messages(call) : run_collective(call);
+	if (over)
+		ferry_order_end(call->member, call);
+	atomic_store_explicit(&order->callers_went, times, memory_order_release);
+	return over;
+}
+
+/* By the thread that holds it, and lets it go. */
+static void let_go(struct ferry_short_call *made, bool over)
+{
+	if (!over && (made->call.stage != FERRY_CALL_SUBMITTED || ferry_rank_failed(made->shorts->direct->rank))) {
+		give_to_lanes(made);
+		return;
+	}
+	if (over && is_messages(made))
+		atomic_store_explicit(&line_of(made)->left_messages, 0, memory_order_relaxed);
+	atomic_store_explicit(&made->runner, over ? OVER : FREE, memory_order_release);
+	if (over)
+		ferry_ticket_drop(&made->ticket); /* in place of the lanes */
+}
+
+/* Whether a thread that holds it may have something to do. */
+static bool may_run(const struct ferry_short_call *made)
+{
+	return is_messages(made) || !ferry_order_missing(made->call.member, &made->call) ||
+	       ferry_rank_failed(made->shorts->direct->rank);
+}
+
+/* True: no thread but the lanes' has to do anything for it. */
+static bool look(struct ferry_short_call *made)
+{
+	uint32_t runner = atomic_load_explicit(&made->runner, memory_order_acquire);
+	if (runner == FREE && may_run(made) && hold(made)) {
+		let_go(made, run(made));
+		runner = atomic_load_explicit(&made->runner, memory_order_acquire);
+	}
+	return runner == LANES || runner == OVER;
+}
+
+/* ---- waiting ---- */
+
+/*
+ * The rank waits for others: those that have left messages to nobody are to go on with them. They have said so before
+ * they looked for ours, and we have announced that we sleep, after the last of ours.
+ */
+static void wake_left(const struct ferry_short_call *made)
+{
+	for (enum ferry_direction direction = FERRY_DIR_D2H; is_messages(made) && direction <= FERRY_DIR_H2D;
+	     direction++)
+		ferry_pair_wake_left(&made->call.member->lane_ranks[direction]);
+}
+
+/* Nobody has come for a while. True as for look. */
+static bool sleep_at_bell(struct ferry_short_call *made)
+{
+	struct ferry_doorbell *bell = &line_of(made)->app;
+	uint32_t seen = ferry_doorbell_prepare(bell);
+	if (look(made)) {
+		ferry_doorbell_cancel(bell);
+		return true;
+	}
+	wake_left(made);
+	uint64_t before = ferry_now_ns();
+	ferry_doorbell_wait(bell, seen, LANES_US);
+	if (look(made))
+		return true;
+	if (ferry_now_ns() - before < LANES_US * 1000ull || !hold(made))
+		return false;
+	give_to_lanes(made);
+	return true;
+}
+
+/*
+ * Lets other threads have the CPU. Where one took it, this one need not look in vain the next time before it does so.
+ * Two ranks may be on one CPU for long while another has nothing to do, as a CPU that always has a ready thread wakes
+ * none elsewhere: now and then the thread sleeps instead, and whoever wakes it up finds it a CPU.
+ */
+static uint64_t yield(struct ferry_short_calls *shorts, uint64_t now)
+{
+	uint32_t taken = atomic_load_explicit(&shorts->yields_taken, memory_order_relaxed);
+	sched_yield();
+	uint64_t then = ferry_now_ns();
+	atomic_store_explicit(&shorts->yields_taken, then - now < YIELD_NS ? 0 : taken + 1, memory_order_relaxed);
+	return then;
+}
+
+static void wait_for(struct ferry_short_call *made)
+{
+	struct ferry_short_calls *shorts = made->shorts;
+	uint32_t taken = atomic_load_explicit(&shorts->yields_taken, memory_order_relaxed);
+	uint32_t relaxes = taken ? 1 : RELAX_LOOKS;
+	uint64_t since = 0, now = 0;
+	if (is_messages(made))
+		atomic_store_explicit(&line_of(made)->left_messages, 0, memory_order_relaxed); /* this one runs it */
+	bool sleeps = taken % SLEEP_YIELDS == SLEEP_YIELDS - 1;
+	for (uint32_t looks = 0; !look(made); looks++) {
+		if (looks < relaxes) {
+			ferry_relax();
+			continue;
+		}
+		now = since ? now : ferry_now_ns();
+		since = since ? since : now;
+		if (!sleeps && now - since < SPIN_NS)
+			now = yield(shorts, now);
+		else if (sleep_at_bell(made))
+			break;
+	}
+	if (sleeps && since)
+		atomic_store_explicit(&shorts->yields_taken, taken + 1, memory_order_relaxed);
+}
+
+/* A thread that only looks. A call that it looks at again and again is the lanes' at last, as in sleep_at_bell. */
+static void poll(struct ferry_short_call *made)
+{
+	uint64_t now = ferry_now_ns(), before = 0;
+	if (look(made) || atomic_compare_exchange_strong_explicit(&made->looked_at, &before, now, memory_order_relaxed,
+	                                                          memory_order_relaxed))
+		return;
+	if (now - before > LANES_US * 1000ull && hold(made))
+		give_to_lanes(made);
+}
+
+static void help(struct ferry_ticket *ticket, bool waits)
+{
+	if (waits)
+		wait_for(of_ticket(ticket));
+	else
+		poll(of_ticket(ticket));
+}
+
+/* ---- making ---- */
+
+void ferry_short_calls_free(struct ferry_short_calls *shorts)
+{
+	free(shorts->own);
+}
+
+struct ferry_short_call *ferry_short_call_new(struct ferry_short_calls *shorts)
+{
+	struct ferry_short_call *made = shorts->own;
+	bool used = !made || atomic_load_explicit(&shorts->own_used, memory_order_acquire);
+	if (used && !(made = aligned_alloc(_Alignof(struct ferry_short_call), sizeof *made)))
+		return NULL;
+	shorts->own = shorts->own ? shorts->own : made;
+	memset(made, 0, offsetof(struct ferry_short_call, messages));
+	made->is_own = made == shorts->own;
+	if (made->is_own)
+		atomic_store_explicit(&shorts->own_used, 1, memory_order_relaxed);
+	made->shorts = shorts;
+	made->call.ops = &short_ops;
+	made->call.member = &shorts->direct->member;
+	atomic_store_explicit(&made->runner, HELD, memory_order_relaxed);
+	made->call.halves[FERRY_DIR_D2H].prepared[0] = made->messages;
+	return made;
+}
+
+bool ferry_short_call_messages(struct ferry_short_call *made, uint32_t count)
+{
+	struct ferry_half *halves = made->call.halves;
+	if (count > FERRY_SHORT_MESSAGES &&
+	    !(halves[FERRY_DIR_D2H].prepared[0] = malloc(2 * count * sizeof *made->messages))) {
+		halves[FERRY_DIR_D2H].prepared[0] = made->messages;
+		recycle(made);
+		return false;
+	}
+	halves[FERRY_DIR_H2D].prepared[0] = halves[FERRY_DIR_D2H].prepared[0] + count;
+	return true;
+}
+
+/* The stream's lock is held: it is at the call for as long as this takes. */
+static bool enter(struct ferry_ticket *ticket, bool idle)
+{
+	struct ferry_short_call *made = of_ticket(ticket);
+	atomic_store_explicit(&ticket->started, idle, memory_order_relaxed);
+	if (idle && run(made))
+		return true;
+	ferry_holders_add(made->shorts->direct->holders);
+	/* who runs it, the stream, and this thread, or `left` */
+	atomic_store_explicit(&ticket->holders, 3, memory_order_relaxed);
+	made->shared = true;
+	return false;
+}
+
+/* By the thread that has made it, and holds it. */
+static void leave(struct ferry_short_call *made)
+{
+	/* again: others that wait for it see that it is left, or this sees what they did before */
+	if (is_messages(made))
+		atomic_exchange_explicit(&line_of(made)->left_messages, 1, memory_order_seq_cst);
+	let_go(made, is_messages(made) && run(made));
+	uint32_t runner = atomic_load_explicit(&made->runner, memory_order_acquire);
+	if (runner == LANES || runner == OVER)
+		ferry_ticket_drop(&made->ticket);
+	else
+		made->shorts->left = made;
+}
+
+ferryResult_t ferry_short_call_start(struct ferry_short_call *made, ferryStream_t stream)
+{
+	struct ferry_direct *direct = made->shorts->direct;
+	made->ticket.enter = enter;
+	made->ticket.on_start = on_start;
+	made->ticket.help = help;
+	made->ticket.release = release;
+	ferryResult_t result = direct->device->ops->enqueue_ticket(direct->device, stream, &made->ticket);
+	if (result) /* as in direct.c: the other ranks may wait for it */
+		ferry_rank_fail(direct->rank, result, ferry_last_message());
+	if (!made->shared) {
+		recycle(made);
+	} else if (ferry_ticket_started(&made->ticket)) {
+		leave(made);
+	} else {
+		give_to_lanes(made);
+		ferry_ticket_drop(&made->ticket);
+	}
+	return result;
+}
+
+void ferry_short_calls_settle(struct ferry_short_calls *shorts)
+{
+	struct ferry_short_call *made = shorts->left;
+	if (!made)
+		return;
+	shorts->left = NULL;
+	while (!look(made)) {
+		if (hold(made)) {
+			give_to_lanes(made);
+			break;
+		}
+		sched_yield(); /* another thread holds it, for as long as it sums */
+	}
+	ferry_ticket_drop(&made->ticket);
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * A short call: one of a rank on a host device that the rank's callers run themselves. The thread that makes it runs it
+ * as far as it gets, if its stream is idle. Else, and where it is not over then, the call is left to whoever waits for
+ * it: that thread spins, then sleeps. The lanes get it if it cannot begin, if nobody has ended it by the communicator's
+ * next call, and if a thread has waited for long: they know what to say of ranks that do not come. So they do with
+ * messages that no thread waits for, if another rank does.
+ */
+#ifndef FERRY_RANK_LIB_CALL_SHORT_CALL_H
+#define FERRY_RANK_LIB_CALL_SHORT_CALL_H
+
+#include "rank-lib/call/direct.h"
+#include "rank-lib/call/short_parts.h"
+
+#define FERRY_SHORT_MESSAGES 2u /* of a call without memory of their own */
+
+struct ferry_short_call {
+	struct ferry_ticket ticket;   /* shared with the stream */
+	struct ferry_call call;
+	struct ferry_short_calls *shorts;
+	struct ferry_short_parts parts; /* of a collective */
+	_Atomic uint32_t runner;      /* enum runner; release and acquire: `call` goes with it */
+	bool is_own;                  /* constant: of the communicator's `own` memory */
+	bool shared;                  /* constant once a stream or the lanes have it */
+	_Atomic uint64_t looked_at;   /* when a thread that does not wait first looked; 0: none did */
+	struct ferry_transfer messages[2 * FERRY_SHORT_MESSAGES];
+};
+
+/* What a communicator has for them. */
+struct ferry_short_calls {
+	/* constant */
+	struct ferry_direct *direct;
+	pthread_mutex_t *lock; /* the communicator's */
+	/* constant once it is open: bytes that a rank may put down for the others, and of a place; 0: no call fits */
+	uint64_t most, place;
+	struct ferry_plan plan; /* without instructions */
+	struct ferry_steps steps;
+	struct ferry_short_call *own; /* memory of the next call, if there is none in it; under the lock */
+	_Atomic uint32_t own_used;    /* there is: to 1 under the lock; to 0 by the call's last holder, release */
+	_Atomic uint32_t yields_taken; /* by threads that wait, in a row: another thread ran meanwhile; relaxed */
+	struct ferry_short_call *left; /* that no thread may wait for, with a reference; under the lock */
+};
+
+/** The communicator has no call any more. */
+void ferry_short_calls_free(struct ferry_short_calls *shorts);
+
+/** Memory for a call, held by this thread; NULL: there is none. Under the communicator's lock, as all below. */
+struct ferry_short_call *ferry_short_call_new(struct ferry_short_calls *shorts);
+
+/** Of so many messages that it will have. False: no memory. Only for one that has not been started. */
+bool ferry_short_call_messages(struct ferry_short_call *made, uint32_t count);
+
+/** Puts the call into its stream, and takes it as far as it gets. */
+ferryResult_t ferry_short_call_start(struct ferry_short_call *made, ferryStream_t stream);
+
+/** Ends the call that was left, or gives it to the lanes; before the next call is made. */
+void ferry_short_calls_settle(struct ferry_short_calls *shorts);
+
+#endif
