@@ -417,7 +417,8 @@ bool ferry_pair_move(struct ferry_lane_rank *lane_rank, struct ferry_call *call,
 
 void ferry_pair_wake_left(const struct ferry_lane_rank *lane_rank)
 {
-	for (uint64_t ranks = atomic_load_explicit(&lane_rank->awaited, memory_order_relaxed); ranks; ranks &= ranks - 1) {
+	uint64_t ranks = atomic_load_explicit(&lane_rank->awaited, memory_order_relaxed);
+	for (; ranks; ranks &= ranks - 1) {
 		struct ferry_rank_line *line = ferry_rank_line(lane_rank->member->shared, ferry_rankset_lowest(ranks));
 		if (atomic_load_explicit(&line->left_messages, memory_order_relaxed))
 			ferry_doorbell_ring(&line->d2h);
