@@ -53,7 +53,7 @@
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 27u /* goes up when a field, or what one means, changes */
+#define FERRY_ARENA_ABI 28u /* goes up when a field, or what one means, changes */
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_PAIR_DATA 24u
 #define FERRY_MESSAGE_BYTES 384
@@ -172,9 +172,10 @@ struct ferry_mailbox_cell {
 	_Atomic uint64_t channels;       /* bytes for kernels of the caller's own that its ranks have asked for */
 	uint8_t gpu[16];         /* its UUID */
 	uint8_t handle[64];      /* a CUipcMemHandle */
-	/* The rank counts the calls that its kernels carry, as it makes them: relaxed. */
-	_Atomic uint64_t calls; /* all of them */
-	_Atomic uint64_t plain; /* those that it has not captured into a graph */
+	_Atomic uint64_t calls;  /* that its kernels carry; the rank counts them as it makes them: relaxed */
+	/* number of the call that a kernel of its waits in, << 32 | 1 + rank that it waits for; 0: none; relaxed */
+	_Atomic uint64_t waits;
+	_Atomic uint32_t last;   /* FERRY_MAILBOX_LEFT: number of its last call */
 	_Atomic uint32_t ended; /* 1: it has failed, and calls by kernels end with that; release, before `failure` */
 };
 

@@ -43,6 +43,7 @@ struct ferry_stream_flag {
 	 * rank begin; 0 between the mark and `done`.
 	 */
 	_Atomic uint64_t passed[2];
+	_Atomic uint64_t waits[2]; /* of a mailbox: what its kernels wait for (rank-lib/kernels/kernel_call.h) */
 };
 
 _Static_assert(sizeof(struct ferry_stream_flag) == 64, "no two words share a line");

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -27,6 +28,10 @@ struct import {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of both lists, newest first; held in calls of the driver */
 static struct ferry_box *boxes;
 static struct import *imports;
+
+_Static_assert(offsetof(struct ferry_stream_flag, waits) - offsetof(struct ferry_stream_flag, flag) ==
+                       FERRY_KERNEL_WAITS,
+               "kernels find these words from the other one");
 
 /* ---- boxes ---- */
 
@@ -204,6 +209,7 @@ ferryResult_t ferry_box_take(struct ferry_device *device, const struct ferry_ran
 		memcpy(box->key, rank->key, sizeof box->key);
 		box->rank = rank->self;
 		atomic_store_explicit(&box->aborted->flag, 0, memory_order_relaxed);
+		atomic_store_explicit(&box->aborted->waits[1], 0, memory_order_relaxed);
 		box->order = (struct ferry_kernel_order){.event = box->order.event, .joint = box->order.joint};
 		result = device->ops->kernels->zero(device, box->state, STATE_BYTES);
 		if (!result && bytes)

@@ -55,6 +55,12 @@ struct ferry_kernel_state {
 	uint32_t given_up; /* 1: a warp has found the abort word to be 1 */
 };
 
+/*
+ * When a warp that waits looks at the abort word it says behind it what it waits for, in two words of 8 bytes: the
+ * rank, or nranks for an earlier call of its own; and polls << 32 | the call's number. While it waits, that changes.
+ */
+#define FERRY_KERNEL_WAITS 40u /* bytes from the abort word to them */
+
 struct ferry_kernel_call {
 	const char *send;
 	char *receive;
@@ -62,7 +68,7 @@ struct ferry_kernel_call {
 	/* bytes from one rank's block to the next in the user's buffers; 0: the same block for all, or a sum */
 	uint64_t send_stride, receive_stride;
 	struct ferry_kernel_state *state;
-	const uint32_t *abort;   /* 1: the call is given up; host memory, which warps that wait take turns to read */
+	uint32_t *abort;         /* 1: the call is given up; host memory, which warps that wait take turns to read */
 	char *out[FERRY_KERNEL_RANKS];      /* half 0; out[rank] is unused */
 	const char *in[FERRY_KERNEL_RANKS];
 	uint64_t box_bytes;      /* data bytes of a half */

@@ -37,10 +37,20 @@ DEVICE bool ferry_sends(const struct ferry_kernel_call *c, uint32_t from, uint32
 	return from != to && (c->senders >> from & 1) && (c->receivers >> to & 1);
 }
 
-/* Polls that failed: looks whether the call is given up. */
-DEVICE void ferry_miss(const struct ferry_kernel_call *c, struct ferry_course *course, uint32_t *misses)
+/* A poll failed: looks whether the call is given up, and says now and then what it waits for. */
+DEVICE void ferry_miss(const struct ferry_kernel_call *c, struct ferry_course *course, const char *from,
+                       uint32_t *misses)
 {
+	uint64_t *waits = (uint64_t *)(void *)((char *)c->abort + FERRY_KERNEL_WAITS);
+	uint32_t r = 0;
 	course->given_up |= ferry_gives_up(c->abort, &c->state->given_up, misses);
+	if (*misses % FERRY_CHANNEL_POLLS || *misses / FERRY_CHANNEL_POLLS % FERRY_WARPS != FERRY_WARP)
+		return;
+	ROLL
+	while (r < c->nranks && (uint64_t)from - (uint64_t)c->in[r] >= 2 * FERRY_BOX_HALF(c->box_bytes))
+		r++;
+	ferry_tell64(waits, r);
+	ferry_tell64(waits + 1, (uint64_t)*misses << 32 | course->flag);
 }
 
 DEVICE uint64_t ferry_await_packet(const struct ferry_kernel_call *c, struct ferry_course *course, const char *from)
@@ -51,7 +61,7 @@ DEVICE uint64_t ferry_await_packet(const struct ferry_kernel_call *c, struct fer
 		if (((uint32_t)(v.low >> 32) == course->flag && (uint32_t)(v.high >> 32) == course->flag) ||
 		    course->given_up)
 			return (v.low & 0xffffffffu) | v.high << 32;
-		ferry_miss(c, course, &misses);
+		ferry_miss(c, course, from, &misses);
 	}
 }
 
@@ -65,7 +75,7 @@ DEVICE void ferry_await_flag(const struct ferry_kernel_call *c, struct ferry_cou
 {
 	uint32_t misses = 0;
 	while (!course->given_up && ferry_load_flag(from) != flag)
-		ferry_miss(c, course, &misses);
+		ferry_miss(c, course, from, &misses);
 }
 
 /* ---- the user's buffers, of any alignment and length ---- */
@@ -171,7 +181,7 @@ DEVICE struct ferry_course ferry_enter(const struct ferry_kernel_call *c, const 
 	course.counts = ferry_look64(&c->state->counts);
 	/* the communicator's last call is on another stream */
 	while (c->awaits && !course.given_up && (int32_t)((uint32_t)(course.counts >> 32) - c->awaited_plain) < 0) {
-		ferry_miss(c, &course, &misses);
+		ferry_miss(c, &course, (const char *)c->state, &misses);
 		course.counts = ferry_look64(&c->state->counts);
 	}
 	course.flag = (uint32_t)course.counts + 1;

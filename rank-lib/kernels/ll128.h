@@ -66,7 +66,7 @@ DEVICE struct ferry_vector ferry_await_part(const struct ferry_kernel_call *c, s
 		course->given_up = ferry_any_of_line(course->given_up);
 		if (course->given_up)
 			break;
-		ferry_miss(c, course, &misses);
+		ferry_miss(c, course, box, &misses);
 	}
 	return v;
 }

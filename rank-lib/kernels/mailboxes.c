@@ -3,6 +3,7 @@
 
 #include "ipc/environment.h"
 #include "ipc/process.h"
+#include "ipc/wait.h"
 #include "rank-lib/kernels/modules.h"
 
 #include <stdio.h>
@@ -155,7 +156,7 @@ static ferryResult_t make_box(struct ferry_mailboxes *mailboxes)
 	if (result)
 		return result;
 	blank->state = mailboxes->box->state;
-	blank->abort = (const uint32_t *)(const void *)&mailboxes->box->aborted->flag;
+	blank->abort = (uint32_t *)(void *)&mailboxes->box->aborted->flag;
 	blank->out_shared = !mailboxes->peer;
 	blank->rank = (uint32_t)mailboxes->rank->self;
 	blank->nranks = (uint32_t)mailboxes->rank->nranks;
@@ -345,24 +346,60 @@ static ferryResult_t compare_channels(const struct ferry_mailboxes *mailboxes)
 
 /* ---- open and close ---- */
 
-/* A rank has left in order, and a call that it has never made will not end: so the job does. */
-static void look_for_departed(const struct ferry_mailboxes *mailboxes)
+/* A rank that has left in order takes no part in a call behind its last one: that never ends, so the job does. */
+static void look_for_departed(const struct ferry_mailboxes *mailboxes, uint32_t number)
 {
 	struct ferry_rank *rank = mailboxes->rank;
-	uint64_t departed = ferry_departed(&rank->shared);
-	uint64_t made = atomic_load_explicit(&cell_of(rank, rank->self)->plain, memory_order_relaxed);
 	char text[200];
-	for (int other = 0; departed && other < rank->nranks; other++) {
-		uint64_t theirs = atomic_load_explicit(&cell_of(rank, other)->plain, memory_order_relaxed);
-		if (!(departed >> other & 1) || made <= theirs || !ferry_departed_are_over(&rank->shared, departed))
+	for (int other = 0; other < rank->nranks; other++) {
+		if (stage_of(rank, other) != FERRY_MAILBOX_LEFT ||
+		    (int32_t)(number - atomic_load_explicit(&cell_of(rank, other)->last, memory_order_relaxed)) <= 0 ||
+		    (!ferry_rank_failed(rank) && !ferry_departed_are_over(&rank->shared, 1ull << other)))
 			continue;
 		snprintf(text, sizeof text,
-		         "rank %d has left the communicator: it takes no part in call %llu that a kernel carries of "
-		         "rank %d",
-		         other, (unsigned long long)theirs + 1, rank->self);
+		         "rank %d has left the communicator: it takes no part in call %u of kernels, which rank %d is "
+		         "in",
+		         other, number, rank->self);
 		ferry_rank_fail(rank, ferryRemoteError, text);
 		return;
 	}
+}
+
+/* By FERRY_TIMEOUT. Each of two ranks waits for the other one where they have made different calls. */
+static void report_wait(struct ferry_mailboxes *mailboxes, uint32_t number, int other)
+{
+	const struct ferry_rank *rank = mailboxes->rank;
+	char text[160];
+	uint64_t waited = ferry_now_ns() - mailboxes->watchdog.since;
+	if (!ferry_watchdog_is_due(&mailboxes->watchdog, waited) || ferry_rank_ends_kernels(mailboxes->rank))
+		return;
+	bool differ = atomic_load_explicit(&cell_of(rank, other)->waits, memory_order_relaxed) ==
+	              ((uint64_t)number << 32 | (uint32_t)(1 + rank->self));
+	snprintf(text, sizeof text, "in call %u of kernels for rank %d, which %s", number, other,
+	         differ ? "waits for it there: they have made different calls"
+	                : "has not made that call, or another one");
+	ferry_watchdog_say(&mailboxes->watchdog, waited, text);
+}
+
+/* What kernels have said that wait (kernel_call.h). */
+static void look_for_waits(struct ferry_mailboxes *mailboxes)
+{
+	const struct ferry_stream_flag *line = mailboxes->box->aborted;
+	struct ferry_mailbox_cell *cell = cell_of(mailboxes->rank, mailboxes->rank->self);
+	uint64_t other = atomic_load_explicit(&line->waits[0], memory_order_relaxed),
+	         waits = atomic_load_explicit(&line->waits[1], memory_order_relaxed);
+	uint32_t number = (uint32_t)waits;
+	bool is_new = waits != mailboxes->waits;
+	if (waits)
+		look_for_departed(mailboxes, number);
+	if (!is_new || number != mailboxes->waits_in || !mailboxes->watchdog.since)
+		mailboxes->watchdog = (struct ferry_watchdog){.rank = mailboxes->rank,
+		                                              .since = is_new ? ferry_now_ns() : 0};
+	mailboxes->waits = waits;
+	mailboxes->waits_in = number;
+	atomic_store_explicit(&cell->waits, is_new ? (uint64_t)number << 32 | (1 + other) : 0, memory_order_relaxed);
+	if (is_new && other < (uint64_t)mailboxes->rank->nranks)
+		report_wait(mailboxes, number, (int)other);
 }
 
 /* Whether every router lives, and would tell of ranks that die. By the router monitor, which alone replaces them. */
@@ -390,8 +427,8 @@ static void look_for_dead(const struct ferry_mailboxes *mailboxes)
 
 static void watch(struct ferry_monitor_entry *entry)
 {
-	const struct ferry_mailboxes *mailboxes = (const struct ferry_mailboxes *)entry;
-	look_for_departed(mailboxes);
+	struct ferry_mailboxes *mailboxes = (struct ferry_mailboxes *)entry;
+	look_for_waits(mailboxes);
 	look_for_dead(mailboxes);
 	if (ferry_rank_ends_kernels(mailboxes->rank))
 		atomic_store_explicit(&mailboxes->box->aborted->flag, 1, memory_order_release);
@@ -482,7 +519,6 @@ void ferry_mailboxes_count(struct ferry_mailboxes *mailboxes)
 	struct ferry_mailbox_cell *cell = cell_of(mailboxes->rank, mailboxes->rank->self);
 	uint64_t calls = atomic_load_explicit(&cell->calls, memory_order_relaxed);
 	atomic_store_explicit(&cell->calls, calls + 1, memory_order_relaxed);
-	atomic_store_explicit(&cell->plain, mailboxes->box->order.plain, memory_order_relaxed);
 }
 
 void ferry_mailboxes_wait(struct ferry_mailboxes *mailboxes)
@@ -503,8 +539,13 @@ void ferry_mailboxes_close(struct ferry_mailboxes *mailboxes)
 		ferry_router_monitor_remove(&mailboxes->entry);
 	if (!mailboxes->box)
 		return;
-	if (mailboxes->ready && !failed)
+	if (mailboxes->ready && !failed) {
+		/* as it was when its calls were over */
+		uint64_t counts = atomic_load_explicit(&mailboxes->box->aborted->scalar, memory_order_relaxed);
+		atomic_store_explicit(&cell_of(mailboxes->rank, mailboxes->rank->self)->last, (uint32_t)counts,
+		                      memory_order_relaxed);
 		publish(mailboxes->rank, FERRY_MAILBOX_LEFT);
+	}
 	/* for graphs that are still replayed */
 	atomic_store_explicit(&mailboxes->box->aborted->flag, 1, memory_order_release);
 	for (uint32_t other = 0; other < FERRY_KERNEL_RANKS; other++)

@@ -17,6 +17,7 @@
 #include "rank-lib/call/fabrics.h"
 #include "rank-lib/device/device.h"
 #include "rank-lib/failover/router_monitor.h"
+#include "rank-lib/failover/watchdog.h"
 #include "rank-lib/kernels/boxes.h"
 
 struct ferry_mailboxes {
@@ -36,6 +37,10 @@ struct ferry_mailboxes {
 	struct ferry_kernel_call blank;          /* all that is the same for every call */
 	ferryChannels_t channels; /* for kernels of the caller's own; bytes 0: none, */
 	char why_not[200];        /* as this says, if the caller has asked for them */
+	/* the router monitor's: since when a kernel has waited in call `waits_in`, as it last said in `waits` */
+	struct ferry_watchdog watchdog;
+	uint32_t waits_in;
+	uint64_t waits;
 };
 
 /**

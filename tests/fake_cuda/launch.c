@@ -77,7 +77,7 @@ static void find(struct held *held, const struct launch *launch, struct ferry_ke
 	call->send = hold(held, context, call->send, sends ? extent(call, call->send_stride) : 0);
 	call->receive = hold(held, context, call->receive, receives ? extent(call, call->receive_stride) : 0);
 	call->state = (struct ferry_kernel_state *)(void *)hold(held, context, call->state, sizeof *call->state);
-	call->abort = (const uint32_t *)(const void *)hold(held, context, call->abort, sizeof *call->abort);
+	call->abort = (uint32_t *)(void *)hold(held, context, call->abort, FERRY_KERNEL_WAITS + 2 * sizeof(uint64_t));
 	call->factor_at = hold(held, context, call->factor_at, call->factor_at ? element_of(launch->name) : 0);
 	find_boxes(held, context, call);
 }

@@ -44,7 +44,7 @@ struct job {
 	bool stale;           /* the boxes hold flags of calls to come, as they do 2^32 flags later */
 	uint64_t seed;
 	char *boxes[FERRY_KERNEL_RANKS];
-	uint32_t abort;
+	_Alignas(8) uint32_t abort[16]; /* and what follows it */
 };
 
 struct player {
@@ -174,7 +174,7 @@ static void set_call(const struct job *job, const struct plan *plan, uint32_t ra
 	call->receive_stride = receives_blocks(plan->collective) ? bytes : 0;
 	call->rank = rank;
 	call->nranks = job->nranks;
-	call->abort = &job->abort;
+	call->abort = (uint32_t *)(uintptr_t)job->abort;
 	call->senders = from_root ? root : all;
 	call->receivers = to_root ? root : all;
 	call->reduces = reduces;
@@ -378,7 +378,7 @@ static void flags_may_wrap(void **unused)
 static void what_stands_behind_a_call_that_is_given_up_ends_by_itself(void **unused)
 {
 	static const char *const kernels[] = {"ferry_ll_f32", "ferry_ll128_f32"};
-	struct job job = {.nranks = 2, .abort = 1};
+	struct job job = {.nranks = 2, .abort = {1}};
 	const struct plan plan = {.collective = FERRY_ALLREDUCE, .type = ferryFloat32, .count = 64};
 	struct ferry_kernel_state state = {0};
 	float values[64] = {0};
@@ -390,8 +390,12 @@ static void what_stands_behind_a_call_that_is_given_up_ends_by_itself(void **unu
 		set_call(&job, &plan, 0, &call);
 		assert_true(ferry_kernel_emulate(kernels[n % 2], &call, 1, 64));
 		assert_int_equal(state.given_up, 1);
+		const uint32_t *waits = &job.abort[FERRY_KERNEL_WAITS / sizeof(uint32_t)];
+		assert_int_equal(waits[0], 1); /* for rank 1, */
+		assert_int_equal(waits[2], 1); /* in the first call, */
+		assert_true(waits[3]);         /* after so many polls */
 		assert_int_equal((uint32_t)state.counts, n + 1);
-		job.abort = 0;
+		job.abort[0] = 0;
 	}
 	for (uint32_t r = 0; r < job.nranks; r++)
 		free(job.boxes[r]);

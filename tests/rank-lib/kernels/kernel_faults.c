@@ -180,6 +180,86 @@ static void a_call_that_a_rank_has_left_without_ends(void **state)
 	domains_close();
 }
 
+/* It has left when its own replays were over, and the other rank's first ones, too. */
+static void a_replay_after_a_rank_has_left_ends_with_an_error(void **state)
+{
+	(void)state;
+	for (int fabric = 0; fabric < 2; fabric++) {
+		struct rank_process ranks[2];
+		use(fabrics[fabric]);
+		domains_open(1);
+		start(ranks, 2, NULL);
+		ranks_join(ranks, 2, devices, COUNT);
+		ranks_round(ranks, 2, 2, 2);
+		ranks_tell(ranks, 2, (struct rank_ordered){.order = RANK_CAPTURE, .number = 2}, NULL);
+		ranks_tell(ranks, 2, (struct rank_ordered){.order = RANK_REPLAY, .number = 3}, NULL);
+		rank_tell(&ranks[1], (struct rank_ordered){.order = RANK_FORGET});
+		rank_tell(&ranks[1], (struct rank_ordered){.order = RANK_DESTROY});
+		struct rank_answer answer =
+		        rank_tell(&ranks[0], (struct rank_ordered){.order = RANK_SETTLE, .number = 60000});
+		doze(600); /* time for what looks for departed ranks, if that were enough for an error */
+		assert_true(answer.settled && !answer.wrong);
+		assert_int_equal(rank_tell(&ranks[0], (struct rank_ordered){.order = RANK_SETTLE}).error, ferrySuccess);
+		rank_tell(&ranks[0], (struct rank_ordered){.order = RANK_REPLAY, .number = 2});
+		rank_released(&ranks[0], "rank 1 has left the communicator: it takes no part in call 9 of kernels");
+		rank_tell(&ranks[0], (struct rank_ordered){.order = RANK_FORGET});
+		rank_tell(&ranks[0], (struct rank_ordered){.order = RANK_ABORT});
+		for (int rank = 0; rank < 2; rank++)
+			rank_finish(&ranks[rank]);
+		domains_close();
+	}
+}
+
+static void a_rank_that_never_comes_to_a_kernels_call_is_named(void **state)
+{
+	(void)state;
+	for (int fabric = 0; fabric < 2; fabric++) {
+		struct rank_process ranks[3];
+		use(fabrics[fabric]);
+		domains_open(1);
+		start(ranks, 3, "FERRY_TIMEOUT=2 FERRY_ON_TIMEOUT=fail");
+		ranks_join(ranks, 3, devices, COUNT);
+		ranks_round(ranks, 3, 2, 2);
+		doze(2600); /* who waits for nothing is told nothing */
+		ranks_round(ranks, 3, 1, 3);
+		for (int rank = 0; rank < 3; rank += 2)
+			rank_tell(&ranks[rank], (struct rank_ordered){.order = RANK_ROUNDS, .number = 1});
+		rank_released(&ranks[0], " s in call 4 of kernels for rank 1, which has not made that call");
+		rank_released(&ranks[2], " s in call 4 of kernels for rank 1, which has not made that call");
+		for (int rank = 0; rank < 3; rank++) {
+			rank_tell(&ranks[rank], (struct rank_ordered){.order = RANK_ABORT});
+			rank_finish(&ranks[rank]);
+		}
+		domains_close();
+	}
+}
+
+/* One has packets, the other one chunks. */
+static void ranks_that_make_different_calls_by_kernels_are_told_so(void **state)
+{
+	struct rank_process ranks[2];
+	struct rank_ordered order = {.order = RANK_JOIN, .nranks = 2};
+	(void)state;
+	use("host");
+	domains_open(1);
+	start(ranks, 2, "FERRY_TIMEOUT=1 FERRY_ON_TIMEOUT=fail");
+	OK(ferryGetUniqueId(&order.id));
+	for (order.rank = order.ordinal = 0; order.rank < 2; order.ordinal = ++order.rank) {
+		order.count = order.rank ? 50000 : 100;
+		rank_order(&ranks[order.rank], order);
+	}
+	for (int rank = 0; rank < 2; rank++)
+		OK(rank_heard(&ranks[rank]).result);
+	ranks_tell(ranks, 2, (struct rank_ordered){.order = RANK_ROUNDS, .number = 1}, NULL);
+	for (int rank = 0; rank < 2; rank++)
+		rank_released(&ranks[rank], "which waits for it there: they have made different calls");
+	for (int rank = 0; rank < 2; rank++) {
+		rank_tell(&ranks[rank], (struct rank_ordered){.order = RANK_ABORT});
+		rank_finish(&ranks[rank]);
+	}
+	domains_close();
+}
+
 #define TEST(name) cmocka_unit_test_teardown(name, no_misuse)
 
 int main(int argc, char **argv)
@@ -191,6 +271,9 @@ int main(int argc, char **argv)
 	        TEST(a_rank_that_aborts_after_its_router_has_died_frees_all_streams),
 	        TEST(a_rank_that_aborts_frees_all_streams),
 	        TEST(a_call_that_a_rank_has_left_without_ends),
+	        TEST(a_replay_after_a_rank_has_left_ends_with_an_error),
+	        TEST(a_rank_that_never_comes_to_a_kernels_call_is_named),
+	        TEST(ranks_that_make_different_calls_by_kernels_are_told_so),
 	};
 	if (argc == 2)
 		return rank_process_main(atoi(argv[1]));
