@@ -20,7 +20,8 @@ void ferry_descriptor_write(struct ferry_descriptor *descriptor, uint64_t seq,
 	atomic_store_explicit(&descriptor->name, fields->name, memory_order_relaxed);
 	atomic_store_explicit(&descriptor->put_target_index, fields->put_target.index, memory_order_relaxed);
 	atomic_store_explicit(&descriptor->put_target_generation, fields->put_target.generation, memory_order_relaxed);
-	atomic_store_explicit(&descriptor->put_target_offset, fields->put_target.offset, memory_order_relaxed);
+	if (fields->put_target.generation) /* else there is none: the second cache line is left alone */
+		atomic_store_explicit(&descriptor->put_target_offset, fields->put_target.offset, memory_order_relaxed);
 	atomic_store_explicit(&descriptor->seq, seq, memory_order_release);
 }
 
@@ -35,8 +36,9 @@ void ferry_descriptor_read(const struct ferry_descriptor *descriptor, struct fer
 	fields->name = atomic_load_explicit(&descriptor->name, memory_order_relaxed);
 	fields->put_target = (struct ferry_buffer_name){
 	        .index = atomic_load_explicit(&descriptor->put_target_index, memory_order_relaxed),
-	        .generation = atomic_load_explicit(&descriptor->put_target_generation, memory_order_relaxed),
-	        .offset = atomic_load_explicit(&descriptor->put_target_offset, memory_order_relaxed)};
+	        .generation = atomic_load_explicit(&descriptor->put_target_generation, memory_order_relaxed)};
+	if (fields->put_target.generation)
+		fields->put_target.offset = atomic_load_explicit(&descriptor->put_target_offset, memory_order_relaxed);
 }
 
 static bool same_call(const struct ferry_descriptor_fields *one, const struct ferry_descriptor_fields *other)
