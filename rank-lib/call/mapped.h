@@ -105,6 +105,8 @@ ferryResult_t ferry_mapped_enqueue(struct ferry_mapped *mapped, uint32_t domains
 /** Names the buffers of a collective. To be called before the call gets its number, as this may fail. */
 ferryResult_t ferry_mapped_name(struct ferry_mapped *mapped, struct ferry_collective_call *collective);
 ferryResult_t ferry_mapped_collective(struct ferry_mapped *mapped, const struct ferry_collective_call *collective);
+/** Frees all copies of the call: of the rank's own block, and to and from bounce buffers. */
+void ferry_mapped_free_copies(const struct ferry_stream_call *call);
 
 /* mapped_messages.c */
 /** fabrics: by which messages are pushed; NULL: none is. */

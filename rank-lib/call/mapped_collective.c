@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Collectives of a rank whose router moves its data: names the buffers, or bounce buffers instead, then submits. */
 #include "rank-lib/call/mapped.h"
-#include "rank-lib/call/own_copies.h"
 
 #include <stdlib.h>
 
@@ -137,15 +136,49 @@ static ferryResult_t fill_window(const struct ferry_collective_call *collective,
 	return ferrySuccess;
 }
 
+/* The copies of the rank's own block, which the user's stream makes itself. The copies are the caller's to free. */
+static ferryResult_t fill_own(const struct ferry_steps *steps, const struct ferry_call_buffers *buffers,
+                              struct ferry_stream_call *call)
+{
+	call->copies = NULL;
+	call->ncopies = 0;
+	for (uint32_t i = 0; i < steps->nsteps[FERRY_DIR_H2D]; i++) {
+		const struct ferry_step *step = &steps->steps[FERRY_DIR_H2D][0][i];
+		struct ferry_transfer transfer;
+		if (!ferry_call_stream_copies(buffers, step))
+			continue;
+		ferry_call_fill_transfer(steps->plan, buffers, step, &transfer);
+		if (!transfer.length || transfer.user == transfer.destination)
+			continue;
+		struct ferry_local_copy *grown = realloc(call->copies, (call->ncopies + 1) * sizeof *grown);
+		if (!grown) {
+			free(call->copies);
+			call->copies = NULL;
+			return ferry_fail(ferrySystemError, "no memory for %u copies", call->ncopies + 1);
+		}
+		call->copies = grown;
+		grown[call->ncopies++] = (struct ferry_local_copy){transfer.destination, transfer.user,
+		                                                   transfer.length};
+	}
+	return ferrySuccess;
+}
+
 static ferryResult_t fill_copies(const struct ferry_collective_call *collective,
                                  const struct ferry_call_buffers *buffers, struct ferry_stream_call *in_stream)
 {
-	ferryResult_t result = ferry_own_copies(&collective->entry->steps, buffers, in_stream);
+	ferryResult_t result = fill_own(&collective->entry->steps, buffers, in_stream);
 	if (!result)
 		result = fill_window(collective, buffers, FERRY_DIR_D2H, &in_stream->before, &in_stream->nbefore);
 	if (!result)
 		result = fill_window(collective, buffers, FERRY_DIR_H2D, &in_stream->after, &in_stream->nafter);
 	return result;
+}
+
+void ferry_mapped_free_copies(const struct ferry_stream_call *call)
+{
+	free(call->copies);
+	free(call->before);
+	free(call->after);
 }
 
 ferryResult_t ferry_mapped_collective(struct ferry_mapped *mapped, const struct ferry_collective_call *collective)
@@ -175,6 +208,6 @@ ferryResult_t ferry_mapped_collective(struct ferry_mapped *mapped, const struct 
 		ferry_rank_fail_request(mapped->rank, result, ferry_last_message());
 	else
 		result = ferry_mapped_enqueue(mapped, steps->domains, request, &in_stream);
-	ferry_own_copies_free(&in_stream);
+	ferry_mapped_free_copies(&in_stream);
 	return result;
 }

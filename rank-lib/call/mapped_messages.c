@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sends and receives of a rank whose router moves its data: those of a group are one call with one stream flag. */
 #include "rank-lib/call/mapped.h"
-#include "rank-lib/call/own_copies.h"
 
 #include <stdlib.h>
 
@@ -168,6 +167,6 @@ ferryResult_t ferry_mapped_pairs(struct ferry_mapped *mapped, const struct ferry
 		return ferry_fail(ferrySystemError, "no memory for %u sends and receives", nrequests);
 	ferryResult_t result = launch_messages(mapped, &messages, stream, &in_stream);
 	free(messages.submitted);
-	ferry_own_copies_free(&in_stream);
+	ferry_mapped_free_copies(&in_stream);
 	return result;
 }
