@@ -130,6 +130,14 @@ foreach(suite split preregister blocks failures kernels)
     LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads LABELS lanes TIMEOUT 200)
   set_target_properties(nccl_${suite} PROPERTIES ENABLE_EXPORTS ON)
 endforeach()
+# For scripts/hot-path, which traces it.
+add_library(hot_path_trace SHARED hot_path/trace.c)
+target_link_libraries(hot_path_trace PRIVATE ferry_flags ${CMAKE_DL_LIBS})
+set_target_properties(hot_path_trace PROPERTIES C_VISIBILITY_PRESET default)
+add_executable(hot_path hot_path/hot_path.c $<TARGET_OBJECTS:nccl_exported>)
+target_link_libraries(hot_path PRIVATE ferry_flags cuda_places_inside ferry_names fake_nccl_now Threads::Threads
+  ${CMAKE_DL_LIBS})
+set_target_properties(hot_path PROPERTIES ENABLE_EXPORTS ON)
 ferry_test(nccl_kernels_random FOLDER nccl SOURCES $<TARGET_OBJECTS:nccl_exported>
   LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads ${CMAKE_DL_LIBS} LABELS lanes TIMEOUT 200)
 set_target_properties(nccl_kernels_random PROPERTIES ENABLE_EXPORTS ON)

@@ -46,7 +46,7 @@ static void every_script_says_what_it_takes_and_refuses_the_rest(void **state)
 	(void)state;
 	static const char *const scripts[] = {"api-reference", "build",      "bundle",      "check-models",
 	                                      "compare-builds", "fuzz",      "gpu-check",   "gpu-report",
-	                                      "nccl-report",   "setup",      "tsan-prefix"};
+	                                      "hot-path",      "nccl-report", "setup",     "tsan-prefix"};
 	for (size_t i = 0; i < sizeof scripts / sizeof *scripts; i++) {
 		char command[64];
 		snprintf(command, sizeof command, "$S/%s --help", scripts[i]);
