@@ -112,6 +112,27 @@ static void what_is_chosen_fits_the_box(void **state)
 					        .blocks = blocks[i]});
 }
 
+static int kernel_of(enum ferry_collective collective, uint32_t nranks, uint64_t bytes)
+{
+	const struct ferry_kernel_facts facts = {.collective = collective,
+	                                         .nranks = nranks,
+	                                         .bytes = bytes,
+	                                         .box_bytes = box_bytes_of(nranks, false),
+	                                         .blocks = 33};
+	return (int)ferry_kernel_choose(&facts).kernel;
+}
+
+static void sums_of_more_ranks_by_host_memory_are_shorter(void **state)
+{
+	(void)state;
+	assert_int_equal(kernel_of(FERRY_ALLREDUCE, 2, 4 * MIB), FERRY_KERNEL_BULK);
+	assert_int_equal(kernel_of(FERRY_ALLREDUCE, 4, MIB / 2), FERRY_KERNEL_BULK);
+	assert_int_equal(kernel_of(FERRY_ALLREDUCE, 4, MIB / 2 + 16), FERRY_KERNEL_NONE);
+	assert_int_equal(kernel_of(FERRY_REDUCE_TO_ROOT, 4, MIB / 2 + 16), FERRY_KERNEL_NONE);
+	assert_int_equal(kernel_of(FERRY_ALLGATHER, 4, 4 * MIB), FERRY_KERNEL_BULK);
+	assert_int_equal(kernel_of(FERRY_REDUCESCATTER, 4, MIB / 2 + 16), FERRY_KERNEL_BULK);
+}
+
 static void calls_of_a_group_share_the_blocks_that_one_call_may_have(void **state)
 {
 	struct ferry_kernel_choice choices[FERRY_KERNEL_GROUP];
@@ -140,6 +161,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(what_is_chosen_fits_the_box),
+	        cmocka_unit_test(sums_of_more_ranks_by_host_memory_are_shorter),
 	        cmocka_unit_test(calls_of_a_group_share_the_blocks_that_one_call_may_have),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
