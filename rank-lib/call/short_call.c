@@ -15,8 +15,11 @@
 #define SLEEP_YIELDS 64   /* so many in a row: see yield() */
 #define LANES_US 50000    /* so long; then the lanes have the call */
 
-/* Who runs a call. From HELD by the thread that holds it, into it by whoever finds it FREE. */
-enum runner { FREE, HELD, LANES, OVER };
+/*
+ * Who runs a call. From HELD by the thread that holds it, into it by whoever finds it FREE. GIVEN: the lanes' as far as
+ * its end goes, but not yet in their line, so no later call may be put there.
+ */
+enum runner { FREE, HELD, GIVEN, LANES, OVER };
 
 static struct ferry_short_call *of_call(const struct ferry_call *call)
 {
@@ -80,7 +83,8 @@ static void conclude(struct ferry_call *call)
 static void finish(struct ferry_call *call, ferryResult_t result, const char *message)
 {
 	struct ferry_short_call *made = of_call(call);
-	if (atomic_load_explicit(&made->runner, memory_order_relaxed) == LANES) {
+	uint32_t runner = atomic_load_explicit(&made->runner, memory_order_relaxed);
+	if (runner == GIVEN || runner == LANES) {
 		ferry_direct_finish(made->shorts->direct, call, &made->ticket, result, message);
 	} else if (made->shared) {
 		ferry_ticket_finish(&made->ticket, result, message);
@@ -131,9 +135,10 @@ static void give_to_lanes(struct ferry_short_call *made)
 	if (is_messages(made))
 		atomic_store_explicit(&line_of(made)->left_messages, 0, memory_order_relaxed);
 	ferry_direct_give(made->shorts->direct, &made->call);
-	atomic_store_explicit(&made->runner, LANES, memory_order_release);
+	atomic_store_explicit(&made->runner, GIVEN, memory_order_release);
 	ferry_full_fence(); /* ranks that submit from now on ring the lane; and as in on_start */
 	ferry_lanes_submit(made->call.member, &made->call);
+	atomic_store_explicit(&made->runner, LANES, memory_order_release);
 	if (ferry_ticket_started(&made->ticket))
 		ring_lanes(made);
 }
@@ -142,7 +147,8 @@ static void on_start(struct ferry_ticket *ticket)
 {
 	struct ferry_short_call *made = of_ticket(ticket);
 	ferry_full_fence(); /* `started` before `runner`; give_to_lanes does it the other way round */
-	if (atomic_load_explicit(&made->runner, memory_order_relaxed) == LANES)
+	uint32_t runner = atomic_load_explicit(&made->runner, memory_order_relaxed);
+	if (runner == GIVEN || runner == LANES)
 		ring_lanes(made);
 }
 
@@ -241,6 +247,12 @@ static bool sleep_at_bell(struct ferry_short_call *made)
 		ferry_doorbell_cancel(bell);
 		return true;
 	}
+	if (atomic_load_explicit(&made->runner, memory_order_relaxed) != FREE) {
+		/* who has it may have looked before the others rang, and rings nobody as it lets go */
+		ferry_doorbell_cancel(bell);
+		sched_yield();
+		return false;
+	}
 	wake_left(made);
 	uint64_t before = ferry_now_ns();
 	ferry_doorbell_wait(bell, seen, LANES_US);
@@ -272,8 +284,12 @@ static void wait_for(struct ferry_short_call *made)
 	uint32_t taken = atomic_load_explicit(&shorts->yields_taken, memory_order_relaxed);
 	uint32_t relaxes = taken ? 1 : RELAX_LOOKS;
 	uint64_t since = 0, now = 0;
-	if (is_messages(made))
-		atomic_store_explicit(&line_of(made)->left_messages, 0, memory_order_relaxed); /* this one runs it */
+	/* this thread runs it, if it is the one that was left: a later one may be by now */
+	if (is_messages(made) && !pthread_mutex_trylock(shorts->lock)) {
+		if (shorts->left == made)
+			atomic_store_explicit(&line_of(made)->left_messages, 0, memory_order_relaxed);
+		pthread_mutex_unlock(shorts->lock);
+	}
 	bool sleeps = taken % SLEEP_YIELDS == SLEEP_YIELDS - 1;
 	for (uint32_t looks = 0; !look(made); looks++) {
 		if (looks < relaxes) {
