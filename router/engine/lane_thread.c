@@ -52,7 +52,7 @@ static bool awaits_start(const struct ferry_lane *lane)
  * have overwritten the count of its sleepers. A GPU rings no bell. While it copies for this lane, the lane polls again
  * at once. For a call that it has not reached, the lane polls after a 64th of the time already spent waiting, which
  * finds it late by less than 2%, at first within PROMPT_STEP_US, and after POLL_MOST_US at most. A router has a stream
- * poller for that, and the lane sleeps on. A lane that may not spin does not poll more often than its 64th either.
+ * poller for that, and the lane sleeps on. A lane that never spins does not poll more often than its 64th either.
  */
 static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 {
@@ -68,7 +68,7 @@ static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 	if (!ops->polled || most == 0 || !awaits_start(lane))
 		return most;
 	int64_t waited = (int64_t)(ferry_idle_ns(&lane->idle, now) / 1000), step = waited / 64;
-	if (!ferry_spin_ns(&lane->lanes->spin, now))
+	if (!lane->lanes->spin.limit_ns)
 		step = step < PROMPT_STEP_US ? PROMPT_STEP_US : step;
 	else if (waited < PROMPT_US)
 		step = step < PROMPT_STEP_US ? step : PROMPT_STEP_US;
