@@ -101,6 +101,7 @@ FERRY_DEVICE void ferry_pause(void)
 
 #define FERRY_WARP  (blockIdx.x * ((blockDim.x + 31) / 32) + threadIdx.x / 32) /* of a grid of one dimension */
 #define FERRY_WARPS (gridDim.x * ((blockDim.x + 31) / 32))
+#define FERRY_TURNS (FERRY_WARPS < 4096 ? FERRY_WARPS : 4096) /* so that a lone warp looks within a second */
 
 #else
 
@@ -177,7 +178,7 @@ FERRY_DEVICE void ferry_tell32(uint32_t *to, uint32_t value)
 }
 
 #define FERRY_WARP  0u
-#define FERRY_WARPS 1u
+#define FERRY_TURNS 1u
 
 /* A waiting rank leaves the core to those that it waits for: mostly other threads of a small machine. */
 FERRY_DEVICE void ferry_pause(void)
@@ -276,6 +277,13 @@ FERRY_DEVICE uint32_t *ferry_channel_counter(const ferryChannels_t *c, uint32_t 
 	return c->counters + channel * FERRY_CHANNEL_WORDS + word;
 }
 
+/* Whether it is this warp's turn to look at the abort word, after so many polls that failed. */
+FERRY_DEVICE bool ferry_has_turn(uint32_t misses)
+{
+	return misses % FERRY_CHANNEL_POLLS == 0 &&
+	       misses / FERRY_CHANNEL_POLLS % FERRY_TURNS == FERRY_WARP % FERRY_TURNS;
+}
+
 /*
  * A poll failed: returns whether nobody should wait any more. The abort word is in host memory. A GPU reads such a word
  * for one warp after the other, half a microsecond for each, so warps take turns at it. `given_up`, in device memory,
@@ -286,7 +294,7 @@ FERRY_DEVICE bool ferry_gives_up(const uint32_t *abort, uint32_t *given_up, uint
 	ferry_pause();
 	if (++*misses % FERRY_CHANNEL_POLLS)
 		return false;
-	if (*misses / FERRY_CHANNEL_POLLS % FERRY_WARPS == FERRY_WARP && ferry_look32(abort))
+	if (ferry_has_turn(*misses) && ferry_look32(abort))
 		ferry_tell32(given_up, 1);
 	return ferry_look32(given_up);
 }

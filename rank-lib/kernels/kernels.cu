@@ -44,7 +44,7 @@ DEVICE void ferry_miss(const struct ferry_kernel_call *c, struct ferry_course *c
 	uint64_t *waits = (uint64_t *)(void *)((char *)c->abort + FERRY_KERNEL_WAITS);
 	uint32_t r = 0;
 	course->given_up |= ferry_gives_up(c->abort, &c->state->given_up, misses);
-	if (*misses % FERRY_CHANNEL_POLLS || *misses / FERRY_CHANNEL_POLLS % FERRY_WARPS != FERRY_WARP)
+	if (!ferry_has_turn(*misses))
 		return;
 	ROLL
 	while (r < c->nranks && (uint64_t)from - (uint64_t)c->in[r] >= 2 * FERRY_BOX_HALF(c->box_bytes))
@@ -181,7 +181,8 @@ DEVICE struct ferry_course ferry_enter(const struct ferry_kernel_call *c, const 
 	course.counts = ferry_look64(&c->state->counts);
 	/* the communicator's last call is on another stream */
 	while (c->awaits && !course.given_up && (int32_t)((uint32_t)(course.counts >> 32) - c->awaited_plain) < 0) {
-		ferry_miss(c, &course, (const char *)c->state, &misses);
+		/* says nothing: the call that it waits for says for whom */
+		course.given_up |= ferry_gives_up(c->abort, &c->state->given_up, &misses);
 		course.counts = ferry_look64(&c->state->counts);
 	}
 	course.flag = (uint32_t)course.counts + 1;

@@ -299,7 +299,8 @@ static uint32_t blocks_of(const struct ferry_rank *rank, int other)
 		sharers += !memcmp(cell_of(rank, one)->gpu, cell->gpu, sizeof cell->gpu);
 	if (sharers < 2)
 		return blocks;
-	return blocks < most / sharers ? blocks : most / sharers;
+	/* beside a rank's kernel its next one may be there, which waits for it in another stream */
+	return blocks < most / (2 * sharers) ? blocks : most / (2 * sharers);
 }
 
 /*
@@ -389,8 +390,8 @@ static void look_for_waits(struct ferry_mailboxes *mailboxes)
 	uint64_t other = atomic_load_explicit(&line->waits[0], memory_order_relaxed),
 	         waits = atomic_load_explicit(&line->waits[1], memory_order_relaxed);
 	uint32_t number = (uint32_t)waits;
-	bool is_new = waits != mailboxes->waits;
-	if (waits)
+	bool is_new = waits != mailboxes->waits, says_whom = is_new && other < (uint64_t)mailboxes->rank->nranks;
+	if (says_whom) /* what waits says so again and again; what was said long ago may be of 2^31 calls before */
 		look_for_departed(mailboxes, number);
 	if (!is_new || number != mailboxes->waits_in || !mailboxes->watchdog.since)
 		mailboxes->watchdog = (struct ferry_watchdog){.rank = mailboxes->rank,
@@ -398,7 +399,7 @@ static void look_for_waits(struct ferry_mailboxes *mailboxes)
 	mailboxes->waits = waits;
 	mailboxes->waits_in = number;
 	atomic_store_explicit(&cell->waits, is_new ? (uint64_t)number << 32 | (1 + other) : 0, memory_order_relaxed);
-	if (is_new && other < (uint64_t)mailboxes->rank->nranks)
+	if (says_whom)
 		report_wait(mailboxes, number, (int)other);
 }
 
@@ -535,6 +536,7 @@ void ferry_mailboxes_close(struct ferry_mailboxes *mailboxes)
 {
 	/* nobody gets memory that others' kernels may still write to: of a rank that failed, or the caller's own */
 	bool failed = ferry_rank_ends_kernels(mailboxes->rank), discard = failed || mailboxes->channels.bytes;
+	bool graphs = mailboxes->box && mailboxes->box->order.mixed; /* others may replay theirs, too */
 	if (mailboxes->watched)
 		ferry_router_monitor_remove(&mailboxes->entry);
 	if (!mailboxes->box)
@@ -551,7 +553,7 @@ void ferry_mailboxes_close(struct ferry_mailboxes *mailboxes)
 	for (uint32_t other = 0; other < FERRY_KERNEL_RANKS; other++)
 		if (mailboxes->imports[other])
 			ferry_box_end_import(mailboxes->device, mailboxes->imports[other], discard);
-	ferry_box_give_back(mailboxes->box, discard, failed);
+	ferry_box_give_back(mailboxes->box, discard || graphs, failed);
 	mailboxes->box = NULL;
 	mailboxes->watched = mailboxes->ready = false;
 }
