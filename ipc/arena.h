@@ -68,7 +68,7 @@
 struct ferry_counter {
 	_Atomic uint64_t value;  /* release-stored by its writer after the slice's bytes; acquire-loaded by readers */
 	_Atomic uint64_t length; /* variable plans: bytes of the chunk, stored before the first value of a call */
-	/* the same; of a WAIT_PUT, whose value stays without slices: where in the receive buffer it lands */
+	/* variable plans: where the chunk lands in the receive buffer; stored with `length` by a WAIT_PUT's rank */
 	_Atomic uint64_t landing;
 	char pad[104];
 };
@@ -224,7 +224,7 @@ struct ferry_rank_line {
 	 */
 	_Atomic uint32_t lane_calls;
 	struct ferry_failure failure;
-	/* 1: messages that callers have begun and left, and no thread may wait for them; who runs them */
+	/* 1: a caller has begun messages and perhaps no thread waits for them; written by the thread that runs them */
 	_Atomic uint32_t left_messages;
 	char pad1[116];
 	struct ferry_loss loss;          /* the router that moves the rank's data, as it dies */

@@ -374,7 +374,7 @@ ferryResult_t ferry_direct_collective(struct ferry_direct *direct, const struct 
 
 /*
  * The longest slice of a message: of a short one of so many bytes that one end copies it in while the other one copies
- * out the last. Whoever runs the message (short_calls.h), so that the ends agree.
+ * out the last. It is the same for callers and for lanes (short_calls.h), so that both ends agree.
  */
 static uint32_t longest_slice(uint32_t slot_bytes, uint64_t length)
 {

@@ -23,7 +23,7 @@ struct ferry_direct {
 	struct ferry_lanes lanes;
 	struct ferry_member member;         /* its lane ranks on them */
 	struct ferry_put_gate put_gates[2]; /* by direction, each lane's */
-	/* calls of the lanes, not finished: who gives them one adds, the lane that ends it subtracts; futex word */
+	/* calls that the lanes have not ended: the thread that hands one over adds 1, the lane subtracts; futex word */
 	_Atomic uint32_t inflight;
 	/* those of messages: without any, a caller may run messages itself; release by the lane that ends one */
 	_Atomic uint32_t lane_messages;

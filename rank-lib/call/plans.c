@@ -30,7 +30,7 @@ static struct ferry_program **add_part(struct parts *parts, uint64_t first, uint
 	return &parts->made[parts->count++];
 }
 
-/* Elements of each block to be divided. An alltoallv, whose lengths come with each call, goes one way as a whole. */
+/* Elements of each block to be divided among fabrics. An alltoallv is not divided: its lengths come with each call. */
 static uint64_t moved_of(const struct ferry_plan_key *key)
 {
 	return key->collective == FERRY_ALLTOALLV ? 1 : key->count - key->left_out.count;

@@ -163,7 +163,7 @@ static void rounds_and_signals_go_on_when_their_numbers_wrap(void **state)
 	for (int rank = 0; rank < 2; rank++) { /* as after so many rounds */
 		const ferryChannels_t c = channels_reached(&rounds[rank].channels);
 		for (uint32_t i = 0; i < FERRY_CHANNELS * FERRY_CHANNEL_WORDS; i++)
-			c.counters[i] = i == 17 /* whether it has failed */ ? 0 : 0xfffffffcu;
+			c.counters[i] = i == FERRY_CHANNEL_GIVEN_UP ? 0 : 0xfffffffcu;
 		for (uint32_t i = 0; i < FERRY_CHANNELS * FERRY_CHANNEL_RANKS; i++)
 			c.signals[rank][i] = 0xfffffffcu;
 	}
