@@ -140,8 +140,8 @@ const struct ferry_variable ferry_variables[] = {
 	 "refused."},
 	{"FERRY_LIMITS", "",
 	 "Where `ferry-perf limits` writes what this machine can do, and `ferry-perf tune` what NCCL and Ferry do on "
-	 "it. ferry-perf reads it, and so do communicators on GPUs, which plan by it: all ranks of a job must read the "
-	 "same. Unset: ferry/limits.json in $XDG_CACHE_HOME, else in ~/.cache."},
+	 "it. Communicators on GPUs plan by it: all ranks of a job must read the same. Unset: ferry/limits.json in "
+	 "$XDG_CACHE_HOME, else in ~/.cache."},
 	{"FERRY_PROGRAM_PATH", "",
 	 "Files and directories, separated by colons, of programs that replace built-in ones. Where none of a "
 	 "collective fits the communicator, rank 0 warns once of each."},

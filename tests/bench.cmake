@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The folders of bench/: what ferry-perf computes, its commands, and the demo, which compares its own weights.
-ferry_test(limits_bound FOLDER bench SOURCES ../bench/limits/bound.c LIBRARIES ferry_program PkgConfig::CJSON
-  LABELS launch)
+ferry_test(limits_file FOLDER bench LIBRARIES ferry_program PkgConfig::CJSON LABELS launch)
 ferry_test(skew FOLDER bench SOURCES ../bench/trial/skew.c LIBRARIES ferry_ipc LABELS launch)
 ferry_test(perf_nccl_sweep FOLDER bench SOURCES ../bench/peers/nccl_sweep.c LABELS launch)
 target_include_directories(perf_nccl_sweep PRIVATE ${PROJECT_SOURCE_DIR}/rank-lib/include ${PROJECT_SOURCE_DIR}/ipc)

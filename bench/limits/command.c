@@ -9,7 +9,6 @@
 #include "bench/limits/table.h"
 #include "bench/rank/gpu.h"
 #include "ipc/error.h"
-#include "router/reduce/reduce.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -78,8 +77,6 @@ static ferryResult_t measure(struct ferry_limits *limits, int devices)
 	ferryResult_t result = limits_find_machine(limits);
 	if (!result)
 		result = limits_measure_gpus(limits, devices);
-	if (!result)
-		result = limits_measure_cpu(limits);
 	limits->seconds = (sample_now_us() - before) / 1e6;
 	limits_progress("%s", "");
 	return result;
@@ -107,14 +104,12 @@ int limits_command(int argc, char **argv)
 {
 	static const struct argp argp = {.options = options,
 	                                 .parser = parse,
-	                                 .doc = "Measures what this machine can do at most: copies between GPUs and "
+	                                 .doc = "Measures what this machine's GPUs can do at most: copies to and from "
 	                                        "host memory, alone and together, in and out of cache; from GPU to "
-	                                        "GPU, one way, both ways and all at once; their fixed costs; flags "
-	                                        "between host and GPU; reductions by cores. Prints a table and writes "
-	                                        "a JSON file, from which ferry-perf shows each row's limit and "
-	                                        "communicators choose what each fabric carries. Takes about half a "
-	                                        "minute, more with many GPUs; run it on a quiet machine.\v"
-	                                        "Without a GPU it measures the cores alone."};
+	                                        "GPU, one way, both ways and all at once; what a copy costs besides "
+	                                        "its bytes. Prints a table and writes a JSON file, by which "
+	                                        "communicators plan. Takes about ten seconds, more with many GPUs; run "
+	                                        "it on a quiet machine."};
 	static struct ferry_limits limits;
 	static char name[] = "ferry-perf limits";
 	struct arguments arguments = {0};
@@ -124,8 +119,8 @@ int limits_command(int argc, char **argv)
 	snprintf(limits.command, sizeof limits.command, "%s%s", name, arguments.quick ? " --quick" : "");
 	snprintf(limits.units, sizeof limits.units, "GB/s = 1e9 bytes/s; names that end in _us are microseconds");
 	limits.quick = arguments.quick;
-	ferryResult_t result = ferry_reduce_check();
-	if (!result && !arguments.json && !(result = ferry_limits_path(path, sizeof path)))
+	ferryResult_t result = ferrySuccess;
+	if (!arguments.json && !(result = ferry_limits_path(path, sizeof path)))
 		result = limits_make_folders(path);
 	const char *json = arguments.json ? arguments.json : path;
 	if (!result && !record_can_write(json))

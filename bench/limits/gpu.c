@@ -17,8 +17,6 @@
 struct pattern {
 	int gpus, only;
 	bool d2h, h2d;
-	bool gather; /* H2D reads the others' windows, D2H goes just fast enough that each line is read gpus - 1 times
-	              */
 	uint64_t window, copy;
 	struct rate_schedule schedule;
 	atomic_bool *stop; /* set by a thread that has failed */
@@ -30,13 +28,7 @@ struct pattern {
 static char *host_of(const struct port *port, const struct pattern *pattern, bool d2h, uint64_t k)
 {
 	uint64_t slots = pattern->window / pattern->copy;
-	const struct port *owner = port;
-	if (pattern->gather && !d2h) {
-		uint64_t others = (uint64_t)pattern->gpus - 1;
-		owner = &port->ports[(port->index + 1 + (int)(k % others)) % pattern->gpus];
-		k /= others;
-	}
-	return owner->host + (d2h ? k : k + slots / 2) % slots * pattern->copy;
+	return port->host + (d2h ? k : k + slots / 2) % slots * pattern->copy;
 }
 
 /* Counts what has completed, then puts the next copy where its stream has room. */
@@ -55,8 +47,6 @@ static CUresult advance(struct port *port, const struct pattern *pattern, bool d
 		}
 	int stream = (int)(way->issued % PORT_STREAMS);
 	if (way->put[stream] - way->taken[stream] == PORT_DEPTH)
-		return CUDA_SUCCESS;
-	if (d2h && pattern->gather && way->issued * ((uint64_t)pattern->gpus - 1) > port->h2d.issued)
 		return CUDA_SUCCESS;
 	uint64_t offset = way->issued * pattern->copy % PORT_BUFFER;
 	char *host = host_of(port, pattern, d2h, way->issued);
@@ -179,8 +169,9 @@ static ferryResult_t run_ways(struct port *ports, const struct ferry_limits *lim
 	return result;
 }
 
-static ferryResult_t measure_window(struct port *ports, struct ferry_limits *limits, int gpus, uint64_t bytes)
+static ferryResult_t measure_window(struct port *ports, struct ferry_limits *limits, uint64_t bytes)
 {
+	int gpus = limits->ngpus;
 	struct ferry_limits_window *window = &limits->windows[limits->nwindows];
 	/* As long as a window of two allows: a limit holds no gaps between copies, which a plan may choose. */
 	uint64_t copy = bytes / 2 < 4 << 20 ? bytes / 2 : 4 << 20;
@@ -189,27 +180,18 @@ static ferryResult_t measure_window(struct port *ports, struct ferry_limits *lim
 	limits_progress("%d GPU%s, windows of %llu MiB", gpus, gpus > 1 ? "s together" : "",
 	                (unsigned long long)bytes >> 20);
 	ferryResult_t result = run_ways(ports, limits, pattern, &window->alone, &window->both);
-	if (!result && gpus > 1) {
-		pattern.d2h = pattern.h2d = pattern.gather = true;
-		result = run(ports, limits, pattern, &window->gather);
-	}
 	limits->nwindows += !result;
 	return result;
 }
 
-/* All GPUs, and fewer as 2, 4, 8: ranks need not use all. */
 static ferryResult_t measure_together(struct port *ports, struct ferry_limits *limits)
 {
 	static const uint64_t all_windows[] = {2, 4, 8, 16, 32, PORT_BUFFER >> 20, 0},
 	                      few[] = {2, 8, PORT_BUFFER >> 20, 0};
 	ferryResult_t result = ferrySuccess;
-	for (int gpus = limits->ngpus < 2 ? limits->ngpus : 2;;
-	     gpus = gpus * 2 < limits->ngpus ? gpus * 2 : limits->ngpus) {
-		for (const uint64_t *mib = limits->quick ? few : all_windows; *mib && !result; mib++)
-			result = measure_window(ports, limits, gpus, *mib << 20);
-		if (result || gpus == limits->ngpus)
-			return result;
-	}
+	for (const uint64_t *mib = limits->quick ? few : all_windows; *mib && !result; mib++)
+		result = measure_window(ports, limits, *mib << 20);
+	return result;
 }
 
 static ferryResult_t measure_each(struct port *ports, struct ferry_limits *limits)
@@ -233,7 +215,7 @@ static ferryResult_t measure_all(struct port *ports, struct ferry_limits *limits
 		return result;
 	limits->ngpus = count;
 	result = measure_each(ports, limits);
-	if (!result && (result = limits_measure_latency(&ports[0], limits)))
+	if (!result && (result = limits_measure_copies(&ports[0], limits)))
 		ferry_fail_context(result, "GPU 0");
 	if (!result)
 		result = measure_together(ports, limits);
@@ -258,7 +240,7 @@ ferryResult_t limits_measure_gpus(struct ferry_limits *limits, int most)
 		return ferry_fail(ferryInvalidArgument, "--devices %d: the driver shows %d", most, count);
 	count = most ? most : count < FERRY_LIMITS_GPUS ? count : FERRY_LIMITS_GPUS;
 	for (int i = 0; i < count; i++)
-		ports[i] = (struct port){.index = i, .ports = ports, .facts = &limits->gpus[i]};
+		ports[i] = (struct port){.index = i, .facts = &limits->gpus[i]};
 	char message[600] = "";
 	ferryResult_t result = measure_all(ports, limits, count);
 	if (result) /* closing may leave another one */

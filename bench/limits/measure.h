@@ -10,16 +10,15 @@
 
 struct port;
 
-/** cpu.c: names and sizes of this machine; then memcpy and the reduction by teams of threads. */
+/** machine.c: names and sizes of this machine. */
 ferryResult_t limits_find_machine(struct ferry_limits *limits);
-ferryResult_t limits_measure_cpu(struct ferry_limits *limits);
 
 /** gpu.c: all about GPUs, at most `most` of them (0: all). Without a driver or a device: success, and no_gpu says why.
  */
 ferryResult_t limits_measure_gpus(struct ferry_limits *limits, int most);
 
-/** latency.c: fills limits->sizes, copy and flags from one GPU, in the caller's thread. */
-ferryResult_t limits_measure_latency(struct port *port, struct ferry_limits *limits);
+/** copies.c: fills limits->copy from one GPU, in the caller's thread. */
+ferryResult_t limits_measure_copies(struct port *port, struct ferry_limits *limits);
 
 /**
  * links.c: fills limits->links and the GPUs' `push`, from open ports. One GPU, or none that reaches another: nothing to

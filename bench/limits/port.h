@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * A GPU as `ferry-perf limits` drives it: its own thread while something runs, two streams each way, and host memory of
- * the kind that Ferry's arenas are made of. gpu.c runs patterns of copies over ports; latency.c measures fixed costs on
- * one of them, links.c what each pushes into the memory of others.
+ * the kind that Ferry's arenas are made of. gpu.c runs patterns of copies over ports; copies.c measures what a
+ * copy costs on one of them, links.c what each pushes into the memory of others.
  */
 #ifndef FERRY_BENCH_PORT_H
 #define FERRY_BENCH_PORT_H
@@ -30,7 +30,6 @@ struct port {
 	CUcontext context; /* NULL: not opened */
 	bool registered;
 	char *host;              /* PORT_BUFFER of shared memory */
-	struct port *ports;      /* all of them, for what crosses */
 	struct port_way d2h, h2d; /* D2H, H2D */
 	uint32_t peers;           /* bit p: its copies may go straight into the memory of port p; links.c's */
 	struct ferry_limits_gpu *facts;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/limits/table.h"
 
-#include "router/reduce/reduce.h"
-
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -53,9 +51,6 @@ static void print_machine(const struct ferry_limits *limits)
 	printf("# %s, %s, %.0f s; GB/s = 1e9 bytes/s, medians\n", limits->command, limits->date, limits->seconds);
 	printf("%s, %d core%s (%d CPUs), %d NUMA node%s\n", limits->cpu, limits->cores, limits->cores == 1 ? "" : "s",
 	       limits->cpus, limits->numa_nodes, limits->numa_nodes == 1 ? "" : "s");
-	for (int i = 0; i < limits->ndomains; i++)
-		printf("domain %d: %d CPUs, L2 %s per core, last-level cache %s\n", i, limits->domains[i].cpus,
-		       size_of(limits->domains[i].l2_bytes).text, size_of(limits->domains[i].llc_bytes).text);
 	for (int i = 0; i < limits->ngpus; i++) {
 		char node[32] = "node unknown";
 		if (limits->gpus[i].numa_node >= 0)
@@ -65,7 +60,7 @@ static void print_machine(const struct ferry_limits *limits)
 	if (limits->ngpus)
 		printf("driver: CUDA %d.%d\n", limits->cuda_driver / 1000, limits->cuda_driver % 1000 / 10);
 	else if (*limits->no_gpu)
-		printf("no GPU (%s): the cores alone were measured\n", limits->no_gpu);
+		printf("no GPU (%s): nothing was measured\n", limits->no_gpu);
 }
 
 static double sum(const struct ferry_limits_rates *rates)
@@ -108,28 +103,16 @@ static void print_windows(const struct ferry_limits *limits)
 			       window->gpus > 1 ? "s" : "");
 		gpus = window->gpus;
 		print_ways(&window->alone, &window->both, full, size.text);
-		if (gpus > 1)
-			print_rate(window->gather.h2d, full, "%s H2D of what D2H wrote (D2H %.1f)", size.text,
-			           window->gather.d2h);
 	}
 }
 
 static void print_costs(const struct ferry_limits *limits)
 {
 	const struct ferry_limits_copy *copy = &limits->copy;
-	printf("\nCopies of GPU 0 by size (GB/s)\n  %8s %8s %12s %12s\n", "size", "streams", "D2H", "H2D");
-	for (int i = 0; i < limits->nsizes; i++) {
-		const struct ferry_limits_size *size = &limits->sizes[i];
-		double bytes = (double)size->bytes;
-		printf("  %8s %8d %12.1f %12.1f\n", size_of(size->bytes).text, size->streams,
-		       bytes / size->d2h_us / 1e3, bytes / size->h2d_us / 1e3);
-	}
-	printf("\nFixed costs (us)\n");
+	printf("\nFixed costs of GPU 0 (us)\n");
 	printf("  %-40s %8.2f  then %.1f GB/s\n", "a D2H copy", copy->d2h_overhead_us, copy->d2h);
 	printf("  %-40s %8.2f  then %.1f GB/s\n", "an H2D copy", copy->h2d_overhead_us, copy->h2d);
-	printf("  %-40s %8.2f\n", "flag to the GPU, flag back", limits->flags.round_trip_us);
 	printf("  %-40s %8.2f\n", "enqueueing a copy", copy->enqueue_us);
-	printf("  %-40s %8.2f\n", "enqueueing a memory operation", limits->flags.enqueue_us);
 }
 
 static const struct ferry_limits_link *link_of(const struct ferry_limits *limits, int from, int to)
@@ -177,25 +160,6 @@ static void print_links(const struct ferry_limits *limits)
 		print_rate(limits->gpus[i].push, full, "from GPU %d", i);
 }
 
-static void print_passes(const struct ferry_limits *limits)
-{
-	for (int cached = 1; cached >= 0 && limits->npasses; cached--) {
-		double full = 0;
-		for (int i = 0; i < limits->npasses; i++)
-			if (limits->passes[i].cached == cached && limits->passes[i].gbps > full)
-				full = limits->passes[i].gbps;
-		printf("\nCores, %s cache (GB/s of result; the sum reads 4 f32 sources, by %s)\n",
-		       cached ? "in" : "out of", ferry_reduce_target_name(ferry_reduce_target()));
-		for (int i = 0; i < limits->npasses; i++) {
-			const struct ferry_limits_pass *pass = &limits->passes[i];
-			if (pass->cached == cached)
-				print_rate(pass->gbps, full, "%3d thread%s %s%s", pass->threads,
-				           pass->threads > 1 ? "s" : "", *pass->store ? "sum, store " : "memcpy",
-				           pass->store);
-		}
-	}
-}
-
 void limits_print(const struct ferry_limits *limits)
 {
 	print_machine(limits);
@@ -203,9 +167,8 @@ void limits_print(const struct ferry_limits *limits)
 		print_gpus(limits);
 	if (limits->nwindows)
 		print_windows(limits);
-	if (limits->nsizes)
+	if (limits->copy.d2h > 0)
 		print_costs(limits);
 	if (limits->nlinks || *limits->no_links)
 		print_links(limits);
-	print_passes(limits);
 }

@@ -9,14 +9,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+bool perf_routers_embedded(void)
+{
+	const char *mode = ferry_env("FERRY_ROUTER");
+	return mode && !strcmp(mode, "embedded");
+}
+
 void perf_routers_find(struct perf_routers *routers)
 {
-	struct perf_work_done logged;
+	char directory[64], path[128];
+	struct ferry_counters *counters = malloc(sizeof *counters);
 	routers->count = 0;
-	perf_work_done_read(&logged);
-	for (unsigned domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
-		if (logged.pids[domain] && !clock_getcpuclockid(logged.pids[domain], &routers->clocks[routers->count]))
+	/* If ranks host their routers, a router process that answers serves other jobs. */
+	bool asked = counters && !perf_routers_embedded() &&
+	             !ferry_endpoint_directory(directory, sizeof directory, false);
+	for (unsigned domain = 0; asked && domain < FERRY_MAX_DOMAINS; domain++) {
+		snprintf(path, sizeof path, "%s/router-%u.sock", directory, domain);
+		if (!ferry_counters_take(path, counters) &&
+		    !clock_getcpuclockid((pid_t)counters->pid, &routers->clocks[routers->count]))
 			routers->count++;
+	}
+	free(counters);
 }
 
 static double read_us(clockid_t clock)
@@ -34,42 +47,4 @@ void perf_cpu_read(const struct perf_routers *routers, struct perf_cpu *cpu)
 	cpu->routers_us = 0;
 	for (unsigned i = 0; i < routers->count; i++)
 		cpu->routers_us += read_us(routers->clocks[i]);
-}
-
-bool perf_routers_embedded(void)
-{
-	const char *mode = ferry_env("FERRY_ROUTER");
-	return mode && !strcmp(mode, "embedded");
-}
-
-void perf_work_done_read(struct perf_work_done *done)
-{
-	char directory[64], path[128];
-	struct ferry_counters *counters = malloc(sizeof *counters);
-	memset(done, 0, sizeof *done);
-	/* If ranks host their routers, a router process that answers serves other jobs. */
-	bool asked = counters && !perf_routers_embedded() &&
-	             !ferry_endpoint_directory(directory, sizeof directory, false);
-	for (unsigned domain = 0; asked && domain < FERRY_MAX_DOMAINS; domain++) {
-		snprintf(path, sizeof path, "%s/router-%u.sock", directory, domain);
-		if (ferry_counters_take(path, counters))
-			continue;
-		done->pids[domain] = (int)counters->pid;
-		done->calls_ms[domain] = (double)counters->calls_ns / 1e6;
-		done->working_ms[domain] = (double)counters->working_ns / 1e6;
-	}
-	free(counters);
-}
-
-double perf_workers_at_work(const struct perf_work_done *before, const struct perf_work_done *after)
-{
-	double workers = -1;
-	for (unsigned domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {
-		double calls = after->calls_ms[domain] - before->calls_ms[domain];
-		if (!before->pids[domain] || before->pids[domain] != after->pids[domain] || calls <= 0)
-			continue;
-		workers = (workers < 0 ? 0 : workers) +
-		          (after->working_ms[domain] - before->working_ms[domain]) / calls;
-	}
-	return workers;
 }

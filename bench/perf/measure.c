@@ -15,7 +15,6 @@
  */
 #include "bench/perf/measure.h"
 
-#include "bench/limits/bound.h"
 #include "bench/peers/peers.h"
 #include "bench/perf/table.h"
 #include "bench/perf/work.h"
@@ -248,7 +247,6 @@ bool perf_measure(struct perf_run *run, uint64_t bytes, bool in_place, struct pe
 {
 	static struct ferry_trial_call work;
 	struct peer_sampling how;
-	struct perf_work_done before = {0}, after = {0}; /* one rank asks for all */
 	perf_work_describe(run, bytes, in_place, &work);
 	*row = (struct perf_row){.bytes = perf_work_bytes(&work.trial), .count = work.trial.count, .in_place = in_place,
 	                         .best = -1, .wrong = -1};
@@ -259,18 +257,9 @@ bool perf_measure(struct perf_run *run, uint64_t bytes, bool in_place, struct pe
 	}
 	if (!choose_sampling(run, &work, &how))
 		return false;
-	if (!run->rank.rank)
-		perf_work_done_read(&before);
-	if (!sample_rounds(run, &work, &how, row))
-		return false;
-	if (!run->rank.rank)
-		perf_work_done_read(&after);
-	row->workers = perf_workers_at_work(&before, &after);
-	if (!summarize(run, row))
+	if (!sample_rounds(run, &work, &how, row) || !summarize(run, row))
 		return false;
 	row->algbw = (double)row->bytes / row->us.median / 1e3;
 	row->busbw = row->algbw * perf_bus_factor(work.trial.collective, run->rank.nranks);
-	if (run->rank.buffers.cuda)
-		row->limit_algbw = bound_algbw(work.trial.collective, run->rank.nranks, row->bytes);
 	return true;
 }

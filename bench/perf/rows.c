@@ -155,10 +155,8 @@ static cJSON *row_object(const struct perf_run *run, const struct perf_row *row)
 	add_times(object, "time_", &row->us);
 	cJSON_AddNumberToObject(object, "algbw", row->algbw);
 	cJSON_AddNumberToObject(object, "busbw", row->busbw);
-	add_positive(object, "limit_algbw", row->limit_algbw);
 	cJSON_AddNumberToObject(object, "cpu_cores", row->cores);
 	cJSON_AddNumberToObject(object, "cpu_cores_without_callers", row->engine_cores);
-	add_positive(object, "workers_at_work", row->workers);
 	if (row->wrong >= 0)
 		cJSON_AddNumberToObject(object, "wrong", (double)row->wrong);
 	else

@@ -29,9 +29,7 @@ struct perf_row {
 	uint32_t other_samples[PEERS_MOST_SETTINGS];
 	int best;                   /* of the others; -1: none */
 	double algbw, busbw;        /* GB/s = 1e9 bytes/s */
-	double limit_algbw;         /* 0: unknown */
 	double cores, engine_cores; /* busy during Ferry's samples; the second without the ranks' calling threads */
-	double workers;             /* of routers, at work while a call was under way; negative: unknown */
 	long long wrong;            /* elements; -1: not checked */
 };
 

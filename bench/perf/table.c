@@ -2,7 +2,6 @@
 #include "bench/perf/table.h"
 
 #include "bench/command/record.h"
-#include "bench/limits/bound.h"
 
 #include <stdio.h>
 #include <unistd.h>
@@ -12,9 +11,8 @@
  * library each half has a line, which names the place, so that a line fits 100 columns; type and operation, which all
  * rows share, are in the head then.
  */
-#define HALF_WIDTH  36
-#define LIMIT_WIDTH 6
-#define CPU_WIDTH   19
+#define HALF_WIDTH 36
+#define CPU_WIDTH  13
 
 static bool side_by_side(const struct perf_run *run)
 {
@@ -48,25 +46,16 @@ static void clear_progress(void)
 	progress_shown = false;
 }
 
-/* Whether anything is known of what the machine could do at most. */
-static bool has_limit(const struct perf_run *run)
-{
-	const struct perf_options *options = run->options;
-	return run->rank.buffers.cuda && bound_algbw(options->collective, run->rank.nranks, options->most) > 0;
-}
-
 static void print_columns(const struct perf_run *run, bool units)
 {
 	printf("%s", units ? "      (us)  (%) (GB/s) (GB/s)       " : "      time   +-  algbw  busbw #wrong");
-	if (has_limit(run))
-		printf(" %5s", units ? "(%)" : "limit");
 	if (run->peers.mpi)
 		printf("%s", units ? "      (us)       " : "       mpi  ratio");
 	if (run->peers.nccl)
 		printf("%s%18s", units ? "      (us) (GB/s)       " : "      nccl  algbw  ratio",
 		       units ? "" : " its setting      ");
 	if (run->options->cpu)
-		printf("%s", units ? " (all) (eng.)      " : " cores  cores  work");
+		printf("%s", units ? " (all) (eng.)" : " cores  cores");
 }
 
 static void print_legend(const struct perf_run *run)
@@ -89,8 +78,7 @@ static void print_legend(const struct perf_run *run)
 		       peers->count == 1 ? "" : "s");
 	if (run->options->cpu)
 		printf("# cores busy during Ferry's samples: (all) of ranks and routers; (eng.) without the ranks'\n"
-		       "# calling threads, which mostly wait; work: workers of routers that reduce or copy while a "
-		       "call runs\n");
+		       "# calling threads, which mostly wait\n");
 }
 
 /* What stands before a half. */
@@ -126,7 +114,7 @@ void perf_print_head(const struct perf_run *run)
 	printf("\n# times are medians over samples of the slowest rank, +- half the quartile range\n");
 	print_legend(run);
 	bool two_halves = side_by_side(run) && ferry_trial_can_be_in_place(options->collective);
-	int half = HALF_WIDTH + (has_limit(run) ? LIMIT_WIDTH : 0) + (options->cpu ? CPU_WIDTH : 0);
+	int half = HALF_WIDTH + (options->cpu ? CPU_WIDTH : 0);
 	if (side_by_side(run))
 		printf("#%12s %12s %7s %9s %*s%s%*s\n", "", "", "", "", half, "out of place", two_halves ? "  " : "",
 		       two_halves ? half : 0, two_halves ? "in place" : "");
@@ -153,23 +141,17 @@ static void print_nccl(const struct perf_run *run, const struct perf_row *row)
 
 static void print_half(const struct perf_run *run, const struct perf_row *row)
 {
-	char wrong[24] = "N/A", limit[24] = "-", workers[24] = "-";
+	char wrong[24] = "N/A";
 	double spread = (row->us.high - row->us.low) / 2 / row->us.median * 100;
 	if (row->wrong >= 0)
 		snprintf(wrong, sizeof wrong, "%lld", row->wrong);
-	if (row->limit_algbw > 0)
-		snprintf(limit, sizeof limit, "%.0f", row->algbw / row->limit_algbw * 100);
-	if (row->workers >= 0)
-		snprintf(workers, sizeof workers, "%.1f", row->workers);
 	printf(" %9.1f %4.0f %6.2f %6.2f %6s", row->us.median, spread, row->algbw, row->busbw, wrong);
-	if (has_limit(run))
-		printf(" %5s", limit);
 	if (run->peers.mpi)
 		printf(" %9.1f %6.2f", perf_best_us(row), perf_best_us(row) / row->us.median);
 	if (run->peers.nccl)
 		print_nccl(run, row);
 	if (run->options->cpu)
-		printf(" %5.1f %6.1f %5s", row->cores, row->engine_cores, workers);
+		printf(" %5.1f %6.1f", row->cores, row->engine_cores);
 }
 
 void perf_print_refusals(const struct perf_run *run)

@@ -62,14 +62,6 @@ static const struct field values[] = {
 	FIELD(ferry_limits, "copy.d2h_overhead_us", REAL, true, copy.d2h_overhead_us),
 	FIELD(ferry_limits, "copy.h2d_overhead_us", REAL, true, copy.h2d_overhead_us),
 	FIELD(ferry_limits, "copy.enqueue_us", REAL, true, copy.enqueue_us),
-	FIELD(ferry_limits, "flags.round_trip_us", REAL, true, flags.round_trip_us),
-	FIELD(ferry_limits, "flags.enqueue_us", REAL, true, flags.enqueue_us),
-	{0}};
-static const struct field of_domain[] = {
-	FIELD(ferry_limits_domain, "cpus", WHOLE, false, cpus),
-	FIELD(ferry_limits_domain, "numa_node", WHOLE, false, numa_node),
-	FIELD(ferry_limits_domain, "l2_bytes", WHOLE, false, l2_bytes),
-	FIELD(ferry_limits_domain, "llc_bytes", WHOLE, false, llc_bytes),
 	{0}};
 static const struct field of_gpu[] = {
 	FIELD(ferry_limits_gpu, "name", TEXT, false, name),
@@ -92,21 +84,6 @@ static const struct field of_window[] = {
 	FIELD(ferry_limits_window, "copy_bytes", WHOLE, false, copy_bytes),
 	RATES(ferry_limits_window, "", false, alone),
 	RATES(ferry_limits_window, "both.", false, both),
-	RATES(ferry_limits_window, "gather.", true, gather),
-	{0}};
-static const struct field of_size[] = {
-	FIELD(ferry_limits_size, "bytes", WHOLE, false, bytes),
-	FIELD(ferry_limits_size, "streams", WHOLE, false, streams),
-	FIELD(ferry_limits_size, "d2h_us", REAL, false, d2h_us),
-	FIELD(ferry_limits_size, "h2d_us", REAL, false, h2d_us),
-	{0}};
-static const struct field of_pass[] = {
-	FIELD(ferry_limits_pass, "work", TEXT, false, work),
-	FIELD(ferry_limits_pass, "store", TEXT, true, store),
-	FIELD(ferry_limits_pass, "threads", WHOLE, false, threads),
-	FIELD(ferry_limits_pass, "cached", FLAG, false, cached),
-	FIELD(ferry_limits_pass, "working_set", WHOLE, false, working_set),
-	FIELD(ferry_limits_pass, "gbps", REAL, false, gbps),
 	{0}};
 static const struct field of_collective[] = {
 	FIELD(ferry_limits_collective, "settings", TEXT, false, settings),
@@ -127,8 +104,8 @@ static const struct rows {
 	const char *name;
 	const struct field *fields;
 	size_t offset, count, each, most; /* count: where it is, an int */
-} arrays[] = {ROWS(domains, of_domain), ROWS(gpus, of_gpu), ROWS(windows, of_window), ROWS(sizes, of_size),
-              ROWS(links, of_link), ROWS(passes, of_pass), ROWS(collectives, of_collective)};
+} arrays[] = {ROWS(gpus, of_gpu), ROWS(windows, of_window), ROWS(links, of_link),
+              ROWS(collectives, of_collective)};
 
 #define NARRAYS (sizeof arrays / sizeof *arrays)
 

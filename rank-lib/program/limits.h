@@ -15,9 +15,7 @@
 #include <stdbool.h>
 
 #define FERRY_LIMITS_GPUS    16
-#define FERRY_LIMITS_WINDOWS 48 /* up to 4 numbers of GPUs times windows */
-#define FERRY_LIMITS_SIZES   32
-#define FERRY_LIMITS_PASSES  48
+#define FERRY_LIMITS_WINDOWS 48
 #define FERRY_LIMITS_LINKS   (FERRY_LIMITS_GPUS * (FERRY_LIMITS_GPUS - 1))
 #define FERRY_LIMITS_COLLECTIVES 384 /* of several settings and numbers of ranks, 35 each */
 
@@ -26,11 +24,6 @@ struct cJSON;
 /** GB/s; both ways at once where both are set. */
 struct ferry_limits_rates {
 	double d2h, h2d;
-};
-
-struct ferry_limits_domain {
-	int cpus, numa_node;
-	uint64_t l2_bytes, llc_bytes; /* of one core; of the last-level cache */
 };
 
 struct ferry_limits_gpu {
@@ -47,41 +40,18 @@ struct ferry_limits_link {
 	double overhead_us; /* what a copy of 1 MiB takes besides its bytes at `alone` */
 };
 
-/** The first `gpus` GPUs at work together, each over so much host memory. */
+/** So many GPUs at work together, each over so much host memory. */
 struct ferry_limits_window {
 	int gpus;
 	uint64_t bytes, copy_bytes;
 	struct ferry_limits_rates alone;  /* all D2H; all H2D */
-	struct ferry_limits_rates both;   /* each GPU in its own window */
-	/* H2D of what other GPUs' D2H has just written, each written line read gpus - 1 times */
-	struct ferry_limits_rates gather;
+	struct ferry_limits_rates both;
 };
 
-/** Copies of one size back to back on one GPU, alternating over so many streams; per copy. */
-struct ferry_limits_size {
-	uint64_t bytes;
-	int streams;
-	double d2h_us, h2d_us;
-};
-
-/** Least squares over the sizes on one stream: us = overhead + bytes / rate. */
+/** Copies of one GPU, by least squares over sizes: us = overhead + bytes / rate. */
 struct ferry_limits_copy {
 	double d2h_overhead_us, h2d_overhead_us, d2h, h2d;
 	double enqueue_us; /* the call that enqueues a copy */
-};
-
-struct ferry_limits_flags {
-	double round_trip_us; /* host writes, the GPU's wait ends, the GPU writes, the host sees it */
-	double enqueue_us;    /* the call that enqueues one memory operation */
-};
-
-/** A pass of cores over memory: memcpy, or with a way to store the reduction of 4 f32 sources. */
-struct ferry_limits_pass {
-	char work[24], store[12]; /* store "": memcpy */
-	int threads;
-	bool cached;
-	uint64_t working_set; /* bytes of all threads, sources and result */
-	double gbps;          /* of result */
 };
 
 /** What one call of many in a row takes, as `ferry-perf tune` measures it: by NCCL, and by Ferry for NCCL programs. */
@@ -102,14 +72,10 @@ struct ferry_limits {
 	int cores, cpus, numa_nodes;
 	int cuda_driver; /* CUDA version that the driver has, such as 13000 */
 	struct ferry_limits_copy copy;
-	struct ferry_limits_flags flags;
-	int ndomains, ngpus, nwindows, nsizes, nlinks, npasses, ncollectives;
-	struct ferry_limits_domain domains[FERRY_MAX_DOMAINS];
+	int ngpus, nwindows, nlinks, ncollectives;
 	struct ferry_limits_gpu gpus[FERRY_LIMITS_GPUS];
 	struct ferry_limits_window windows[FERRY_LIMITS_WINDOWS];
-	struct ferry_limits_size sizes[FERRY_LIMITS_SIZES];
 	struct ferry_limits_link links[FERRY_LIMITS_LINKS];
-	struct ferry_limits_pass passes[FERRY_LIMITS_PASSES];
 	struct ferry_limits_collective collectives[FERRY_LIMITS_COLLECTIVES]; /* the latest last */
 };
 

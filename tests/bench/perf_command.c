@@ -6,9 +6,6 @@
 
 #include <cmocka.h>
 
-#include "ipc/attach.h"
-#include "ipc/counters.h"
-#include "ipc/endpoint.h"
 #include "tests/bench/perf_rows.h"
 
 #include <cjson/cJSON.h>
@@ -422,72 +419,6 @@ static void by_itself_it_starts_a_rank_per_cpu_two_at_least_and_four_at_most(voi
 	cJSON_Delete(rows);
 }
 
-/* Asked of the routers; one that a rank hosts is not. */
-static void cpu_shows_how_many_workers_had_work(void **state)
-{
-	(void)state;
-	cJSON *rows = rows_of("allreduce --ranks 2 -b 4M -e 4M -n 7 -c 0 --cpu");
-	assert_int_equal(cJSON_GetArraySize(rows), 2);
-	double workers = number(cJSON_GetArrayItem(rows, 0), "workers_at_work");
-	if (workers < 0.01 || workers > 64)
-		fail_msg("%f workers at work", workers);
-	cJSON_Delete(rows);
-	setenv("FERRY_ROUTER", "embedded", 1);
-	rows = rows_of("allreduce --ranks 2 -b 4M -e 4M -n 7 -c 0 --cpu");
-	unsetenv("FERRY_ROUTER");
-	assert_true(cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(cJSON_GetArrayItem(rows, 0), "workers_at_work")));
-	cJSON_Delete(rows);
-}
-
-/* Answers every client as a busy router does: for each look at it, a second of calls and half of one of work more. */
-static void be_a_busy_router(int listener)
-{
-	struct ferry_attach_message message;
-	static struct ferry_counters counters = {.pid = 1};
-	struct ferry_counters_page *page;
-	int descriptor;
-	if (ferry_counters_create(&page, &descriptor))
-		_exit(1);
-	for (uint64_t seconds = 1;; seconds++) {
-		int client = accept(listener, NULL, NULL);
-		counters.calls_ns = 1000000000 * seconds;
-		counters.working_ns = 500000000 * seconds;
-		ferry_counters_write(page, &counters);
-		if (recv(client, &message, sizeof message, MSG_WAITALL) == sizeof message)
-			ferry_attach_reply(client, ferrySuccess, "", descriptor);
-		close(client);
-	}
-}
-
-/* The router of the user's other jobs, which are no part of this run. */
-static void workers_that_work_for_others_are_not_counted(void **state)
-{
-	(void)state;
-	char directory[] = "/tmp/perf_command-XXXXXX", path[64];
-	int listener;
-	assert_non_null(mkdtemp(directory));
-	snprintf(path, sizeof path, "%s/router-0.sock", directory);
-	assert_int_equal(ferry_endpoint_listen(path, false, &listener), ferrySuccess);
-	pid_t router = fork();
-	assert_true(router >= 0);
-	if (!router)
-		be_a_busy_router(listener);
-	setenv("FERRY_SOCKET_DIR", directory, 1);
-	setenv("FERRY_ROUTER", "embedded", 1);
-	cJSON *rows = rows_of("allreduce --ranks 2 -b 4K -e 4K -n 3 -w 1 -c 0 --cpu");
-	unsetenv("FERRY_ROUTER");
-	unsetenv("FERRY_SOCKET_DIR");
-	kill(router, SIGKILL);
-	assert_int_equal(waitpid(router, NULL, 0), router);
-	close(listener);
-	unlink(path);
-	strcat(path, ".lock");
-	unlink(path);
-	assert_int_equal(rmdir(directory), 0);
-	assert_true(cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(cJSON_GetArrayItem(rows, 0), "workers_at_work")));
-	cJSON_Delete(rows);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -496,8 +427,6 @@ int main(void)
 	        cmocka_unit_test(sizes_are_those_of_nccl_tests),
 	        cmocka_unit_test(uneven_traffic_comes_with_a_picture_of_its_load),
 	        cmocka_unit_test(unchecked_rows_say_so),
-	        cmocka_unit_test(cpu_shows_how_many_workers_had_work),
-	        cmocka_unit_test(workers_that_work_for_others_are_not_counted),
 	        cmocka_unit_test(a_pause_goes_before_each_sample_and_is_not_timed),
 	        cmocka_unit_test(a_program_from_a_file_is_measured),
 	        cmocka_unit_test(a_program_of_other_calls_is_refused),
