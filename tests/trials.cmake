@@ -14,7 +14,7 @@ target_link_libraries(soak PRIVATE ferry_flags ferry ferry_ipc PkgConfig::CJSON 
 add_dependencies(soak ferry-router)
 add_test(NAME soak COMMAND soak --seconds 10 --interval 1 --domains 2)
 set_tests_properties(soak PROPERTIES TIMEOUT 120 LABELS api)
-ferry_test(audit FOLDER rank-lib LIBRARIES ferry ferry_ipc LABELS api)
+ferry_test(scribbled_words FOLDER rank-lib LIBRARIES ferry ferry_ipc LABELS api)
 ferry_test(api_bad_start FOLDER rank-lib LIBRARIES ferry LABELS api)
 ferry_test(api_stress FOLDER rank-lib LIBRARIES trial_run LABELS api TIMEOUT 300)
 add_test(NAME api_stress_processes COMMAND ferryrun -n 24 --fork --domains 3 -- $<TARGET_FILE:api_stress>)

@@ -182,14 +182,9 @@ static bool run_messages(struct ferry_call *call)
 static bool run(struct ferry_short_call *made)
 {
 	struct ferry_call *call = &made->call;
-	struct ferry_order *order = &call->member->order;
-	/* there is one such thread at a time */
-	uint64_t times = atomic_load_explicit(&order->callers_went, memory_order_relaxed) + 1;
-	atomic_store_explicit(&order->callers_came, times, memory_order_relaxed);
 	bool over = is_messages(made) ? run_messages(call) : run_collective(call);
 	if (over)
 		ferry_order_end(call->member, call);
-	atomic_store_explicit(&order->callers_went, times, memory_order_release);
 	return over;
 }
 

@@ -285,7 +285,6 @@ void ferry_job_end_call(struct ferry_job *job, uint32_t parity, uint64_t seq, st
 	atomic_store_explicit(&job->runs[parity].seq, 0, memory_order_release);
 	ferry_job_release_plan(plan);
 	atomic_store_explicit(&job->shared.arenas[job->domain].header->finished[parity], seq, memory_order_release);
-	atomic_store_explicit(&job->runs[parity].ended, seq, memory_order_release);
 	ferry_wake(&job->shared, ferry_rankset_all(job->shared.nranks), 0, 0);
 }
 

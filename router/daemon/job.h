@@ -28,8 +28,6 @@ struct ferry_run {
 	_Alignas(FERRY_APART) _Atomic uint64_t seq; /* 0: idle */
 	_Atomic(struct ferry_job_plan *) plan;  /* written under admit before seq */
 	_Atomic uint64_t last;                  /* last call seen in this parity; written under admit */
-	/* last call that the arena says is over; the worker that ends it, after the arena */
-	_Atomic uint64_t ended;
 	uint64_t scalars[FERRY_MAX_RANKS];      /* premulsum factors of the call; written under admit before seq */
 	uint64_t began_ns;                      /* when it was admitted; the same */
 	/*

@@ -4,7 +4,6 @@
 #include "ipc/error.h"
 #include "ipc/process.h"
 #include "router/daemon/guard.h"
-#include "router/engine/audit.h"
 #include "router/engine/foreign_ranks.h"
 #include "router/engine/parts.h"
 #include "router/engine/remote_ranks.h"
@@ -78,15 +77,13 @@ static void allocate(struct ferry_job *job)
 }
 
 /* Also where a call is about to come: waking up takes about as long as the call takes to get here. */
-static bool has_work(struct ferry_workers *workers, struct ferry_job *job, uint64_t *audited)
+static bool has_work(struct ferry_workers *workers, struct ferry_job *job)
 {
 	ferry_workers_enter(workers, job);
 	bool found = ferry_job_expects(job);
 	found |= ferry_parts_any(job);
-	if (!found && ferry_now_ns() - *audited >= FERRY_AUDIT_JOB_NS) {
-		ferry_audit_job(job);
-		*audited = ferry_now_ns();
-	}
+	if (!found)
+		ferry_job_report_again(job);
 	ferry_workers_leave(workers, job);
 	return found;
 }
@@ -120,7 +117,6 @@ static void *job_thread_main(void *argument)
 	struct ferry_doorbell *bell = &job->shared.arenas[job->domain].header->router;
 	struct ferry_idle idle;
 	bool priority_asked = false;
-	uint64_t audited = ferry_now_ns();
 	ferry_idle_open(&idle, &workers->spin);
 	if (workers->pin)
 		ferry_layout_pin(&workers->layout, workers->domain);
@@ -142,7 +138,7 @@ static void *job_thread_main(void *argument)
 			else
 				answer_ready(job);
 			atomic_store_explicit(&job->job_thread->asked, 2, memory_order_release);
-		} else if (has_work(workers, job, &audited)) {
+		} else if (has_work(workers, job)) {
 			ferry_doorbell_cancel(bell);
 			ferry_workers_attend(workers, job, &idle);
 		} else {

@@ -412,12 +412,8 @@ static void complete(struct ferry_remote_rank *remote_rank, const struct ferry_s
 {
 	uint64_t seq = head->kind == FERRY_SUBMIT_COLLECTIVE ? number_under_way(remote_rank, head) : 0;
 	_Atomic uint64_t *finished = &ferry_member_line(&remote_rank->member)->finished[seq % FERRY_PARITIES];
-	struct ferry_order *order = &remote_rank->member.order;
-	if (atomic_load(finished) < seq) {
-		atomic_store_explicit(&order->ending[seq % FERRY_PARITIES], seq, memory_order_release);
+	if (atomic_load(finished) < seq)
 		atomic_store_explicit(finished, seq, memory_order_release);
-		atomic_store_explicit(&order->ended[seq % FERRY_PARITIES], seq, memory_order_release);
-	}
 	ferry_stream_flag_pass(&remote_rank->flags[head->flag], head->turn);
 	ferry_wake(remote_rank->member.shared, ferry_rankset_all(remote_rank->member.shared->nranks), 0, 0);
 }

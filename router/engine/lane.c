@@ -181,7 +181,6 @@ static bool take_inbox(struct ferry_lane_rank *lane_rank)
 		return false;
 	pthread_mutex_lock(&lane_rank->inbox_lock);
 	if (lane_rank->inbox) {
-		lane_rank->called = true;
 		for (const struct ferry_call *call = lane_rank->inbox; call;
 		     call = call->halves[lane_rank->direction].next)
 			lane_rank->out_of_line += !is_in_line(call);

@@ -3,7 +3,6 @@
 
 #include "ipc/error.h"
 #include "ipc/process.h"
-#include "router/engine/audit.h"
 #include "router/engine/pair.h"
 #include "router/engine/traffic.h"
 
@@ -116,11 +115,8 @@ static void watch(struct ferry_lane *lane, uint64_t now)
 	const struct ferry_lane *other = &lane->lanes->lane[!lane->direction];
 	ferry_stall_watch_other(&lane->watch, !lane->direction, &other->driving, lane->lanes->stall_ns, now);
 	for (uint32_t i = 0; i < lane->nlane_ranks; i++) {
-		if (!lane->lane_ranks[i]->idle_since)
-			continue;
-		if (lane->lane_ranks[i]->calls)
+		if (lane->lane_ranks[i]->idle_since && lane->lane_ranks[i]->calls)
 			ferry_stall_watch_lane_rank(lane->lane_ranks[i], now);
-		ferry_audit_lane_rank(lane->lane_ranks[i]);
 	}
 	/*
 	 * With nothing under way one lane stays out of the driver, so that it can report the other one if that hangs in

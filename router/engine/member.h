@@ -61,11 +61,6 @@ struct ferry_member_ops {
 	 */
 	bool (*take)(struct ferry_member *member);
 	/**
-	 * D2H lane, now and then: false if the ring that it takes calls from does not hold what the lanes have written
-	 * there; text: the difference. NULL: as for `take`.
-	 */
-	bool (*ring_is_sane)(const struct ferry_member *member, char *text, size_t bytes);
-	/**
 	 * begun: a stream has reached a captured call. ended: a call, or a run of a captured one, is over, and its
 	 * stream goes on; NULL: the call's own `finish` is enough.
 	 */
@@ -84,14 +79,12 @@ struct ferry_lane_rank {
 	/* the lane's thread alone */
 	struct ferry_call *calls, **calls_end;
 	uint32_t out_of_line;                  /* messages in that list, and calls whose numbers rank 0 gives */
-	bool called;                           /* it has had a call */
 	uint32_t under_way;                    /* copies of its calls */
 	bool moves;                            /* as in the rank's line */
 	uint64_t message[FERRY_MAX_RANKS];     /* next message to or from each peer */
 	uint64_t slices[FERRY_MAX_RANKS];      /* of finished messages */
-	/* what the pair's line says of this lane's slices; relaxed: a lane reads it while a caller runs messages */
-	_Atomic uint64_t published[FERRY_MAX_RANKS];
-	_Atomic uint64_t awaited;              /* bit r: a message that has begun waits for rank r; relaxed, likewise */
+	/* bit r: a message that has begun waits for rank r; relaxed: a lane reads it while a caller runs messages */
+	_Atomic uint64_t awaited;
 	uint64_t free_until[FERRY_MAX_RANKS];  /* D2H: slices below this one have free slots, as was last read */
 	uint64_t idle_since;                   /* nanoseconds; 0: its last round found work */
 	/* nanoseconds: when it last waited for its stream, or (H2D) for a rank that had not come */
@@ -116,13 +109,6 @@ struct ferry_order {
 	/* number of the last call begun in each parity; relaxed: who begins a call has acquired the end of that one */
 	_Atomic uint64_t last_seq[FERRY_PARITIES];
 	uint64_t router_seq[FERRY_PARITIES][FERRY_MAX_DOMAINS]; /* last call with work for that router */
-	/*
-	 * last call finished in each parity, before the rank's line says so and after that; the lane that ends it,
-	 * release
-	 */
-	_Atomic uint64_t ending[FERRY_PARITIES], ended[FERRY_PARITIES];
-	/* how often a thread that runs a short call has begun to write here and in the rank's line, and ended that */
-	_Atomic uint64_t callers_came, callers_went;
 	uint64_t messages[2][FERRY_MAX_RANKS]; /* the last number given here, by direction and peer */
 	uint64_t runs;                         /* of named groups of messages */
 };

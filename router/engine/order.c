@@ -280,9 +280,7 @@ void ferry_order_end(struct ferry_member *member, struct ferry_call *call)
 		call->ops->ending(call);
 	}
 	if (!result && call->steps) {
-		atomic_store_explicit(&member->order.ending[call->parity], seq, memory_order_release);
 		atomic_store_explicit(&ferry_member_line(member)->finished[call->parity], seq, memory_order_release);
-		atomic_store_explicit(&member->order.ended[call->parity], seq, memory_order_release);
 		wake_lanes(member, call, seq);
 	}
 	call->ops->finish(call, result, message);

@@ -250,47 +250,6 @@ static void take_turn(struct ferry_lane_rank *lane_rank, const struct ferry_call
 	atomic_store_explicit(&turn->message, transfer->message, memory_order_release);
 }
 
-bool ferry_pair_published_is_there(const struct ferry_lane_rank *lane_rank, char *text, size_t bytes)
-{
-	bool d2h = lane_rank->direction == FERRY_DIR_D2H;
-	for (uint32_t peer = 0; peer < lane_rank->member->shared->nranks; peer++) {
-		const struct ferry_transfer any = {.peer = peer};
-		const struct ferry_pair_line *line = line_of(lane_rank, &any, 0, NULL);
-		uint64_t there = atomic_load_explicit(d2h ? &line->d2h.value : &line->h2d.value, memory_order_relaxed);
-		uint64_t published = atomic_load_explicit(&lane_rank->published[peer], memory_order_relaxed);
-		if (there == published)
-			continue;
-		snprintf(text, bytes, "rank %u: the arena says that it has %s %llu slices %s rank %u; it has %llu",
-		         lane_rank->member->rank, d2h ? "sent" : "taken", (unsigned long long)there,
-		         d2h ? "to" : "from", peer, (unsigned long long)published);
-		return false;
-	}
-	return true;
-}
-
-bool ferry_pair_is_sane(const struct ferry_lane_rank *lane_rank, const struct ferry_transfer *transfer, char *text,
-                        size_t bytes)
-{
-	const struct ferry_pair_line *line = line_of(lane_rank, transfer, 0, NULL);
-	bool d2h = lane_rank->direction == FERRY_DIR_D2H;
-	uint64_t sent = atomic_load_explicit(&line->d2h.value, memory_order_acquire);
-	uint64_t taken = atomic_load_explicit(&line->h2d.value, memory_order_acquire);
-	uint64_t there = atomic_load_explicit(&line->post.message, memory_order_acquire);
-	uint64_t own = transfer->base + transfer->finished, issued = transfer->base + transfer->issued;
-	/* where it is to be pushed to has been posted; the next message's place is not yet */
-	bool posted = !transfer->puts || (d2h ? there <= transfer->message : there == transfer->message);
-	if (posted &&
-	    (d2h ? sent == own && taken <= own : taken == own && sent >= issued && sent - own <= FERRY_PAIR_SLOTS))
-		return true;
-	snprintf(text, bytes,
-	         "message %llu from rank %u to rank %u: the arena says that %llu slices were sent and %llu taken, and "
-	         "where message %llu goes; rank %u has %s %llu",
-	         (unsigned long long)transfer->message, d2h ? lane_rank->member->rank : transfer->peer,
-	         d2h ? transfer->peer : lane_rank->member->rank, (unsigned long long)sent, (unsigned long long)taken,
-	         (unsigned long long)there, lane_rank->member->rank, d2h ? "sent" : "taken", (unsigned long long)own);
-	return false;
-}
-
 /* True once it is the message's turn, and its receiver has not left. */
 static bool is_current(struct ferry_lane_rank *lane_rank, const struct ferry_call *call,
                        struct ferry_transfer *transfer)
@@ -430,7 +389,6 @@ void ferry_pair_publish(struct ferry_lane_rank *lane_rank, struct ferry_transfer
 	struct ferry_pair_line *line = line_of(lane_rank, transfer, 0, NULL);
 	bool d2h = lane_rank->direction == FERRY_DIR_D2H;
 	uint64_t there = transfer->base + transfer->finished;
-	atomic_store_explicit(&lane_rank->published[transfer->peer], there, memory_order_relaxed);
 	atomic_store_explicit(d2h ? &line->d2h.value : &line->h2d.value, there, memory_order_release);
 	if (d2h)
 		atomic_store_explicit(&line->slots[(there - 1) % FERRY_PAIR_SLOTS].there, there, memory_order_release);

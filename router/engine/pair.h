@@ -47,20 +47,10 @@ bool ferry_pair_waits(const struct ferry_lane_rank *lane_rank, const struct ferr
 void ferry_pair_say_wait(const struct ferry_lane_rank *lane_rank, const struct ferry_transfer *transfer, char *text,
                          size_t bytes);
 
-/** Whether the lines hold what this lane has published to each peer; text: which one does not. */
-bool ferry_pair_published_is_there(const struct ferry_lane_rank *lane_rank, char *text, size_t bytes);
-
 /** A slice of a send or receive has been copied. */
 void ferry_pair_publish(struct ferry_lane_rank *lane_rank, struct ferry_transfer *transfer);
 
 /** The whole message has: the next one between these ranks may go. */
 void ferry_pair_done(struct ferry_lane_rank *lane_rank, const struct ferry_call *call, struct ferry_transfer *transfer);
-
-/**
- * For a message whose turn it is and that is not over: false if its line holds values that no process following the
- * protocol can have written there; text: the values.
- */
-bool ferry_pair_is_sane(const struct ferry_lane_rank *lane_rank, const struct ferry_transfer *transfer, char *text,
-                        size_t bytes);
 
 #endif

@@ -165,7 +165,6 @@ static void publish(struct ferry_job *job, uint64_t seq, const struct ferry_job_
 		if (published != before) {
 			atomic_store_explicit(&work->published, published, memory_order_release);
 			ferry_publish(&job->shared, work->instr, work->counter, seq, published);
-			atomic_store_explicit(&work->logged, published, memory_order_release);
 			count_slices(job, entry->plan, work->instr, before, published);
 		}
 		atomic_store(&work->publishing, 0);

@@ -98,30 +98,8 @@ void ferry_remote_rank_listed(struct ferry_remote_rank *remote_rank, uint64_t nu
 
 void ferry_remote_rank_count_ended(struct ferry_remote_rank *remote_rank)
 {
-	atomic_fetch_add_explicit(&remote_rank->counting, 1, memory_order_release);
 	atomic_fetch_add_explicit(&remote_rank->ring->ended, 1, memory_order_release);
-	atomic_fetch_add_explicit(&remote_rank->counted, 1, memory_order_release);
 	ferry_doorbell_ring(&ferry_member_line(&remote_rank->member)->app);
-}
-
-/*
- * The other lane ends calls meanwhile: so this reads what it has counted, then the ring, then what it is about to
- * count.
- */
-bool ferry_remote_rank_ring_is_sane(const struct ferry_remote_rank *remote_rank, char *text, size_t bytes)
-{
-	uint64_t least = atomic_load_explicit(&remote_rank->counted, memory_order_acquire);
-	uint64_t ended = atomic_load_explicit(&remote_rank->ring->ended, memory_order_acquire);
-	uint64_t most = atomic_load_explicit(&remote_rank->counting, memory_order_acquire);
-	uint64_t taken = atomic_load_explicit(&remote_rank->ring->taken, memory_order_relaxed);
-	if (taken == remote_rank->taken && ended >= least && ended <= most)
-		return true;
-	snprintf(text, bytes,
-	         "rank %u: the arena says that its router has taken %llu bytes of submissions and ended %llu calls, "
-	         "where that has taken %llu and ended %llu to %llu",
-	         remote_rank->member.rank, (unsigned long long)taken, (unsigned long long)ended,
-	         (unsigned long long)remote_rank->taken, (unsigned long long)least, (unsigned long long)most);
-	return false;
 }
 
 void ferry_mapped_call_free(struct ferry_mapped_call *mapped)

@@ -27,10 +27,6 @@ struct ferry_remote_rank {
 	struct ferry_mapped_call *first, *last; /* calls under way, captured ones apart, in the order of submissions */
 	uint64_t listed;               /* number of the last submission whose call is in the list, or over */
 	_Atomic uint32_t calls;        /* under way: the D2H lane adds, the lanes take away */
-	/*
-	 * calls over, captured ones apart, before the ring says so and after that; the lane that ends one, by fetch-add
-	 */
-	_Atomic uint64_t counting, counted;
 	/* D2H lane */
 	uint64_t taken;                /* of the ring */
 	uint64_t number;               /* of the last submission taken */
@@ -84,12 +80,6 @@ void ferry_mapped_call_free(struct ferry_mapped_call *mapped);
 
 /** One more call that is not captured is over: counts it in the rank's ring. Any lane. */
 void ferry_remote_rank_count_ended(struct ferry_remote_rank *remote_rank);
-
-/**
- * Whether the ring says the same of what this router has taken and ended as the router itself; text: the difference.
- * D2H lane.
- */
-bool ferry_remote_rank_ring_is_sane(const struct ferry_remote_rank *remote_rank, char *text, size_t bytes);
 
 /** All calls of the submissions up to this one are in the list, or over. */
 void ferry_remote_rank_listed(struct ferry_remote_rank *remote_rank, uint64_t number);

@@ -91,12 +91,6 @@ static void member_ended(struct ferry_member *member, const struct ferry_call *c
 	ferry_remote_rank_count_ended(remote_rank_of(member));
 }
 
-static bool member_ring_is_sane(const struct ferry_member *member, char *text, size_t bytes)
-{
-	return ferry_remote_rank_ring_is_sane((const struct ferry_remote_rank *)member, text,
-	                                      bytes); /* its first field */
-}
-
 static bool member_take(struct ferry_member *member)
 {
 	return ferry_call_decoder_take(remote_rank_of(member));
@@ -134,7 +128,6 @@ static const struct ferry_member_ops member_ops = {.fail = member_fail,
                                                    .timeout = member_timeout,
                                                    .beside = member_beside,
                                                    .take = member_take,
-                                                   .ring_is_sane = member_ring_is_sane,
                                                    .begun = member_begun,
                                                    .ended = member_ended};
 
@@ -251,7 +244,6 @@ static void restore_turn(struct ferry_remote_rank *remote_rank, enum ferry_direc
 	bool over = !found.nslices || slices - base >= found.nslices;
 	member->lane_ranks[direction].message[peer] = number + over;
 	member->lane_ranks[direction].slices[peer] = over ? slices : base;
-	member->lane_ranks[direction].published[peer] = slices;
 	member->order.messages[direction][peer] = number;
 	remote_rank->turns[direction][peer].message = number + over;
 	remote_rank->turns[direction][peer].slices = over ? 0 : slices - base;
@@ -277,8 +269,6 @@ static void restore(struct ferry_remote_rank *remote_rank)
 	/* Its one writer has ended. Less than it was for a moment: calls that are over are counted again. */
 	uint64_t ended = remote_rank->recovery->calls - ferry_recovery_calls(remote_rank->recovery);
 	atomic_store_explicit(&remote_rank->ring->ended, ended, memory_order_release);
-	atomic_store_explicit(&remote_rank->counting, ended, memory_order_relaxed);
-	atomic_store_explicit(&remote_rank->counted, ended, memory_order_relaxed);
 	restore_order(&remote_rank->member);
 	for (enum ferry_direction direction = FERRY_DIR_D2H; direction <= FERRY_DIR_H2D; direction++)
 		for (uint32_t peer = 0; peer < remote_rank->member.shared->nranks; peer++)
@@ -309,8 +299,6 @@ static ferryResult_t remote_rank_open(struct ferry_job *job, uint32_t rank, stru
 	for (uint32_t parity = 0; parity < FERRY_PARITIES; parity++) { /* of a job that has had another router before */
 		uint64_t over = atomic_load_explicit(&ferry_member_line(&remote_rank->member)->finished[parity],
 		                                     memory_order_acquire);
-		atomic_store_explicit(&remote_rank->member.order.ending[parity], over, memory_order_relaxed);
-		atomic_store_explicit(&remote_rank->member.order.ended[parity], over, memory_order_relaxed);
 		atomic_store_explicit(&remote_rank->member.order.last_seq[parity], over, memory_order_relaxed);
 	}
 	ferry_lanes_lane_rank(&remote_rank->member);

@@ -3,7 +3,6 @@
 
 #include "ipc/error.h"
 #include "ipc/process.h"
-#include "router/engine/audit.h"
 #include "router/engine/parts.h"
 
 #include <string.h>
@@ -190,25 +189,12 @@ static bool is_over(const struct ferry_job *attended)
 	return attended && atomic_load_explicit(&attended->dead, memory_order_relaxed);
 }
 
-/*
- * A job without progress is audited by its job thread, but that may be at work for other jobs for as long as they have
- * work.
- */
-static void audit(const struct round *round, uint64_t *audited, uint64_t now)
-{
-	if (now - *audited < FERRY_AUDIT_JOB_NS)
-		return;
-	*audited = now;
-	for (uint32_t i = 0; i < round->njobs; i++)
-		ferry_audit_job(round->jobs[i]);
-}
-
 /* A worker is idle when it has gone round all jobs and found nothing, nor in the other workers' queues. */
 static void work_until_idle(struct ferry_workers *workers, uint32_t worker, const struct ferry_job *attended,
                             struct ferry_idle *idle)
 {
 	struct round round = {.next = 0};
-	uint64_t audited = ferry_now_ns(), spin_ns = ferry_spin_ns(&workers->spin, audited);
+	uint64_t spin_ns = ferry_spin_ns(&workers->spin, ferry_now_ns());
 	uint32_t vain = 0;
 	bool found = false, steal = !spin_ns;
 	ferry_idle_found(idle);
@@ -222,7 +208,6 @@ static void work_until_idle(struct ferry_workers *workers, uint32_t worker, cons
 			enter_jobs(workers, &round);
 		}
 		uint64_t now = ferry_now_ns();
-		audit(&round, &audited, now);
 		ferry_idle_looked(idle, now);
 		if (found)
 			ferry_idle_found(idle);

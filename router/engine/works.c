@@ -135,9 +135,7 @@ uint64_t ferry_works_arm(struct ferry_works *works, const struct ferry_plan *pla
 	for (uint32_t i = 0; i < works->nworks; i++) {
 		struct ferry_work *work = &works->works[parity][i];
 		uint32_t published = resumes ? published_before(work, seq) : 0;
-		/* release: a thread that reads these sees that the call before has ended (router/engine/audit.c) */
-		atomic_store_explicit(&work->published, published, memory_order_release);
-		atomic_store_explicit(&work->logged, published, memory_order_release);
+		atomic_store_explicit(&work->published, published, memory_order_relaxed);
 		for (uint32_t slot = 0; slot < plan->window; slot++)
 			atomic_store_explicit(&work->slots[slot].done, 0, memory_order_relaxed);
 		for (uint32_t q = 0; q < work->nqueues; q++) {

@@ -45,11 +45,12 @@ struct ferry_work {
 	uint32_t nqueues;
 	uint32_t share;              /* parts of a slice in each queue: queue q has those from q * share on */
 	bool oldest_first;           /* parts are long enough to check all queues before each */
-	/* lock of the next two and of the counter: the worker that holds it is the one writer */
+	/* lock of the next one and of the counter: the worker that holds it is the one writer */
 	_Alignas(FERRY_APART) _Atomic uint32_t publishing;
-	/* slices, once the counter says so; the counter itself is not trusted, as others can write to it */
-	_Atomic uint32_t logged;
-	/* the same before the counter says so. On a line of its own: workers that wait for a free slot poll it */
+	/*
+	 * slices; the counter itself is not trusted, as others can write to it. On a line of its own: workers that wait
+	 * for a free slot poll it
+	 */
 	_Alignas(FERRY_APART) _Atomic uint32_t published;
 };
 

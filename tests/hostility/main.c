@@ -74,8 +74,8 @@ static const struct argp command = {
         known, parse, NULL,
         "Has hostile ranks write what they should not, while another job runs on the same routers.\v"
         "Each part has the same number of the writes. The routers have to live, each bit of the other job's results to "
-        "be right, and a hostile job has to make all its calls or to end with a message. Exit code 1: not so, and the "
-        "lines say which job of which seed to look at.\n\n"
+        "be right, and a hostile job has to make all its calls, to end with a message, or to wait until it is ended. "
+        "Exit code 1: not so, and the lines say which job of which seed to look at.\n\n"
         "  build-asan/tests/bin/hostility --writes 100000",
         NULL, NULL, NULL};
 
@@ -196,6 +196,8 @@ static void prepare(void)
 	setenv("FERRY_DOMAINS", text, 1);
 	setenv("FERRY_DEVICE", "host", 1);
 	setenv("FERRY_STAGING", "2M", 0);
+	setenv("FERRY_TIMEOUT", "1", 0);
+	setenv("FERRY_ON_TIMEOUT", "fail", 0);
 	setenv("FERRY_LOG", options.verbose ? "warn" : "error", 0); /* a line for each job that fails otherwise */
 	shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (shared == MAP_FAILED)
