@@ -317,8 +317,8 @@ bool scribble(uint64_t writes)
 			return false;
 		progress("words written into arenas", atomic_load(&shared->writes), writes);
 	}
-	printf("arenas: %llu words, by %u jobs: %u ended with a message, %u waited until they were ended, the others made "
-	       "all calls\n",
+	printf("arenas: %llu words, by %u jobs: %u ended with a message, %u waited until they were ended, the others "
+	       "made all calls\n",
 	       (unsigned long long)atomic_load(&shared->writes), jobs, logged, waiting);
 	return true;
 }
