@@ -123,7 +123,6 @@ ferryResult_t ferry_direct_open(struct ferry_direct *direct)
 	if (result)
 		return result;
 	struct ferry_lanes_options options = {.copier = direct->device->copier,
-	                                      .stall_ns = direct->rank->timeout.reports * 1000000000ull,
 	                                      .spin_ns = (uint64_t)spin_us * 1000,
 	                                      .bells = {&line->d2h, &line->h2d}};
 	if ((result = ferry_lanes_open(&direct->lanes, &options)))

@@ -4,22 +4,6 @@
 #include "ipc/error.h"
 #include "router/engine/traffic.h"
 
-static void drive(struct ferry_copies *copies)
-{
-	atomic_store_explicit(copies->driving, atomic_load_explicit(copies->driving, memory_order_relaxed) + 1,
-	                      memory_order_relaxed);
-}
-
-ferryResult_t ferry_copies_open(struct ferry_copies *copies, struct ferry_copier *copier,
-                                enum ferry_direction direction, _Atomic uint32_t *driving)
-{
-	copies->driving = driving;
-	drive(copies);
-	ferryResult_t result = copier->ops->queue_open(copier, direction, &copies->queue);
-	drive(copies);
-	return result;
-}
-
 static void keep(struct ferry_copies *copies, struct ferry_lane_rank *lane_rank, struct ferry_call *call,
                  struct ferry_transfer *transfer, uint64_t bytes, uint32_t slices)
 {
@@ -44,10 +28,8 @@ bool ferry_copies_start(struct ferry_copies *copies, struct ferry_lane_rank *lan
 	if (!ferry_traffic_may_move(lane_rank))
 		return false;
 	if (bytes) {
-		drive(copies);
 		ferryResult_t result = copies->queue.copier->ops->copy(&copies->queue, destination, source, bytes,
 		                                                       transfer->length, crosses);
-		drive(copies);
 		if (refused(lane_rank, result))
 			return false;
 	}
@@ -57,10 +39,7 @@ bool ferry_copies_start(struct ferry_copies *copies, struct ferry_lane_rank *lan
 
 uint64_t ferry_copies_finished(struct ferry_copies *copies)
 {
-	drive(copies);
-	uint64_t finished = copies->queue.copier->ops->finished(&copies->queue);
-	drive(copies);
-	return finished;
+	return copies->queue.copier->ops->finished(&copies->queue);
 }
 
 bool ferry_copies_take(struct ferry_copies *copies, uint64_t finished, struct ferry_copying *copying)
@@ -75,12 +54,7 @@ bool ferry_copies_take(struct ferry_copies *copies, uint64_t finished, struct fe
 ferryResult_t ferry_copies_check(struct ferry_copies *copies)
 {
 	const struct ferry_copy_ops *ops = copies->queue.copier->ops;
-	if (!ops->queue_check)
-		return ferrySuccess;
-	drive(copies);
-	ferryResult_t result = ops->queue_check(&copies->queue);
-	drive(copies);
-	return result;
+	return ops->queue_check ? ops->queue_check(&copies->queue) : ferrySuccess;
 }
 
 /* ---- pushes ---- */
@@ -97,7 +71,7 @@ static struct ferry_copies *queue_to(struct ferry_pushes *pushes, uint32_t rank)
 		ferry_fail(ferryInvalidUsage, "%s devices push into no other", copier->ops->kind);
 		return NULL;
 	}
-	if (ferry_copies_open(copies, copier, FERRY_DIR_D2H, pushes->driving))
+	if (copier->ops->queue_open(copier, FERRY_DIR_D2H, &copies->queue))
 		return NULL;
 	pushes->open |= 1u << queue;
 	return copies;
@@ -118,9 +92,7 @@ bool ferry_pushes_start(struct ferry_pushes *pushes, struct ferry_lane_rank *lan
 	if (ops->enter && !ops->enter(lane_rank->member, to.to))
 		return false;
 	to.shared_busy_until = ferry_member_shared_links(lane_rank->member);
-	drive(copies);
 	ferryResult_t result = copies->queue.copier->ops->push(&copies->queue, &to, source, bytes);
-	drive(copies);
 	if (ops->enter)
 		ops->leave(lane_rank->member, to.to);
 	if (refused(lane_rank, result))

@@ -24,13 +24,7 @@ struct ferry_copies {
 	struct ferry_copy_queue queue;
 	struct ferry_copying under_way[FERRY_MOST_COPIES];
 	uint32_t head, tail;
-	/* the lane's, of all its queues: one more before and after each call of the copier */
-	_Atomic uint32_t *driving;
 };
-
-/** Opens the queue. Errors: the copier's. */
-ferryResult_t ferry_copies_open(struct ferry_copies *copies, struct ferry_copier *copier,
-                                enum ferry_direction direction, _Atomic uint32_t *driving);
 
 static inline bool ferry_copies_any(const struct ferry_copies *copies)
 {
@@ -64,7 +58,6 @@ ferryResult_t ferry_copies_check(struct ferry_copies *copies);
  */
 struct ferry_pushes {
 	struct ferry_copier *copier; /* constant */
-	_Atomic uint32_t *driving;   /* the same: as in the queues */
 	struct ferry_copies queues[FERRY_PUSH_QUEUES];
 	uint32_t open; /* bit q: queues[q] is open */
 };

@@ -348,6 +348,6 @@ bool ferry_lane_round(struct ferry_lane *lane)
 		busy |= any_at_work(lane_rank);
 	}
 	lane->turn++;
-	atomic_store_explicit(&lane->busy, busy, memory_order_relaxed);
+	lane->busy = busy;
 	return progress;
 }

@@ -23,10 +23,8 @@ struct ferry_lane {
 	pthread_t thread;
 	struct ferry_copies copies;
 	struct ferry_pushes pushes;     /* D2H */
-	/* its thread; the other lane reads it, to report a lane that does not come out of the driver */
-	_Atomic uint32_t driving;       /* as in its queues */
-	_Atomic bool busy;              /* its thread: it has calls at work; the other lane reads it */
 	/* its thread alone, from here on */
+	bool busy;                      /* it has calls at work */
 	struct ferry_lane_rank **lane_ranks; /* as of `generation` */
 	struct ferry_seen_bell *bells;  /* that it is about to sleep at, or to turn from */
 	uint32_t nbells;
@@ -34,7 +32,7 @@ struct ferry_lane {
 	bool anybody_leaves;
 	uint64_t generation;
 	struct ferry_idle idle;
-	struct ferry_stall_watch watch;
+	uint64_t checked;               /* nanoseconds: when it last checked for a stall */
 	struct ferry_sleeper sleeper; /* while it sleeps for long, the stream poller reads its calls */
 };
 
@@ -44,8 +42,6 @@ struct ferry_lanes {
 	struct ferry_spin spin;         /* how long they spin */
 	struct ferry_priority *priority; /* of their threads; NULL: as they are */
 	struct ferry_stream_poller *stream_poller; /* NULL: they poll themselves, however long they have slept */
-	/* constant: a lane that is in the driver for so long is reported by the other lane; 0: never */
-	uint64_t stall_ns;
 	struct ferry_doorbell own_bells[2];
 	struct ferry_lane lane[2];
 	pthread_mutex_t lock;   /* of all below, and of `leaves` and `left` in lane ranks */

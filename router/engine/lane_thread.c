@@ -19,11 +19,6 @@
 
 /* ---- when it sleeps ---- */
 
-static bool is_busy(const struct ferry_lane *lane)
-{
-	return atomic_load_explicit(&lane->busy, memory_order_relaxed);
-}
-
 /*
  * Whether the lane spins before it sleeps. For a GPU it also does after the last call: the next one often comes soon,
  * and waking up takes longer than a short call itself. Ranks of host devices usually outnumber the cores, and a thread
@@ -31,7 +26,7 @@ static bool is_busy(const struct ferry_lane *lane)
  */
 static bool may_look(const struct ferry_lane *lane)
 {
-	return (is_busy(lane) || lane->lanes->copier->ops->polled) &&
+	return (lane->busy || lane->lanes->copier->ops->polled) &&
 	       !atomic_load_explicit(&lane->lanes->stopping, memory_order_relaxed);
 }
 
@@ -56,9 +51,7 @@ static bool awaits_start(const struct ferry_lane *lane)
 static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 {
 	const struct ferry_copy_ops *ops = lane->lanes->copier->ops;
-	/* The other lane may still have calls where this one has none, and hang in the driver. */
-	bool busy = is_busy(lane) || (ops->polled && is_busy(&lane->lanes->lane[!lane->direction]));
-	int64_t most = busy ? FERRY_STALL_LOOK_US : SLEEP_MOST_US;
+	int64_t most = lane->busy ? FERRY_STALL_LOOK_US : SLEEP_MOST_US;
 	if (ferry_copies_any(&lane->copies)) {
 		int64_t copy = ops->wait_us(&lane->copies.queue);
 		most = copy < most ? copy : most;
@@ -110,20 +103,12 @@ static void fail_all(struct ferry_lane *lane)
 
 static void watch(struct ferry_lane *lane, uint64_t now)
 {
-	if (!ferry_stall_due(&lane->watch, now))
+	if (!ferry_stall_due(&lane->checked, now))
 		return;
-	const struct ferry_lane *other = &lane->lanes->lane[!lane->direction];
-	ferry_stall_watch_other(&lane->watch, !lane->direction, &other->driving, lane->lanes->stall_ns, now);
-	for (uint32_t i = 0; i < lane->nlane_ranks; i++) {
+	for (uint32_t i = 0; i < lane->nlane_ranks; i++)
 		if (lane->lane_ranks[i]->idle_since && lane->lane_ranks[i]->calls)
 			ferry_stall_watch_lane_rank(lane->lane_ranks[i], now);
-	}
-	/*
-	 * With nothing under way one lane stays out of the driver, so that it can report the other one if that hangs in
-	 * there.
-	 */
-	if (is_busy(lane) && (lane->direction == FERRY_DIR_D2H || ferry_copies_any(&lane->copies)) &&
-	    (ferry_copies_check(&lane->copies) || ferry_pushes_check(&lane->pushes)))
+	if (lane->busy && (ferry_copies_check(&lane->copies) || ferry_pushes_check(&lane->pushes)))
 		fail_all(lane);
 }
 
@@ -222,12 +207,11 @@ ferryResult_t ferry_lane_thread_open(struct ferry_lanes *lanes, enum ferry_direc
 	lane->bell = bell ? bell : &lanes->own_bells[direction];
 	lane->sleeper.look = look_for_start;
 	lane->pushes.copier = lanes->copier;
-	lane->pushes.driving = &lane->driving;
 	if (!ferry_lane_make_room(lane, 1)) {
 		ferry_lane_free_room(lane);
 		return ferry_fail(ferrySystemError, "no memory for a lane");
 	}
-	ferryResult_t result = ferry_copies_open(&lane->copies, lanes->copier, direction, &lane->driving);
+	ferryResult_t result = lanes->copier->ops->queue_open(lanes->copier, direction, &lane->copies.queue);
 	if (result) {
 		ferry_lane_free_room(lane);
 		return result;

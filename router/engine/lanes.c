@@ -11,7 +11,6 @@ ferryResult_t ferry_lanes_open(struct ferry_lanes *lanes, const struct ferry_lan
 	ferryResult_t result = ferrySuccess;
 	memset(lanes, 0, sizeof *lanes);
 	lanes->copier = options->copier;
-	lanes->stall_ns = options->stall_ns;
 	lanes->spin.limit_ns = options->spin_ns;
 	lanes->priority = options->priority;
 	lanes->stream_poller = options->stream_poller;

@@ -429,23 +429,3 @@ void ferry_stall_watch_lane_rank(struct ferry_lane_rank *lane_rank, uint64_t now
 	report(lane_rank, &blocker, now);
 	lane_rank->member->ops->check(lane_rank->member);
 }
-
-/* ---- the other lane ---- */
-
-void ferry_stall_watch_other(struct ferry_stall_watch *watch, enum ferry_direction other,
-                             const _Atomic uint32_t *driving, uint64_t stall_ns, uint64_t now)
-{
-	uint32_t count = atomic_load_explicit(driving, memory_order_relaxed);
-	if (count != watch->other_driving || count % 2 == 0) {
-		watch->other_driving = count;
-		watch->other_since = now;
-		watch->reported = false;
-	}
-	if (!stall_ns || watch->reported || now - watch->other_since < stall_ns)
-		return;
-	watch->reported = true;
-	ferry_log(FERRY_LOG_WARN,
-	          "%s lane: in the device's driver for %llu s, with a call under way: does a thread of this process "
-	          "free or register memory, or load kernels, which waits for the call in there?",
-	          direction_name(other), (unsigned long long)(now - watch->other_since) / 1000000000);
-}

@@ -13,25 +13,14 @@
 
 #define FERRY_STALL_LOOK_US 50000 /* so often, at most; a lane with unfinished calls sleeps no longer than this */
 
-struct ferry_stall_watch {
-	uint64_t checked;       /* nanoseconds: when the lane last checked */
-	uint32_t other_driving; /* the other lane's `driving` at other_since, and until now */
-	uint64_t other_since;
-	bool reported;          /* that the other lane hangs */
-};
-
-/** Whether it is time to check again. */
-static inline bool ferry_stall_due(struct ferry_stall_watch *watch, uint64_t now)
+/** Whether it is time to check again; *checked: when the lane last did, nanoseconds. */
+static inline bool ferry_stall_due(uint64_t *checked, uint64_t now)
 {
-	if (now - watch->checked < FERRY_STALL_LOOK_US * 1000ull)
+	if (now - *checked < FERRY_STALL_LOOK_US * 1000ull)
 		return false;
-	watch->checked = now;
+	*checked = now;
 	return true;
 }
-
-/** One line if the other lane, which drives so (router/engine/lane.h), is in the driver for stall_ns (0: never). */
-void ferry_stall_watch_other(struct ferry_stall_watch *watch, enum ferry_direction other,
-                             const _Atomic uint32_t *driving, uint64_t stall_ns, uint64_t now);
 
 /** A lane rank with calls that does not get on: what there is to say of it, and whether its routers live. */
 void ferry_stall_watch_lane_rank(struct ferry_lane_rank *lane_rank, uint64_t now);

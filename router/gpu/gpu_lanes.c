@@ -19,16 +19,12 @@ struct ferry_gpu_lane_pair {
 
 ferryResult_t ferry_gpu_lanes_init(struct ferry_gpu_lanes *table, struct ferry_priority *priority)
 {
-	struct ferry_timeout timeout;
 	long spin_us;
 	memset(table, 0, sizeof *table);
 	ferryResult_t result = ferry_env_integer("FERRY_SPIN_US", 0, 1000000, SPIN_US, &spin_us);
-	if (!result)
-		result = ferry_timeout_read(&timeout);
 	if (result)
 		return result;
 	table->spin_ns = (uint64_t)spin_us * 1000;
-	table->stall_ns = timeout.reports * 1000000000ull;
 	table->priority = priority;
 	pthread_mutex_init(&table->lock, NULL);
 	return ferrySuccess;
@@ -39,7 +35,6 @@ static ferryResult_t pair_open(struct ferry_gpu_lanes *table, struct ferry_gpu *
                                struct ferry_gpu_lane_pair **opened)
 {
 	struct ferry_lanes_options options = {.copier = ferry_gpu_copier(gpu),
-	                                      .stall_ns = table->stall_ns,
 	                                      .spin_ns = table->spin_ns,
 	                                      .priority = table->priority,
 	                                      .stream_poller = &table->stream_poller};

@@ -12,7 +12,7 @@
 struct ferry_gpu_lane_pair;
 
 struct ferry_gpu_lanes {
-	uint64_t spin_ns, stall_ns; /* as in struct ferry_lanes_options; constant, as is the next */
+	uint64_t spin_ns; /* as in struct ferry_lanes_options; constant, as is the next */
 	struct ferry_priority *priority;
 	pthread_mutex_t lock;       /* of the list and its entries; held while lanes are opened and closed */
 	struct ferry_gpu_lane_pair *pairs;
