@@ -41,9 +41,8 @@ ferryResult_t ferry_deadline_seconds(long *seconds);
 
 /* Seconds that a call waits; 0: never. */
 struct ferry_timeout {
-	uint32_t reports;  /* until the log says which rank or router the call waits for, */
-	uint32_t fails;    /* until the job ends, */
-	uint32_t replaces; /* until the router that it waits for is killed, so that another takes its place */
+	uint32_t reports; /* until the log says which rank or router the call waits for, */
+	uint32_t fails;   /* until the job ends */
 };
 
 /** Reads FERRY_TIMEOUT and FERRY_ON_TIMEOUT. ferryInvalidArgument, with the value, for an invalid one. */

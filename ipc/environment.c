@@ -36,8 +36,7 @@ const struct ferry_variable ferry_variables[] = {
 	{"FERRY_ON_TIMEOUT", "report",
 	 "report: a line in the log, and the call waits on, as a rank may compute for long. fail: the communicator "
 	 "ends on all ranks, with ferryRemoteError and that line; FERRY_TIMEOUT is then 600 where it is not set, and "
-	 "what lasts longer than 10 s is told before. takeover: a router that is waited for is killed, and another "
-	 "takes its place; where none would, or a rank is waited for, it is told."},
+	 "what lasts longer than 10 s is told before."},
 	{"FERRY_TAKEOVER", "on",
 	 "on: where a router dies, another takes its place, and jobs go on: ferryrun, a system service or a rank "
 	 "(FERRY_ROUTER=auto) starts it, within FERRY_ATTACH_TIMEOUT. off: the communicator ends with an error. Of "

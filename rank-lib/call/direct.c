@@ -45,15 +45,6 @@ static struct ferry_timeout member_timeout(struct ferry_member *member)
 	return direct_of(member)->rank->timeout;
 }
 
-static bool member_replace(struct ferry_member *member, uint32_t domain, const char *why)
-{
-	struct ferry_rank *rank = direct_of(member)->rank;
-	if (!ferry_link_kill(&rank->links[domain], rank->timeout.replaces * 1000000000ull, false))
-		return false;
-	ferry_log(FERRY_LOG_WARN, "FERRY_TIMEOUT: %s; it is killed, for another to take its place", why);
-	return true;
-}
-
 static uint32_t member_beside(struct ferry_member *member)
 {
 	struct ferry_direct *direct = direct_of(member);
@@ -108,7 +99,6 @@ static const struct ferry_member_ops member_ops = {.fail = member_fail,
                                                    .error = member_error,
                                                    .check = member_check,
                                                    .timeout = member_timeout,
-                                                   .replace = member_replace,
                                                    .beside = member_beside,
                                                    .take = member_take};
 

@@ -4,11 +4,8 @@
 #include "ipc/deadline.h"
 #include "ipc/endpoint.h"
 #include "ipc/error.h"
-#include "ipc/wait.h"
 
-#include <signal.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -125,7 +122,6 @@ void ferry_link_renew(struct ferry_link *link, int socket, int process)
 		link->process = process;
 	}
 	link->count++;
-	link->since_ns = ferry_now_ns();
 	pthread_cond_broadcast(&link->changed);
 	pthread_mutex_unlock(&link->lock);
 }
@@ -136,25 +132,6 @@ void ferry_link_replace_process(struct ferry_link *link, int process)
 	close_one(&link->process);
 	link->process = process;
 	pthread_mutex_unlock(&link->lock);
-}
-
-/* Under the lock. By its pidfd, so that no other process is killed. */
-static bool kill_router(const struct ferry_link *link, uint64_t least_ns)
-{
-	if (link->state != FERRY_LINK_WATCHED || link->process < 0 || ferry_now_ns() - link->since_ns < least_ns)
-		return false;
-	return !syscall(SYS_pidfd_send_signal, link->process, SIGKILL, NULL, 0);
-}
-
-bool ferry_link_kill(struct ferry_link *link, uint64_t least_ns, bool inside)
-{
-	if (inside)
-		return kill_router(link, least_ns);
-	if (pthread_mutex_trylock(&link->lock)) /* the thread that has a request under way notices itself */
-		return false;
-	bool killed = kill_router(link, least_ns);
-	pthread_mutex_unlock(&link->lock);
-	return killed;
 }
 
 void ferry_link_set(struct ferry_link *link, enum ferry_link_state state)

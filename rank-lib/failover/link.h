@@ -27,7 +27,6 @@ struct ferry_link {
 	int process;                 /* the router's pidfd; -1: none. Written likewise */
 	_Atomic uint32_t state;      /* enum ferry_link_state; written under the lock */
 	uint64_t count;              /* routers before this one */
-	uint64_t since_ns;           /* when this router's connection was made; 0: the first; under the lock */
 };
 
 void ferry_link_init(struct ferry_link *link);
@@ -67,13 +66,6 @@ void ferry_link_renew(struct ferry_link *link, int socket, int process);
 
 /** The process that must end before another takes its place has changed; the link takes over its pidfd. */
 void ferry_link_replace_process(struct ferry_link *link, int process);
-
-/**
- * Kills the router's process, if it has been the router for at least so long, so that another takes its place. Returns
- * false if none would, or if that is unknown now. Any thread; `inside`: called by the thread that has a request under
- * way.
- */
-bool ferry_link_kill(struct ferry_link *link, uint64_t least_ns, bool inside);
 
 void ferry_link_set(struct ferry_link *link, enum ferry_link_state state);
 

@@ -12,7 +12,7 @@
 bool ferry_watchdog_is_due(const struct ferry_watchdog *watchdog, uint64_t waited)
 {
 	const struct ferry_timeout *timeout = &watchdog->rank->timeout;
-	return ferry_timeout_over(timeout->fails, waited) || ferry_timeout_over(timeout->replaces, waited) ||
+	return ferry_timeout_over(timeout->fails, waited) ||
 	       (!watchdog->logged && ferry_timeout_over(timeout->reports, waited));
 }
 
@@ -38,20 +38,12 @@ bool ferry_watchdog_say(struct ferry_watchdog *watchdog, uint64_t waited, const 
 	return say(watchdog, waited, what, false);
 }
 
-/* The same for a wait for a router. inside: as for ferry_link_kill. */
-static bool say_router(struct ferry_watchdog *watchdog, uint64_t waited, uint32_t domain, bool inside, const char *what)
+/* The same for a wait for a router. */
+static bool say_router(struct ferry_watchdog *watchdog, uint64_t waited, uint32_t domain, const char *what)
 {
-	struct ferry_rank *rank = watchdog->rank;
 	char text[FERRY_MESSAGE_BYTES];
 	snprintf(text, sizeof text, "for the router of domain %u %s", domain, what);
-	if (!ferry_timeout_over(rank->timeout.replaces, waited) ||
-	    !ferry_link_kill(&rank->links[domain], rank->timeout.replaces * 1000000000ull, inside))
-		return say(watchdog, waited, text, true);
-	ferry_log(FERRY_LOG_WARN,
-	          "FERRY_TIMEOUT: rank %d has waited %llu s %s; it is killed, for another to take its place",
-	          rank->self, (unsigned long long)(waited / 1000000000), text);
-	watchdog->since = ferry_now_ns();
-	return false;
+	return say(watchdog, waited, text, true);
 }
 
 /* ---- a router that is asked ---- */
@@ -69,7 +61,7 @@ static bool gives_up(void *argument)
 	if (ferry_rank_failed(question->wait.rank))
 		return true;
 	return ferry_watchdog_is_due(&question->wait, waited) &&
-	       say_router(&question->wait, waited, question->domain, true, question->what);
+	       say_router(&question->wait, waited, question->domain, question->what);
 }
 
 ferryResult_t ferry_watchdog_ask(struct ferry_rank *rank, uint32_t domain, struct ferry_attach_message *message,
@@ -187,5 +179,5 @@ bool ferry_watchdog_look(struct ferry_router_watchdog *watchdog)
 	if (!ferry_watchdog_is_due(&watchdog->wait, waited))
 		return false;
 	format_call(watchdog, taken, what, sizeof what);
-	return say_router(&watchdog->wait, waited, rank->domain, false, what);
+	return say_router(&watchdog->wait, waited, rank->domain, what);
 }

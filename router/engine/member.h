@@ -48,11 +48,6 @@ struct ferry_member_ops {
 	void (*check)(struct ferry_member *member);
 	/** How long its calls may wait. NULL: for ever. */
 	struct ferry_timeout (*timeout)(struct ferry_member *member);
-	/**
-	 * The lane has waited for the router of that domain for so long, as `why` says: ends that router, so that
-	 * another takes its place. Returns false where no other would. NULL: no other would.
-	 */
-	bool (*replace)(struct ferry_member *member, uint32_t domain, const char *why);
 	/** Calls of other communicators of the rank's process, on its device, that were made and are not over. */
 	uint32_t (*beside)(struct ferry_member *member);
 	/**

@@ -244,16 +244,16 @@ static void say_beside(struct ferry_member *member, char *text, size_t bytes)
 		         calls, calls == 1 ? "" : "s", calls == 1 ? "is" : "are");
 }
 
-static void say_ranks(struct ferry_member *member, const struct blocker *blocker, uint32_t *router, char *text,
-                      size_t bytes)
+static void say_ranks(struct ferry_member *member, const struct blocker *blocker, char *text, size_t bytes)
 {
 	const struct ferry_call *call = blocker->call;
 	char blamed[FERRY_RANKSET_TEXT] = "the routers", beside[160] = "";
 	unsigned long long seq = ferry_call_number(call);
+	uint32_t router;
 	if (blocker->ranks)
 		ferry_rankset_print(blocker->ranks, blamed);
-	else if ((*router = ferry_order_blocking_router(member, blocker->before)) < FERRY_MAX_DOMAINS)
-		snprintf(blamed, sizeof blamed, "the router of domain %u", *router);
+	else if ((router = ferry_order_blocking_router(member, blocker->before)) < FERRY_MAX_DOMAINS)
+		snprintf(blamed, sizeof blamed, "the router of domain %u", router);
 	if (blocker->kind == REACHING)
 		say_beside(member, beside, sizeof beside);
 	if (blocker->kind == NUMBERING)
@@ -328,9 +328,8 @@ static void say_copies(const struct ferry_lane_rank *lane_rank, const struct fer
 	         copied->slices, copied->issued - copied->finished);
 }
 
-/* router: of which domain it is; FERRY_MAX_DOMAINS: it is none. */
 static void say_blocker(struct ferry_lane_rank *lane_rank, const struct blocker *blocker, unsigned long long seconds,
-                        char *line, size_t bytes, uint32_t *router)
+                        char *line, size_t bytes)
 {
 	const struct ferry_call *call = blocker->call;
 	struct copied copied = count_copied(&call->halves[lane_rank->direction]);
@@ -338,15 +337,13 @@ static void say_blocker(struct ferry_lane_rank *lane_rank, const struct blocker 
 	struct ferry_stalled stalled;
 	char what[FERRY_MESSAGE_BYTES - 96];
 	bool idle = copied.issued == copied.finished, runs = blocker->kind == RUNNING && call->steps;
-	*router = FERRY_MAX_DOMAINS;
 	if (blocker->kind == NUMBERING || blocker->kind == REACHING || blocker->kind == FINISHING) {
-		say_ranks(member, blocker, router, what, sizeof what);
+		say_ranks(member, blocker, what, sizeof what);
 	} else if (blocker->kind == MESSAGES && idle) {
 		say_messages(lane_rank, blocker, what, sizeof what);
 	} else if (runs && idle &&
 	           ferry_stall_find(member->shared, call->steps->plan, ferry_call_number(call), &stalled)) {
 		say_instr(member->shared, call, &stalled, what, sizeof what);
-		*router = stalled.router ? stalled.number : FERRY_MAX_DOMAINS;
 	} else {
 		say_copies(lane_rank, call, &copied, seconds, line, bytes);
 		return;
@@ -356,17 +353,13 @@ static void say_blocker(struct ferry_lane_rank *lane_rank, const struct blocker 
 
 /* Once per wait; and where it is too long to go on, on all ranks. */
 static void notify(struct ferry_lane_rank *lane_rank, const struct ferry_timeout *timeout, uint64_t waited,
-                   const char *line, uint32_t router)
+                   const char *line)
 {
 	const struct ferry_member_ops *ops = lane_rank->member->ops;
 	char text[FERRY_MESSAGE_BYTES];
 	if (ferry_timeout_over(timeout->fails, waited)) {
 		snprintf(text, sizeof text, "FERRY_TIMEOUT: %s", line);
 		ops->fail(lane_rank->member, ferryRemoteError, text);
-	} else if (ferry_timeout_over(timeout->replaces, waited) && router < FERRY_MAX_DOMAINS && ops->replace &&
-	           ops->replace(lane_rank->member, router, line)) {
-		lane_rank->excused_at = ferry_now_ns(); /* the next one has as long */
-		return;
 	} else if (!lane_rank->reported) {
 		ferry_log(FERRY_LOG_WARN, "%s", line);
 	}
@@ -398,7 +391,6 @@ static void report(struct ferry_lane_rank *lane_rank, const struct blocker *bloc
 	struct ferry_member *member = lane_rank->member;
 	struct ferry_timeout timeout = member->ops->timeout ? member->ops->timeout(member) : (struct ferry_timeout){0};
 	char line[FERRY_MESSAGE_BYTES - 16];
-	uint32_t router;
 	if (member->ops->failed(member))
 		return;
 	if (!is_to_be_reported(lane_rank, blocker))
@@ -407,14 +399,14 @@ static void report(struct ferry_lane_rank *lane_rank, const struct blocker *bloc
 	                                                               : lane_rank->excused_at;
 	uint64_t waited = now > since && lane_rank->idle_since ? now - since : 0;
 	if (!(ferry_timeout_over(timeout.reports, waited) && !lane_rank->reported) &&
-	    !ferry_timeout_over(timeout.fails, waited) && !ferry_timeout_over(timeout.replaces, waited))
+	    !ferry_timeout_over(timeout.fails, waited))
 		return;
 	if (blocker->kind == NO_BLOCKER) {
 		lane_rank->reported = true;
 		return;
 	}
-	say_blocker(lane_rank, blocker, waited / 1000000000, line, sizeof line, &router);
-	notify(lane_rank, &timeout, waited, line, router);
+	say_blocker(lane_rank, blocker, waited / 1000000000, line, sizeof line);
+	notify(lane_rank, &timeout, waited, line);
 }
 
 void ferry_stall_watch_lane_rank(struct ferry_lane_rank *lane_rank, uint64_t now)

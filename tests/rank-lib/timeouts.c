@@ -186,47 +186,6 @@ static void a_stopped_router_that_is_to_take_a_plan_ends_the_call_by_name(void *
 	kill(routers_pid(0), SIGCONT);
 }
 
-/* A rank kills it; here the test starts the next one. */
-static void a_stopped_router_is_replaced_and_the_calls_end_right(void **state)
-{
-	(void)state;
-	begin(3, 2, "takeover");
-	crew_sums(&crew, COUNT, 2);
-	for (int known = 1; known >= 0; known--) { /* and where it is to take a plan first */
-		stop_router(0);
-		for (int rank = 0; rank < 3; rank++)
-			crew_order(&crew, rank, ORDER(.kind = CREW_CALL, .count = COUNT + !known, .calls = 3));
-		int status;
-		assert_int_equal(waitpid(routers_pid(0), &status, 0), routers_pid(0));
-		assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-		routers_kill(0); /* to be started anew */
-		routers_open(2);
-		for (int rank = 0; rank < 3; rank++) {
-			struct crew_answer said = crew_heard(&crew, rank);
-			if (said.result || said.wrong || said.sum != 7)
-				fail_msg("rank %d: %s \"%s\" sum %#x", rank, ferryGetErrorString(said.result),
-				         said.message, said.sum);
-		}
-	}
-}
-
-/* Nobody is killed for it. */
-static void a_rank_that_stands_still_is_only_told_of_where_routers_are_replaced(void **state)
-{
-	(void)state;
-	begin(2, 1, "takeover");
-	crew_sums(&crew, COUNT, 1);
-	crew_order(&crew, 0, ORDER(.kind = CREW_CALL, .count = COUNT, .calls = 1));
-	struct timespec while_it_waits = {2, 500000000};
-	nanosleep(&while_it_waits, NULL);
-	crew_order(&crew, 1, ORDER(.kind = CREW_CALL, .count = COUNT, .calls = 1));
-	for (int rank = 0; rank < 2; rank++) {
-		struct crew_answer said = crew_heard(&crew, rank);
-		assert_true(!said.result && !said.wrong && said.sum == 3);
-	}
-	assert_int_equal(waitpid(routers_pid(0), NULL, WNOHANG), 0);
-}
-
 /* More, by half, than a job that waits for a call gives up after. */
 static void kill_routers(void)
 {
@@ -281,8 +240,6 @@ int main(void)
 	        TEST(a_rank_that_is_stopped_in_the_middle_ends_the_call_by_name),
 	        TEST(by_default_it_is_told_and_the_call_goes_on),
 	        TEST(a_stopped_router_that_is_to_take_a_plan_ends_the_call_by_name),
-	        TEST(a_stopped_router_is_replaced_and_the_calls_end_right),
-	        TEST(a_rank_that_stands_still_is_only_told_of_where_routers_are_replaced),
 	        TEST(a_split_that_a_rank_does_not_make_ends),
 	        TEST(routers_that_die_in_a_row_without_progress_end_the_job),
 	        TEST(routers_of_a_job_without_calls_may_die_as_often_as_they_like),
