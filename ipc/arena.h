@@ -22,7 +22,7 @@
  * - header.attached, .present, .rank_domain, .reach, .ready, .released, .left, .gone, .finished, .failure, .epoch: that
  *   router, and after its death the router that takes its place (router/failover/adoption.h). header.left: a rank sets
  *   its own bit where the router has ended and the rank waits for no other.
- * - header.decisions, .fate: any rank, once each, by compare and swap. header.failed: any process, 0 to 1 only.
+ * - header.fate: any rank, once, by compare and swap. header.failed: any process, 0 to 1 only.
  * - A rank line: its rank alone, in the arena of its own domain, or, where the router moves the rank's data, that
  *   router's lanes in its place. A rank that gives up before the job is ready fills in the failure of its line in every
  *   arena.
@@ -53,7 +53,7 @@
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 28u /* goes up when a field, or what one means, changes */
+#define FERRY_ARENA_ABI 29u /* goes up when a field, or what one means, changes */
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_PAIR_DATA 24u
 #define FERRY_MESSAGE_BYTES 384
@@ -106,27 +106,6 @@ struct ferry_loss {
 struct ferry_board {
 	_Atomic uint64_t seq;
 	_Atomic int32_t color, key;
-};
-
-#define FERRY_MOST_ROUNDS 32 /* of shrinking a communicator */
-
-enum ferry_outcome { FERRY_OUTCOME_OPEN, FERRY_OUTCOME_MADE, FERRY_OUTCOME_GIVEN_UP };
-
-/*
- * A round of shrinking (rank-lib/api/shrinking.h): which ranks it is for, and what has become of it. Whichever rank
- * comes to know it first, once each, by compare and swap from 0.
- */
-struct ferry_decision {
-	_Atomic uint64_t ranks;
-	_Atomic uint32_t outcome; /* enum ferry_outcome */
-	uint32_t reserved;
-};
-
-/*
- * A rank's part in that: the round that it has come to, after `excluded`, and the one whose communicator it has made.
- */
-struct ferry_shrink_post {
-	_Atomic uint64_t round, excluded, made;
 };
 
 /*
@@ -193,7 +172,6 @@ struct ferry_rank_line {
 	struct ferry_descriptor ring[FERRY_PARITIES];
 	_Atomic uint64_t finished[FERRY_PARITIES]; /* last call that this rank has finished in the parity; release */
 	struct ferry_board board[2];
-	struct ferry_shrink_post shrink; /* the rank */
 	/* number of the last call of copy engines that the rank has made, or is making: routers wake up meanwhile */
 	_Atomic uint64_t announced;
 	/* enum ferry_copy_quiesce_kind, once it is settled; the rank, in its own domain's arena; release */
@@ -226,7 +204,7 @@ struct ferry_rank_line {
 	struct ferry_failure failure;
 	/* 1: a caller has begun messages and perhaps no thread waits for them; written by the thread that runs them */
 	_Atomic uint32_t left_messages;
-	char pad1[116];
+	char pad1[140];
 	struct ferry_loss loss;          /* the router that moves the rank's data, as it dies */
 	struct ferry_traffic traffic[2]; /* by direction: D2H, H2D */
 	struct ferry_mailbox_cell mailbox; /* the rank */
@@ -341,7 +319,6 @@ struct ferry_arena_header {
 	_Atomic uint64_t
 	        finished[FERRY_PARITIES]; /* last call with work here that the router has finished in the parity */
 	struct ferry_failure failure;
-	struct ferry_decision decisions[FERRY_MOST_ROUNDS]; /* in domain 0's alone */
 	/* nanoseconds: when modelled links that host devices share are free; lanes, by compare-and-swap; domain 0's */
 	_Atomic uint64_t shared_busy_until[FERRY_MAX_SHARED_LINKS];
 };

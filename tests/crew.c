@@ -109,17 +109,6 @@ static ferryResult_t split(struct member *member)
 	return replace(member, result, made);
 }
 
-static ferryResult_t shrink(struct member *member, const struct crew_order *order)
-{
-	int excluded[FERRY_MAX_RANKS], count = 0;
-	ferryComm_t made = NULL;
-	for (int rank = 0; rank < FERRY_MAX_RANKS; rank++)
-		if (order->excluded >> rank & 1)
-			excluded[count++] = rank;
-	ferryResult_t result = ferryCommShrink(member->comm, excluded, count, &made, NULL, order->flags);
-	return replace(member, result, made);
-}
-
 static ferryResult_t wait_for_error(struct member *member)
 {
 	ferryResult_t error = ferrySuccess;
@@ -142,8 +131,6 @@ static ferryResult_t obey(struct member *member, const struct crew_order *order,
 	case CREW_SEND:
 	case CREW_RECV:
 		return message(member, order, said);
-	case CREW_SHRINK:
-		return shrink(member, order);
 	case CREW_SPLIT:
 		return split(member);
 	case CREW_ABORT:
@@ -178,7 +165,7 @@ static void serve(struct member *member, size_t most)
 		}
 		if (said.result)
 			snprintf(said.message, sizeof said.message, "%s",
-			         ferryGetLastError(order.kind == CREW_SHRINK ? NULL : member->comm));
+			         ferryGetLastError(member->comm));
 		answer(member, &said);
 		if (order.last && !said.result)
 			exit(0);

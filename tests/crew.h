@@ -27,9 +27,7 @@ enum crew_order_kind {
 	                is over, when its first element is there */
 	CREW_SEND,   /* `count` elements to rank `rank`, and waits until it is sent */
 	CREW_RECV,   /* the same from there */
-	CREW_SHRINK, /* a communicator of those that are left, without `excluded`, which takes the place of the old one,
-	                which is destroyed; flags */
-	CREW_SPLIT,  /* the same of all, of one color */
+	CREW_SPLIT,  /* a communicator of all, of one color, which takes the place of the old one, which is destroyed */
 	CREW_ABORT,  /* the communicator, and no answer's message */
 	CREW_DESTROY,
 	CREW_ERROR   /* waits until the communicator has an error */
@@ -37,11 +35,10 @@ enum crew_order_kind {
 
 struct crew_order {
 	enum crew_order_kind kind;
-	int rank, nranks, calls, flags;
+	int rank, nranks, calls;
 	bool logged, slow;
 	bool last; /* once it has answered that it is well done, the member exits, without a word to its communicator */
 	size_t count;
-	uint64_t excluded; /* bit r: rank r */
 	ferryUniqueId id;
 };
 

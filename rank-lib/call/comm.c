@@ -28,7 +28,6 @@ static void comm_free(struct ferry_holders *holders)
 	ferry_device_close(comm->device);
 	ferry_stream_flag_table_end(&comm->flags);
 	ferry_redops_end(&comm->redops);
-	pthread_mutex_destroy(&comm->shrinking);
 	pthread_mutex_destroy(&comm->lock);
 	atomic_store_explicit(&comm->magic, 0, memory_order_relaxed);
 	free(comm);
@@ -44,7 +43,6 @@ ferryResult_t ferry_comm_new(int nranks, const uint8_t *key, int rank, struct fe
 	ferry_holders_add(&comm->holders);
 	ferry_rank_init(&comm->rank, rank, nranks, key);
 	pthread_mutex_init(&comm->lock, NULL);
-	pthread_mutex_init(&comm->shrinking, NULL);
 	ferry_redops_init(&comm->redops);
 	ferry_stream_flag_table_init(&comm->flags);
 	ferry_numbering_init(&comm->numbers);

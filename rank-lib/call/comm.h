@@ -43,8 +43,6 @@ struct ferryComm {
 	struct ferry_user_programs programs;
 	struct ferry_registrations registrations;
 	uint64_t splits;
-	pthread_mutex_t shrinking; /* of the next field, and held while it is shrunk */
-	uint64_t shrinks;
 	_Atomic bool finalized; /* calls are refused; read without the lock, relaxed, for a first look */
 	bool closed;            /* a thread ends it, and no thread is inside any more */
 };

@@ -132,22 +132,6 @@ FERRY_API ferryResult_t ferryCommInitAll(ferryComm_t *comms, int ndevices, const
 /** Collective over comm. Ranks of one color form a communicator, ordered by key; FERRY_SPLIT_NOCOLOR gets NULL. */
 FERRY_API ferryResult_t ferryCommSplit(ferryComm_t comm, int color, int key, ferryComm_t *newcomm,
                                        const ferryConfig_t *config);
-/** ferryCommShrink: calls under way on comm go on, and comm must not have failed. */
-#define FERRY_SHRINK_DEFAULT 0
-/** ferryCommShrink: calls under way on comm end with ferryRemoteError, on all ranks; comm may have failed before. */
-#define FERRY_SHRINK_ABORT 1
-/**
- * Makes a communicator of comm's ranks without the excluded ones and without those that have died, aborted or left.
- * Ferry knows these, so after a failure the caller need not name them (excluded NULL, nexcluded 0). Collective over all
- * other ranks, which must exclude the same ranks. No launcher takes part; routers that died with a rank are found or
- * started anew. Ranks keep their order. flags: FERRY_SHRINK_DEFAULT or FERRY_SHRINK_ABORT. Either all get the new
- * communicator or none does, and the error is ferryRemoteError: when another rank dies meanwhile, or does not come
- * within FERRY_ATTACH_TIMEOUT. Then the ranks may call it again on comm. A rank that hangs has not died, and must be
- * excluded. comm is unchanged; the caller destroys or aborts it afterwards. Error: ferryInvalidUsage if ranks exclude
- * different ranks, and after 32 times.
- */
-FERRY_API ferryResult_t ferryCommShrink(ferryComm_t comm, const int *excluded, int nexcluded, ferryComm_t *newcomm,
-                                        const ferryConfig_t *config, int flags);
 /** Waits until every call made on comm has finished. */
 FERRY_API ferryResult_t ferryCommFinalize(ferryComm_t comm);
 /**

@@ -188,9 +188,7 @@ void ferry_job_repeat(struct ferry_job *job);
  */
 void ferry_job_mark_departed(struct ferry_job *job, uint32_t rank);
 
-/**
- * A rank's connection has closed and it has not left: the other ranks may go on without it (rank-lib/api/shrinking.h).
- */
+/** A rank's connection has closed and it has not left. */
 void ferry_job_report_gone(struct ferry_job *job, uint32_t rank);
 
 /**

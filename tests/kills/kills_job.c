@@ -42,7 +42,7 @@ void kills_job_start(struct kills_shared *shared, struct kills_job *job, int nra
 	memset(job, 0, sizeof *job);
 	job->nranks = nranks;
 	job->loses_ranks = loses_ranks;
-	if (ferryGetUniqueId(&job->id) || ferryGetUniqueId(&job->next)) {
+	if (ferryGetUniqueId(&job->id) || ferryGetUniqueId(&job->next) || ferryGetUniqueId(&job->heir)) {
 		printf("not ok: no name for a communicator: %s\n", ferryGetLastError(NULL));
 		exit(1);
 	}

@@ -351,23 +351,16 @@ static ferryResult_t make_rounds(struct player *player)
 	return ferrySuccess;
 }
 
-/*
- * A rank that is left when another was killed makes a communicator without it, and calls in that. If it hears of the
- * kill before the others do, it comes first. If a router dies meanwhile, all ranks get an error, and call it again.
- */
+/* A rank that is left when another was killed makes a communicator without it, and calls in that. */
 static ferryResult_t go_on(struct player *player)
 {
-	ferryComm_t failed = player->comm;
-	ferryResult_t result = ferryRemoteError;
-	for (int tries = 0; tries < 5 && result == ferryRemoteError; tries++)
-		result = ferryCommShrink(failed, NULL, 0, &player->comm, NULL, FERRY_SHRINK_ABORT);
-	if (result) {
-		player->comm = failed;
-		return result;
-	}
-	ferryCommAbort(failed);
+	ferryCommAbort(player->comm);
+	player->comm = NULL;
 	player->nranks--;
 	player->rank -= player->rank > player->job->victim;
+	ferryResult_t result = join(player, player->job->heir);
+	if (result)
+		return result;
 	drop_calls(player);
 	if (!make_calls(player))
 		return ferrySystemError;

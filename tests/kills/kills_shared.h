@@ -43,6 +43,7 @@ struct kills_job {
 	bool loses_ranks;          /* one is killed, and those that are left go on */
 	int victim;                /* that one; before it is killed */
 	ferryUniqueId id, next;    /* next: of a communicator that follows */
+	ferryUniqueId heir;        /* of that of the ranks that are left when one was killed */
 	struct kills_rank ranks[KILLS_RANKS];
 };
 
