@@ -204,12 +204,14 @@ struct ferry_rank_line {
 	struct ferry_failure failure;
 	/* 1: a caller has begun messages and perhaps no thread waits for them; written by the thread that runs them */
 	_Atomic uint32_t left_messages;
-	char pad1[140];
+	char pad1[132];
 	struct ferry_loss loss;          /* the router that moves the rank's data, as it dies */
 	struct ferry_traffic traffic[2]; /* by direction: D2H, H2D */
 	struct ferry_mailbox_cell mailbox; /* the rank */
 	char pad2[128 - sizeof(struct ferry_mailbox_cell) % 128];
 };
+_Static_assert(offsetof(struct ferry_rank_line, traffic) % 128 == 0 && sizeof(struct ferry_rank_line) % 128 == 0,
+               "what a lane writes often is on line pairs of its own");
 
 /*
  * Point to point from one rank to another: a stream of slices that never restarts; slice g of all time is in slot g mod

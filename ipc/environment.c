@@ -27,8 +27,8 @@ const struct ferry_variable ferry_variables[] = {
 	 "The ferry-router command that FERRY_ROUTER=auto and ferryrun start. Unset: beside libferry or ferryrun, else "
 	 "on PATH."},
 	{"FERRY_ATTACH_TIMEOUT", "60",
-	 "Seconds, 1 to 86400, that a rank waits at start for the other ranks, and at any time for a router's answer; and "
-	 "that a router waits for the rest of a tenant's message."},
+	 "Seconds, 1 to 86400, that a rank waits at start for the other ranks, and at any time for a router's answer; "
+	 "and that a router waits for the rest of a tenant's message."},
 	{"FERRY_TIMEOUT", "10",
 	 "Seconds, 0 to 86400, that a call may wait without anything of it moving, and so may ferryCommSplit. Then a "
 	 "message names the rank or router that it waits for, the call and the slice; FERRY_ON_TIMEOUT says what else "
