@@ -70,7 +70,12 @@ struct ferry_counter {
 	_Atomic uint64_t length; /* variable plans: bytes of the chunk, stored before the first value of a call */
 	/* variable plans: where the chunk lands in the receive buffer; stored with `length` by a WAIT_PUT's rank */
 	_Atomic uint64_t landing;
-	char pad[104];
+	/*
+	 * what goes over its path: bytes, and where they begin in the block; the router that divides the call, before
+	 * its DIVIDE is published
+	 */
+	_Atomic uint64_t part, part_at;
+	char pad[88];
 };
 
 static inline uint64_t ferry_counter_value(uint64_t call, uint32_t slices)

@@ -41,6 +41,33 @@ static bool array_inside(uint64_t at, uint64_t count, uint64_t item, uint64_t by
 	return at % 8 == 0 && at >= sizeof(struct ferry_plan) && at <= bytes && count <= (bytes - at) / item;
 }
 
+/* Speeds that the planner can reckon with. */
+static bool are_speeds(const float *speeds, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		if (!(speeds[i] >= 0 && speeds[i] <= FERRY_MOST_SPEED))
+			return false;
+	return true;
+}
+
+static ferryResult_t check_network(const struct ferry_plan *plan, uint64_t bytes)
+{
+	const struct ferry_network *network = ferry_plan_network(plan);
+	if (!network)
+		return ferrySuccess;
+	if (!(plan->flags & FERRY_PLAN_VARIABLE) || !array_inside(plan->network_at, 1, sizeof *network, bytes))
+		return bad("a network at %u of %llu bytes, for %s", plan->network_at, (unsigned long long)bytes,
+		           ferry_collective_name(plan->collective));
+	const struct ferry_links *links = &network->links;
+	const struct ferry_path_limits *limits = &network->limits;
+	return are_speeds(links->speed[0], FERRY_MAX_RANKS * FERRY_MAX_RANKS) &&
+	                       are_speeds(links->port, FERRY_MAX_RANKS) &&
+	                       are_speeds(links->shared, FERRY_MAX_SHARED_LINKS) &&
+	                       are_speeds((const float[]){limits->up, limits->down, limits->relay}, 3)
+	               ? ferrySuccess
+	               : bad("its network has a speed below 0 or above %g", (double)FERRY_MOST_SPEED);
+}
+
 static ferryResult_t check_header(const struct ferry_plan *plan, uint64_t bytes, const struct ferry_plan_room *room)
 {
 	if (plan->magic != FERRY_PLAN_MAGIC || plan->abi != FERRY_PLAN_ABI)
@@ -83,7 +110,7 @@ static ferryResult_t check_header(const struct ferry_plan *plan, uint64_t bytes,
 		if (plan->counters[domain] > plan->ninstrs)
 			return bad("%u counters in domain %u for %u instructions", plan->counters[domain], domain,
 			           plan->ninstrs);
-	return ferrySuccess;
+	return check_network(plan, bytes);
 }
 
 /* ---- instructions ---- */
@@ -125,7 +152,7 @@ static ferryResult_t check_owner(const struct validator *v, uint32_t i)
 	const struct ferry_plan *plan = v->plan;
 	bool variable = plan->flags & FERRY_PLAN_VARIABLE;
 	if (instr->opcode >= FERRY_NUM_OPCODES ||
-	    (variable && ferry_opcode_is_work(instr->opcode)))
+	    (variable && ferry_opcode_is_work(instr->opcode)) != (instr->opcode == FERRY_DIVIDE))
 		return bad("instruction %u: opcode %u", i, instr->opcode);
 	if (ferry_opcode_is_work(instr->opcode) ? instr->owner >= plan->ndomains || instr->domain != instr->owner
 	                     : instr->owner >= plan->nranks || instr->domain != plan->rank_domain[instr->owner])
@@ -152,9 +179,10 @@ static ferryResult_t check_reach(const struct validator *v, uint32_t i)
 {
 	const struct ferry_instr *instr = &v->instrs[i];
 	const struct ferry_plan *plan = v->plan;
-	bool variable = plan->flags & FERRY_PLAN_VARIABLE;
+	bool variable = plan->flags & FERRY_PLAN_VARIABLE, divides = instr->opcode == FERRY_DIVIDE;
 	bool lane = instr->opcode == FERRY_D2H || instr->opcode == FERRY_H2D;
 	if (instr->flags & ~(instr->opcode == FERRY_PUT ? (variable ? 0 : FERRY_INSTR_FORWARDS)
+	                     : lane && instr->path      ? FERRY_INSTR_MEMORY
 	                     : lane && !variable        ? FERRY_INSTR_MEMORY
 	                                                : FERRY_INSTR_FINAL))
 		return bad("instruction %u: flags %#x", i, instr->flags);
@@ -162,7 +190,7 @@ static ferryResult_t check_reach(const struct validator *v, uint32_t i)
 	    (instr->window_domain != plan->rank_domain[instr->peer] ||
 	     (instr->opcode == FERRY_H2D && instr->peer != instr->owner)))
 		return bad("instruction %u: memory of rank %u in domain %u", i, instr->peer, instr->window_domain);
-	if (variable ? instr->length || instr->nslices || instr->chunk >= plan->nranks
+	if (variable ? instr->length != divides || instr->nslices != divides || instr->chunk >= plan->nranks
 	             : instr->length > 1ull << 50 || instr->length % ferry_type_size(plan->type) ||
 	                       instr->nslices != (instr->length + plan->slice - 1) / plan->slice)
 		return bad("instruction %u: %llu bytes in %u slices of %u, chunk %u", i,
@@ -179,6 +207,9 @@ static ferryResult_t check_reach(const struct validator *v, uint32_t i)
 	if (variable && is_between_ranks(instr) && instr->chunk != instr->peer)
 		return bad("instruction %u: %s of rank %u, whose peer is rank %u, is of part %u", i,
 		           ferry_opcode_name(instr->opcode), instr->owner, instr->peer, instr->chunk);
+	if (instr->path && (!plan->network_at || ferry_opcode_is_work(instr->opcode) || instr->opcode == FERRY_COPY ||
+	                    instr->from >= plan->nranks || instr->to >= plan->nranks))
+		return bad("instruction %u: path %u from rank %u to rank %u", i, instr->path, instr->from, instr->to);
 	if (ferry_opcode_is_work(instr->opcode) && instr->window_domain != instr->owner)
 		return bad("instruction %u: router %u writes into domain %u", i, instr->owner, instr->window_domain);
 	return ferrySuccess;
@@ -243,6 +274,12 @@ static void index_back_edges(const struct validator *v)
 		}
 }
 
+/* Of a block that is divided among paths: then they are of one length in every call. */
+static bool same_part(const struct ferry_instr *a, const struct ferry_instr *b)
+{
+	return a->path == b->path && a->from == b->from && a->to == b->to;
+}
+
 /*
  * An instruction reads a window that one other instruction writes whole, of the same length, and the two wait for each
  * other.
@@ -258,6 +295,8 @@ static ferryResult_t check_read(const struct validator *v, uint32_t nwindows, ui
 		return bad("instruction %u: reads %llu bytes of the %llu that instruction %u writes", i,
 		           (unsigned long long)v->instrs[i].length, (unsigned long long)v->instrs[writer].length,
 		           writer);
+	if (!same_part(&v->instrs[writer], &v->instrs[i]))
+		return bad("instruction %u: reads another part than instruction %u writes", i, writer);
 	if (!waits_for(v, i, writer) || !waits_behind(v, writer, i))
 		return bad("instructions %u and %u share a window and do not wait for each other", writer, i);
 	return ferrySuccess;
@@ -267,7 +306,7 @@ static ferryResult_t check_reads(const struct validator *v, uint32_t nwindows, u
 {
 	const struct ferry_instr *instr = &v->instrs[i];
 	const struct ferry_plan *plan = v->plan;
-	uint32_t least = ferry_opcode_is_work(instr->opcode);
+	uint32_t least = ferry_opcode_is_work(instr->opcode) && instr->opcode != FERRY_DIVIDE;
 	bool passes_on = instr->opcode == FERRY_D2H && instr->flags & FERRY_INSTR_MEMORY;
 	uint32_t most = instr->opcode == FERRY_REDUCE ? FERRY_MAX_RANKS : passes_on ? 1 : least;
 	ferryResult_t result = ferrySuccess;
@@ -365,7 +404,7 @@ static ferryResult_t check_wait_put(const struct validator *v, uint32_t i)
 		return bad("instruction %u: a WAIT_PUT with %u edges, or with a lag", i, wait->nedges);
 	const struct ferry_instr *put = &v->instrs[edge->instr];
 	if (put->opcode != FERRY_PUT || put->peer != wait->owner || put->owner != wait->peer ||
-	    put->user_destination != wait->user_offset || put->length != wait->length)
+	    put->user_destination != wait->user_offset || put->length != wait->length || !same_part(put, wait))
 		return bad("instruction %u: rank %u's WAIT_PUT of %llu bytes at %llu from rank %u is not what "
 		           "instruction %u does",
 		           i, wait->owner, (unsigned long long)wait->length, (unsigned long long)wait->user_offset,
@@ -428,6 +467,23 @@ static ferryResult_t check_acyclic(const struct validator *v)
 	return tail == n ? ferrySuccess : bad("%u of %u instructions wait for each other in a circle", n - tail, n);
 }
 
+/* It waits for nothing, all that have a part wait for it, and so it wakes all. */
+static ferryResult_t check_division(const struct validator *v)
+{
+	uint64_t ranks = ferry_rankset_all(v->plan->nranks);
+	uint32_t n = v->plan->ninstrs;
+	for (uint32_t i = 0; i < n; i++) {
+		const struct ferry_instr *instr = &v->instrs[i];
+		if ((instr->opcode == FERRY_DIVIDE) != (v->plan->network_at && i + 1 == n))
+			return bad("instruction %u of %u: %s, %s a network", i, n, ferry_opcode_name(instr->opcode),
+			           v->plan->network_at ? "with" : "without");
+		if (instr->opcode == FERRY_DIVIDE &&
+		    (instr->nedges || instr->wakes_d2h != ranks || instr->wakes_h2d != ranks))
+			return bad("instruction %u: a DIVIDE that waits, or does not wake every rank", i);
+	}
+	return n || !v->plan->network_at ? ferrySuccess : bad("a network, and no instruction");
+}
+
 static ferryResult_t check_windows(const struct validator *v, uint32_t *nwindows)
 {
 	*nwindows = 0;
@@ -468,6 +524,8 @@ static ferryResult_t check_instructions(const struct validator *v)
 		result = check_reads(v, nwindows, i);
 	if (!result)
 		result = check_puts(v);
+	if (!result)
+		result = check_division(v);
 	return result ? result : check_acyclic(v);
 }
 

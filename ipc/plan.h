@@ -19,6 +19,7 @@
 #define FERRY_IPC_PLAN_H
 
 #include "ipc/collective.h"
+#include "ipc/paths.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -40,20 +41,26 @@ enum ferry_opcode {
 	FERRY_PUT,
 	/* nothing: what another rank puts into the receive buffer is there, so that the call may end */
 	FERRY_WAIT_PUT,
+	/*
+	 * nothing: of an alltoallv with a network, how much of each block goes over which of its paths is settled, and
+	 * stands in the counters of the instructions; by one domain's router (router/engine/division.h)
+	 */
+	FERRY_DIVIDE,
 	FERRY_NUM_OPCODES
 };
 
 /** As programs spell it. */
 static inline const char *ferry_opcode_name(uint8_t opcode)
 {
-	static const char *const names[FERRY_NUM_OPCODES] = {"D2H", "H2D", "COPY", "REDUCE", "H2H", "PUT", "WAIT_PUT"};
+	static const char *const names[FERRY_NUM_OPCODES] = {"D2H", "H2D", "COPY", "REDUCE", "H2H", "PUT", "WAIT_PUT",
+	                                                    "DIVIDE"};
 	return opcode < FERRY_NUM_OPCODES ? names[opcode] : "no opcode";
 }
 
 /** Executed by the workers of a domain's router; else by a lane, for a rank. */
 static inline bool ferry_opcode_is_work(uint8_t opcode)
 {
-	return opcode == FERRY_REDUCE || opcode == FERRY_H2H;
+	return opcode == FERRY_REDUCE || opcode == FERRY_H2H || opcode == FERRY_DIVIDE;
 }
 
 /** Executed by a rank's D2H lane. */
@@ -83,13 +90,13 @@ static inline bool ferry_opcode_receives(uint8_t opcode)
 /** Writes the window of the instruction. */
 static inline bool ferry_opcode_writes_window(uint8_t opcode)
 {
-	return opcode == FERRY_D2H || ferry_opcode_is_work(opcode);
+	return opcode == FERRY_D2H || opcode == FERRY_REDUCE || opcode == FERRY_H2H;
 }
 
 /** Has a window: it reads or writes it. */
 static inline bool ferry_opcode_has_window(uint8_t opcode)
 {
-	return opcode != FERRY_COPY && opcode != FERRY_PUT && opcode != FERRY_WAIT_PUT;
+	return opcode == FERRY_H2D || ferry_opcode_writes_window(opcode);
 }
 
 #define FERRY_PLAN_MAGIC 0x46455052u /* "FEPR" */
@@ -100,7 +107,7 @@ static inline bool ferry_opcode_has_window(uint8_t opcode)
 /* instructions in one domain: an arena has room for their counters, and the checker refuses programs of more */
 #define FERRY_MOST_COUNTERS (1u << 17)
 
-#define FERRY_PLAN_ABI 8u /* goes up when a field, or what one means, changes */
+#define FERRY_PLAN_ABI 9u /* goes up when a field, or what one means, changes */
 #define FERRY_PLAN_MAX_BYTES (64u << 20)
 #define FERRY_PARTIAL 0xffffu /* ferry_source.rank of a source that is itself a result of a REDUCE */
 
@@ -144,7 +151,8 @@ struct ferry_plan {
 	uint32_t workers;    /* of a router that work on a call of this plan at a time, at most; 0: all it has */
 	/* slots by which each call starts further on in the windows than the last one in its staging */
 	uint32_t advance;
-	uint32_t reserved;
+	/* byte offset of a struct ferry_network; 0: none. With one, and only then, the last instruction is a DIVIDE */
+	uint32_t network_at;
 };
 
 struct ferry_instr {
@@ -173,7 +181,12 @@ struct ferry_instr {
 	uint8_t reserved8;
 	uint32_t first_edge, nedges;
 	uint32_t first_source, nsources; /* REDUCE: >= 1; H2H: 1; D2H from a rank's memory: 1; others 0 */
-	uint32_t reserved32;
+	/*
+	 * With a network: 1 + the path by which it moves its part of what rank `from` sends to rank `to`, among those
+	 * of that pair; 0: what it moves is not divided
+	 */
+	uint16_t path;
+	uint8_t from, to;
 	uint64_t wakes_d2h; /* bit r: rank r's D2H lane waits for this counter */
 	uint64_t wakes_h2d; /* bit r: rank r's H2D lane (COPYs included) waits for this counter */
 };
@@ -217,6 +230,18 @@ static inline const struct ferry_source *ferry_plan_sources(const struct ferry_p
 	return (const struct ferry_source *)((const char *)plan + plan->sources_at);
 }
 
+/** NULL: calls of the plan are not divided among paths. */
+static inline const struct ferry_network *ferry_plan_network(const struct ferry_plan *plan)
+{
+	return plan->network_at ? (const struct ferry_network *)((const char *)plan + plan->network_at) : NULL;
+}
+
+/** The DIVIDE of a plan with a network: its last instruction. */
+static inline const struct ferry_instr *ferry_plan_division(const struct ferry_plan *plan)
+{
+	return plan->network_at ? &ferry_plan_instrs(plan)[plan->ninstrs - 1] : NULL;
+}
+
 /** The hash a plan of these bytes must carry (its hash field taken as zero). */
 uint64_t ferry_plan_hash(const struct ferry_plan *plan);
 
@@ -233,8 +258,9 @@ struct ferry_plan_room {
  * windows inside the staging and not overlapping, counters unique, edges acyclic at equal slice (so that the plan
  * cannot deadlock, whatever the window), lags from 0 to W, wake masks that cover every waiter, sources of the
  * instruction's length, the bytes that a PUT forwards written by an instruction that it waits for, a WAIT_PUT for each
- * PUT, opcode and owner consistent, hash right. After ferrySuccess executing the plan touches nothing outside its
- * staging and counters, and ends. Errors: ferryProgramError with the index of the instruction and the values.
+ * PUT, what passes a part on of the same part, opcode and owner consistent, hash right. After ferrySuccess executing
+ * the plan touches nothing outside its staging and counters, and ends. Errors: ferryProgramError with the index of the
+ * instruction and the values.
  */
 ferryResult_t ferry_plan_validate(const void *blob, uint64_t bytes, const struct ferry_plan_room *room);
 

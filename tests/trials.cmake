@@ -49,6 +49,13 @@ router_kills_test(routers_of_two_domains_are_killed --kills 25 --domains 2 --bot
 router_kills_test(successors_are_killed --kills 30 --domains 2 --twice 100)
 router_kills_test(routers_are_killed_while_ranks_attach --kills 25 --domains 2 --fresh 1 --calls 12 --every 5)
 router_kills_test(ranks_are_killed_beside_another_job --kills 5 --ranks --meanwhile 60)
+# Uneven traffic by relays: between ranks 0 and 3 there is no link, whatever the length.
+foreach(domains 1 2)
+  router_kills_test(routers_are_killed_that_divide_traffic_${domains} --alltoallv --kills 15 --twice 30
+    --domains ${domains} --both 50 --calls 24 --bytes 4194304 --seed ${domains})
+  set_tests_properties(routers_are_killed_that_divide_traffic_${domains} PROPERTIES
+    ENVIRONMENT "FERRY_FABRICS=peer;FERRY_SHORT=0;FERRY_HOST_LINK=links=mesh:2,peer@0-3=0")
+endforeach()
 # Of ranks on GPUs, over the double.
 function(gpu_router_kills_test name)
   router_kills_test(${name} --gpu ${ARGN})

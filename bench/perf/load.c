@@ -83,7 +83,7 @@ static double direct_us(const struct ferry_paths *paths, const uint64_t *bytes, 
 	return load / ((double)paths->resources[resource].speed * 1e3);
 }
 
-static void print(const struct perf_run *run, const struct ferry_balance *balance, const uint64_t *bytes,
+static void print(const struct perf_run *run, const struct ferry_balancer *balance, const uint64_t *bytes,
                   struct line *lines)
 {
 	const struct ferry_paths *paths = balance->paths;
@@ -115,7 +115,7 @@ void perf_print_load(const struct perf_run *run)
 	struct ferry_links links;
 	struct ferry_path_limits limits;
 	struct ferry_paths paths = {0};
-	struct ferry_balance balance = {0};
+	struct ferry_balancer balance = {0};
 	uint64_t *bytes = calloc((size_t)n * (size_t)n, sizeof *bytes);
 	struct line *lines = NULL;
 	if (bytes && find_links(n, &links, &limits) && ferry_paths_make(&links, (uint32_t)n, &limits, &paths) &&

@@ -158,6 +158,8 @@ static ferryResult_t find_host_links(struct ferry_fabrics *fabrics)
 	uint32_t nranks = (uint32_t)fabrics->rank->nranks;
 	ferryResult_t result = ferry_host_links_load(&machine);
 	fabrics->speeds = !result && machine.peers;
+	fabrics->up = result ? 0 : (float)machine.d2h;
+	fabrics->down = result ? 0 : (float)machine.h2d;
 	if (fabrics->speeds)
 		return ferry_host_links_place("FERRY_HOST_LINK", &machine, nranks, &fabrics->links);
 	for (uint32_t from = 0; !result && from < nranks; from++)
@@ -238,6 +240,17 @@ static ferryResult_t ask_peers(struct ferry_fabrics *fabrics, bool *can)
 		result = ferry_fail(ferryInvalidUsage, "FERRY_FABRICS=peer, and %s", fabrics->lack);
 	*can = !result && fabrics->peers;
 	return result;
+}
+
+bool ferry_fabrics_network(const struct ferry_fabrics *fabrics, struct ferry_network *network)
+{
+	bool host = fabrics->wanted[FERRY_FABRIC_HOST];
+	memset(network, 0, sizeof *network); /* padding, too: it is hashed */
+	if (!fabrics->memory || !fabrics->speeds)
+		return false;
+	network->links = fabrics->links;
+	network->limits = (struct ferry_path_limits){.up = host ? fabrics->up : 0, .down = host ? fabrics->down : 0};
+	return true;
 }
 
 ferryResult_t ferry_fabrics_check(struct ferry_fabrics *fabrics, const struct ferry_program *program)

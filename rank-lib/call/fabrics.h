@@ -29,6 +29,7 @@ struct ferry_fabrics {
 	bool speeds; /* those of `links` are GB/s; else 1 where there is a link */
 	bool memory; /* programs use ranks' own memory */
 	struct ferry_links links;
+	float up, down; /* of host devices, to and from the host: GB/s; 0: as fast as memory */
 };
 
 /**
@@ -65,6 +66,12 @@ void ferry_fabrics_print(const struct ferry_fabrics *fabrics, uint64_t host, uin
  */
 ferryResult_t ferry_fabrics_divide(struct ferry_fabrics *fabrics, enum ferry_collective collective, uint64_t count,
                                    size_t element, uint64_t *host);
+
+/**
+ * The network over which calls that are pushed may take relays and, where FERRY_FABRICS names the host beside, by that:
+ * of host devices whose links are modelled. False: there is none. ferry_fabrics_divide must have settled it.
+ */
+bool ferry_fabrics_network(const struct ferry_fabrics *fabrics, struct ferry_network *network);
 
 /**
  * Checks that this program's PUTs have links, and that FERRY_FABRICS does not leave peers out. Error: ferryProgramError

@@ -22,6 +22,7 @@ struct parts {
 	struct ferry_program_part all[FERRY_OWN_FABRICS];
 	struct ferry_program *made[FERRY_OWN_FABRICS]; /* here; the others are the user's */
 	uint32_t count;
+	struct ferry_network *network; /* NULL: calls are not divided among paths */
 };
 
 static struct ferry_program **add_part(struct parts *parts, uint64_t first, uint64_t count)
@@ -36,8 +37,28 @@ static uint64_t moved_of(const struct ferry_plan_key *key)
 	return key->collective == FERRY_ALLTOALLV ? 1 : key->count - key->left_out.count;
 }
 
+/* By every path that there is. Where there is none but links, or no room for relays, nothing is added. */
+static ferryResult_t synthesize_paths(const struct ferry_plans *plans, struct parts *parts, const uint64_t *staging)
+{
+	struct ferry_network *network = calloc(1, sizeof *network);
+	struct ferry_program *program = NULL;
+	if (!network)
+		return ferry_fail(ferrySystemError, "no memory for a network");
+	ferryResult_t result = ferry_fabrics_network(plans->fabrics, network)
+	                               ? ferry_program_synthesize_paths(plans->topology, network, staging, &program)
+	                               : ferrySuccess;
+	if (program) {
+		*add_part(parts, 0, 1) = program;
+		parts->network = network;
+	} else {
+		free(network);
+	}
+	return result;
+}
+
 /* The host has the first elements of each block that are moved, the peers the rest. */
-static ferryResult_t synthesize(const struct ferry_plans *plans, const struct ferry_plan_key *key, struct parts *parts)
+static ferryResult_t synthesize(const struct ferry_plans *plans, const struct ferry_plan_key *key,
+                                const uint64_t *staging, struct parts *parts)
 {
 	bool copies = plans->rank->nranks == 1 && key->redop != ferryNumOps; /* a factor scales in a REDUCE */
 	uint64_t host, moved = moved_of(key);
@@ -48,7 +69,9 @@ static ferryResult_t synthesize(const struct ferry_plans *plans, const struct fe
 	if (!result && (host || !moved))
 		result = ferry_program_synthesize(key->collective, plans->topology, key->root,
 		                                  add_part(parts, 0, host));
-	if (!result && host < moved)
+	if (!result && host < moved && key->collective == FERRY_ALLTOALLV)
+		result = synthesize_paths(plans, parts, staging);
+	if (!result && host < moved && !parts->network)
 		result = ferry_program_synthesize_peer(key->collective, plans->topology, &plans->fabrics->links,
 		                                       key->root, add_part(parts, host, moved - host));
 	return result;
@@ -71,14 +94,16 @@ static ferryResult_t compile(const struct ferry_plans *plans, const struct ferry
 		parts.all[0] = (struct ferry_program_part){key->program, 0, key->count - key->left_out.count};
 		parts.count = 1;
 	} else {
-		result = synthesize(plans, key, &parts);
+		result = synthesize(plans, key, options.staging, &parts);
 		for (uint32_t i = 0; i < parts.count; i++)
 			parts.all[i].program = parts.made[i];
 	}
+	options.network = parts.network;
 	if (!result)
 		result = ferry_program_compile_parts(parts.all, parts.count, &options, plan);
 	for (uint32_t i = 0; i < parts.count; i++)
 		ferry_program_free(parts.made[i]);
+	free(parts.network);
 	return result;
 }
 

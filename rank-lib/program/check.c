@@ -66,7 +66,7 @@ static ferryResult_t check_memory(const struct ferry_program *program, const str
 	bool to = ferry_place_is_memory(statement->destination);
 	struct ferry_place own = ferry_place_memory(statement->rank, 0);
 	char text[32];
-	if (program->collective == FERRY_ALLTOALLV && (from || to))
+	if (program->collective == FERRY_ALLTOALLV && program->nchunks == 1 && (from || to))
 		return ferry_fail(ferryProgramError, "%s:%u: alltoallv has D2H, H2D and PUTs of its input only: only "
 		                  "the two ends know a chunk's size", program->name, statement->line);
 	if (from && statement->source.domain != own.domain)
@@ -115,7 +115,8 @@ static ferryResult_t check_statement(const struct ferry_program *program, const 
 		                  ferry_place_is_memory(statement->source) ? "ADD" : "REDUCE",
 		                  ferry_place_is_memory(statement->source) ? "mem" : "host", statement->source.chunk);
 	bool puts_input = statement->opcode == FERRY_PUT && !statement->forwards;
-	if (program->collective == FERRY_ALLTOALLV && !from_device && !to_device && !puts_input)
+	bool passes_on = program->nchunks > 1 && ferry_statement_passes_on(statement); /* of parts, all know the size */
+	if (program->collective == FERRY_ALLTOALLV && !from_device && !to_device && !puts_input && !passes_on)
 		return ferry_fail(ferryProgramError,
 		                  "%s:%u: alltoallv has D2H, H2D and PUTs of its input only, not %s: only the two ends "
 		                  "know a chunk's size",
@@ -137,9 +138,6 @@ static ferryResult_t check_header(const struct ferry_program *program)
 	if (program->collective == FERRY_SENDRECV && program->nranks != 2)
 		return ferry_fail(ferryProgramError, "%s: sendrecv is between 2 ranks, not %u", program->name,
 		                  program->nranks);
-	if (program->collective == FERRY_ALLTOALLV && program->nchunks != 1)
-		return ferry_fail(ferryProgramError, "%s: alltoallv has 1 chunk per pair of ranks, not %u",
-		                  program->name, program->nchunks);
 	for (uint32_t rank = 0; rank < program->nranks; rank++)
 		if (program->rank_domain[rank] >= program->ndomains)
 			return ferry_fail(ferryProgramError,
@@ -213,6 +211,9 @@ static ferryResult_t check_rank_output(const struct ferry_program *program, cons
 		if (writer == FERRY_NO_STATEMENT) {
 			/* The rank's own input, or the sum over it alone: the compiler copies it on the device. */
 			if (ranks == 1ull << rank)
+				continue;
+			/* Of an alltoallv's block, a part that no path brings is empty in every call. */
+			if (program->collective == FERRY_ALLTOALLV && chunk % program->nchunks)
 				continue;
 			return wrong_output(program, versions, writer, rank, chunk, ranks, send_chunk);
 		}

@@ -8,8 +8,8 @@
 /**
  * The sizes of a collective's buffers in chunks of this program, for rank r: send buffer and receive buffer.
  * allreduce, broadcast, reduce: K and K; allgather, gather: K and N*K; reducescatter, scatter: N*K and K; alltoall:
- * N*K, N*K; alltoallv: N and N (K must be 1); sendrecv: K at rank 0, K at rank 1. A rank that sends or receives nothing
- * has 0.
+ * N*K, N*K; alltoallv: the same, and each call cuts its blocks as it likes; sendrecv: K at rank 0, K at rank 1. A rank
+ * that sends or receives nothing has 0.
  */
 void ferry_collective_chunks(enum ferry_collective collective, uint32_t nranks, uint32_t nchunks, uint32_t root,
                              uint32_t rank, uint32_t *send_chunks, uint32_t *receive_chunks);

@@ -140,6 +140,10 @@ static ferryResult_t seal(struct ferry_compiler *compiler, const struct ferry_pr
 	head->edges_at = head->instrs_at + head->ninstrs * (uint32_t)sizeof(struct ferry_instr);
 	head->sources_at = head->edges_at + head->nedges * (uint32_t)sizeof(struct ferry_edge);
 	head->bytes = head->sources_at + head->nsources * sizeof(struct ferry_source);
+	if (options->network) {
+		head->network_at = (uint32_t)head->bytes;
+		head->bytes += sizeof *options->network;
+	}
 	if (head->bytes > FERRY_PLAN_MAX_BYTES)
 		return ferry_fail(ferryProgramError, "%s: a plan of %llu bytes, at most %u", program->name,
 		                  (unsigned long long)head->bytes, FERRY_PLAN_MAX_BYTES);
@@ -156,6 +160,8 @@ static ferryResult_t seal(struct ferry_compiler *compiler, const struct ferry_pr
 	if (head->nsources)
 		memcpy((char *)plan + head->sources_at, compiler->sources.items,
 		       head->nsources * sizeof(struct ferry_source));
+	if (head->network_at)
+		memcpy((char *)plan + head->network_at, options->network, sizeof *options->network);
 	plan->hash = ferry_plan_hash(plan);
 	*sealed = plan;
 	return ferrySuccess;
@@ -221,6 +227,9 @@ static ferryResult_t check_parts(const struct ferry_program_part *parts, uint32_
 {
 	const struct ferry_program *program = parts[0].program;
 	uint64_t moved = options->count - options->left_out.count, left = moved;
+	if (program->collective == FERRY_ALLTOALLV && program->nchunks > 1 && !options->network)
+		return ferry_fail(ferryProgramError, "%s: an alltoallv whose blocks have %u parts each, and no network "
+		                  "by which a router would divide calls among them", program->name, program->nchunks);
 	if (nparts > 1 && program->collective == FERRY_ALLTOALLV)
 		return ferry_fail(ferryInvalidArgument, "%s: an alltoallv in %u parts", program->name, nparts);
 	for (uint32_t p = 0; p < nparts && program->collective != FERRY_ALLTOALLV; p++) {

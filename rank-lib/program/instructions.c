@@ -111,6 +111,17 @@ static uint16_t line_of(const struct ferry_statement *statement)
 	return statement->line > UINT16_MAX ? UINT16_MAX : (uint16_t)statement->line;
 }
 
+/* Of an alltoallv: which block, and by which path, if the call divides it among several. */
+static void name_part(const struct ferry_part *part, struct ferry_instr *instr, uint32_t from, uint32_t send_chunk)
+{
+	const struct ferry_program *program = part->program;
+	if (!part->compiler->options->network)
+		return;
+	instr->from = (uint8_t)from;
+	instr->to = (uint8_t)(send_chunk / program->nchunks);
+	instr->path = (uint16_t)(1 + send_chunk % program->nchunks);
+}
+
 /* Adds a PUT and, at the rank that it goes to, its WAIT_PUT: neither has a window or sources. */
 static void emit_put(struct ferry_part *part, uint32_t statement)
 {
@@ -125,7 +136,8 @@ static void emit_put(struct ferry_part *part, uint32_t statement)
 	put->flags = what->forwards ? FERRY_INSTR_FORWARDS : 0;
 	put->line = line_of(what);
 	put->peer = (uint8_t)what->peer;
-	put->chunk = variable ? what->gpu : 0;
+	put->chunk = variable ? (uint16_t)what->peer : 0;
+	name_part(part, put, what->rank, what->gpu);
 	put->user_offset = what->forwards ? ferry_part_receive_offset(part, what->rank, what->gpu)
 	                                  : ferry_part_send_offset(part, what->rank, what->gpu);
 	put->user_destination = put_at;
@@ -135,7 +147,8 @@ static void emit_put(struct ferry_part *part, uint32_t statement)
 		return;
 	wait->line = line_of(what);
 	wait->peer = (uint8_t)what->rank;
-	wait->chunk = variable ? what->peer_gpu : 0;
+	wait->chunk = variable ? what->rank : 0;
+	name_part(part, wait, what->rank, what->gpu);
 	wait->user_offset = put_at;
 	wait->window_domain = wait->domain;
 	ferry_compiler_origin(part->compiler, part->instr_of[statement])->statement = statement;
@@ -175,7 +188,7 @@ static void emit(struct ferry_part *part, uint32_t statement)
 	} else if (lane) {
 		instr->user_offset = what->opcode == FERRY_D2H ? ferry_part_send_offset(part, what->rank, what->gpu)
 		                                               : ferry_part_receive_offset(part, what->rank, what->gpu);
-		instr->chunk = program->collective == FERRY_ALLTOALLV ? what->gpu : 0;
+		instr->chunk = program->collective == FERRY_ALLTOALLV ? (uint16_t)(what->gpu / program->nchunks) : 0;
 	} else if (what->opcode == FERRY_H2H) {
 		add_source(part, instr, use->reads);
 	} else {
@@ -188,6 +201,8 @@ static void emit(struct ferry_part *part, uint32_t statement)
 		if (value->ranks == everyone && (count > 1 || is_raw(part, (uint32_t)leaves[0][1])))
 			instr->flags |= FERRY_INSTR_FINAL;
 	}
+	if (lane)
+		name_part(part, instr, ferry_rankset_lowest(value->ranks), value->chunk);
 	if (!instr->nsources)
 		instr->first_source = 0;
 }
@@ -198,6 +213,8 @@ static ferryResult_t emit_copies(struct ferry_part *part)
 	const struct ferry_program *program = part->program;
 	struct ferry_own_copy copy = {0};
 	while (ferry_own_copy_next(program, &part->versions, &copy)) {
+		if (program->collective == FERRY_ALLTOALLV && copy.send_chunk % program->nchunks)
+			continue; /* its own block goes whole */
 		if (part->compiler->options->redop == ferryNumOps)
 			return ferry_fail(ferryProgramError,
 			                  "%s: premulsum scales in a REDUCE, and chunk %u of rank %u has passed none",
@@ -226,6 +243,19 @@ static bool is_unscaled(const struct ferry_part *part, uint32_t statement)
 	       (what->opcode == FERRY_PUT && !what->forwards); /* what is forwarded is some H2D's or PUT's already */
 }
 
+/* By the router of the first rank's domain; behind all others. */
+static void emit_division(struct ferry_part *part)
+{
+	const struct ferry_program *program = part->program;
+	uint32_t domain = program->rank_domain[0];
+	struct ferry_instr *instr = new_instr(part, FERRY_DIVIDE, domain, domain, 0);
+	if (!instr)
+		return;
+	instr->length = instr->nslices = 1;
+	instr->window_domain = (uint8_t)domain;
+	instr->wakes_d2h = instr->wakes_h2d = ferry_rankset_all(program->nranks);
+}
+
 ferryResult_t ferry_part_emit(struct ferry_part *part)
 {
 	const struct ferry_program *program = part->program;
@@ -244,6 +274,8 @@ ferryResult_t ferry_part_emit(struct ferry_part *part)
 	ferryResult_t result = emit_copies(part);
 	if (result)
 		return result;
+	if (part->compiler->options->network)
+		emit_division(part);
 	/* The statements that became part of another's instruction. */
 	for (uint32_t i = 0; i < program->nstatements; i++) {
 		uint32_t v = part->versions.uses[i].writes;

@@ -145,6 +145,14 @@ ferryResult_t ferry_program_synthesize_peer(enum ferry_collective collective, co
                                             struct ferry_program **program);
 
 /**
+ * Writes the alltoallv that has every path of this network: a block has a part (chunk) for each (synthesize_paths.c).
+ * NULL in *program: no pair of ranks has more than one path, or the windows of relays would take more than `staging`
+ * bytes of a domain, however few relays a pair has; *network then has fewer.
+ */
+ferryResult_t ferry_program_synthesize_paths(const struct ferry_topology *topology, struct ferry_network *network,
+                                             const uint64_t *staging, struct ferry_program **program);
+
+/**
  * The least time that the program's PUTs can take over these links, in nanoseconds per byte of a block (what a rank
  * sends, or receives from each other one): bytes over each link by its speed, and out of each port by its, the longest
  * of all. It counts neither the start of a pipeline, nor what goes through the host, nor how much a device can receive
@@ -182,6 +190,11 @@ struct ferry_compile_options {
 	uint64_t core_cache;   /* bytes of a core's private cache; 0: unknown */
 	uint32_t sharing;      /* how many domains share a last-level cache; 0 is 1 */
 	struct ferry_costs costs; /* direct: what ferry_costs_read gave */
+	/*
+	 * alltoallv: part i of the block from one rank to another is what goes over path i of theirs in this network,
+	 * and a router divides each call; the program is ferry_program_synthesize_paths's. NULL: a block is one part
+	 */
+	const struct ferry_network *network;
 };
 
 /**

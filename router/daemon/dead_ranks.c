@@ -90,7 +90,9 @@ static bool finish_call(struct ferry_job *job, uint32_t rank, uint32_t parity, u
 	struct ferry_job_plan *plan = ferry_job_plans_find(&job->plans, fields.plan_hash);
 	if (!plan)
 		return false;
-	bool in = !(plan->plan->flags & FERRY_PLAN_PUTS) && !ferry_steps_find(&steps, plan->plan, &job->shared, rank);
+	bool relays = plan->plan->network_at;
+	bool in = !(plan->plan->flags & FERRY_PLAN_PUTS) && !relays &&
+	          !ferry_steps_find(&steps, plan->plan, &job->shared, rank);
 	if (in) {
 		in = has_sent_all(&steps, parity, seq);
 		if (in && job->shared.rank_domain[rank] == job->domain)

@@ -10,9 +10,9 @@
 #define MOST_UNITS 32    /* bits of all traffic in units, so that a load by its weight fits 60 bits */
 #define GRAIN 65536u     /* bytes: what is moved is a multiple, so that pieces begin between pages */
 
-bool ferry_balance_open(struct ferry_balance *balance, const struct ferry_paths *paths)
+bool ferry_balance_open(struct ferry_balancer *balance, const struct ferry_paths *paths)
 {
-	*balance = (struct ferry_balance){.paths = paths};
+	*balance = (struct ferry_balancer){.paths = paths};
 	balance->flow = calloc(paths->npaths + 1, sizeof *balance->flow);
 	balance->load = calloc(paths->nresources + 1, sizeof *balance->load);
 	balance->marked = calloc(paths->nresources + 1, sizeof *balance->marked);
@@ -22,20 +22,20 @@ bool ferry_balance_open(struct ferry_balance *balance, const struct ferry_paths 
 	return false;
 }
 
-void ferry_balance_close(struct ferry_balance *balance)
+void ferry_balance_close(struct ferry_balancer *balance)
 {
 	free(balance->flow);
 	free(balance->load);
 	free(balance->marked);
-	*balance = (struct ferry_balance){0};
+	*balance = (struct ferry_balancer){0};
 }
 
-static uint64_t time_of(const struct ferry_balance *balance, uint32_t resource)
+static uint64_t time_of(const struct ferry_balancer *balance, uint32_t resource)
 {
 	return balance->load[resource] * balance->paths->resources[resource].weight;
 }
 
-static uint64_t worst(const struct ferry_balance *balance)
+static uint64_t worst(const struct ferry_balancer *balance)
 {
 	uint64_t most = 0;
 	for (uint32_t r = 0; r < balance->paths->nresources; r++)
@@ -49,7 +49,7 @@ static const uint16_t *uses_of(const struct ferry_paths *paths, uint32_t path)
 }
 
 /* More, or with a wrapped count fewer, units go that way. */
-static void put_on(struct ferry_balance *balance, uint32_t path, uint64_t units)
+static void put_on(struct ferry_balancer *balance, uint32_t path, uint64_t units)
 {
 	const uint16_t *uses = uses_of(balance->paths, path);
 	balance->flow[path] += units;
@@ -71,7 +71,7 @@ static uint32_t hops_of(const struct ferry_paths *paths, uint32_t path)
 }
 
 /* How much can go from a path over the worst resource to this one before that is as loaded; 0: it uses that, too. */
-static uint64_t room_on(const struct ferry_balance *balance, uint32_t resource, uint32_t path, uint64_t most)
+static uint64_t room_on(const struct ferry_balancer *balance, uint32_t resource, uint32_t path, uint64_t most)
 {
 	const struct ferry_paths *paths = balance->paths;
 	const uint16_t *uses = uses_of(paths, path);
@@ -93,7 +93,7 @@ static uint64_t room_on(const struct ferry_balance *balance, uint32_t resource, 
 }
 
 /* Cuts a move so that no path is left with, or gets, less than the least piece. */
-static uint64_t cut(const struct ferry_balance *balance, uint32_t from, uint32_t to, uint64_t units)
+static uint64_t cut(const struct ferry_balancer *balance, uint32_t from, uint32_t to, uint64_t units)
 {
 	uint64_t flow = balance->flow[from], grain = GRAIN >> balance->shift ? GRAIN >> balance->shift : 1;
 	if (units < flow) {
@@ -104,14 +104,14 @@ static uint64_t cut(const struct ferry_balance *balance, uint32_t from, uint32_t
 	return balance->flow[to] + units >= balance->least ? units : 0;
 }
 
-static void mark(struct ferry_balance *balance, uint32_t path, uint8_t value)
+static void mark(struct ferry_balancer *balance, uint32_t path, uint8_t value)
 {
 	const uint16_t *uses = uses_of(balance->paths, path);
 	for (uint32_t i = 0; i < balance->paths->paths[path].nuses; i++)
 		balance->marked[uses[i]] = value;
 }
 
-static void look_from(struct ferry_balance *balance, uint32_t resource, uint32_t from, struct move *best)
+static void look_from(struct ferry_balancer *balance, uint32_t resource, uint32_t from, struct move *best)
 {
 	const struct ferry_paths *paths = balance->paths;
 	uint32_t pair = paths->pair[from];
@@ -128,7 +128,7 @@ static void look_from(struct ferry_balance *balance, uint32_t resource, uint32_t
 }
 
 /* Takes the most off the resource that one move can, the fewer hops the better. False: nothing that matters. */
-static bool relieve(struct ferry_balance *balance, uint32_t resource)
+static bool relieve(struct ferry_balancer *balance, uint32_t resource)
 {
 	const struct ferry_paths *paths = balance->paths;
 	struct move best = {0};
@@ -144,7 +144,7 @@ static bool relieve(struct ferry_balance *balance, uint32_t resource)
 
 /* ---- a plan ---- */
 
-static void choose_units(struct ferry_balance *balance, const uint64_t *bytes)
+static void choose_units(struct ferry_balancer *balance, const uint64_t *bytes)
 {
 	uint64_t all = 0;
 	uint32_t n = balance->paths->nranks;
@@ -156,7 +156,7 @@ static void choose_units(struct ferry_balance *balance, const uint64_t *bytes)
 	balance->least = FERRY_LEAST_PIECE >> balance->shift ? FERRY_LEAST_PIECE >> balance->shift : 1;
 }
 
-static void go_direct(struct ferry_balance *balance, const uint64_t *bytes)
+static void go_direct(struct ferry_balancer *balance, const uint64_t *bytes)
 {
 	const struct ferry_paths *paths = balance->paths;
 	memset(balance->flow, 0, paths->npaths * sizeof *balance->flow);
@@ -167,7 +167,7 @@ static void go_direct(struct ferry_balance *balance, const uint64_t *bytes)
 }
 
 /* What units have cut off goes where the first bytes of the pair go. */
-static void to_bytes(struct ferry_balance *balance, const uint64_t *bytes)
+static void to_bytes(struct ferry_balancer *balance, const uint64_t *bytes)
 {
 	const struct ferry_paths *paths = balance->paths;
 	for (uint32_t pair = 0; balance->shift && pair < paths->nranks * paths->nranks; pair++) {
@@ -183,18 +183,18 @@ static void to_bytes(struct ferry_balance *balance, const uint64_t *bytes)
 	}
 }
 
-static double us_of(const struct ferry_balance *balance, uint64_t time)
+static double us_of(const struct ferry_balancer *balance, uint64_t time)
 {
 	double bytes = (double)time * (double)(1ull << balance->shift) / FERRY_UNIT_WEIGHT;
 	return bytes / ((double)balance->paths->fastest * 1e3);
 }
 
-double ferry_balance_busy_us(const struct ferry_balance *balance, uint32_t resource)
+double ferry_balance_busy_us(const struct ferry_balancer *balance, uint32_t resource)
 {
 	return us_of(balance, time_of(balance, resource));
 }
 
-void ferry_balance_plan(struct ferry_balance *balance, const uint64_t *bytes)
+void ferry_balance_plan(struct ferry_balancer *balance, const uint64_t *bytes)
 {
 	const struct ferry_paths *paths = balance->paths;
 	uint32_t stale = 0;

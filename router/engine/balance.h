@@ -8,12 +8,12 @@
 #ifndef FERRY_ROUTER_ENGINE_BALANCE_H
 #define FERRY_ROUTER_ENGINE_BALANCE_H
 
-#include "router/engine/paths.h"
+#include "ipc/paths.h"
 
 #define FERRY_BALANCE_LOOKS 10000    /* at paths, in one plan: some 200 us with 16 ranks */
 #define FERRY_LEAST_PIECE (1u << 20) /* bytes of a pair on a path, where it has several */
 
-struct ferry_balance {
+struct ferry_balancer {
 	const struct ferry_paths *paths; /* outlives it */
 	uint64_t *flow;                  /* by path: bytes */
 	uint64_t *load;                  /* by resource: units */
@@ -26,16 +26,16 @@ struct ferry_balance {
 };
 
 /** False without memory. */
-bool ferry_balance_open(struct ferry_balance *balance, const struct ferry_paths *paths);
-void ferry_balance_close(struct ferry_balance *balance);
+bool ferry_balance_open(struct ferry_balancer *balance, const struct ferry_paths *paths);
+void ferry_balance_close(struct ferry_balancer *balance);
 
 /**
  * Divides bytes[from * nranks + to] (a rank's own are 0) into balance->flow. What is under FERRY_LEAST_PIECE stays on
  * its direct path. The work is bounded by a count, not by time, so that it ends at the same place everywhere.
  */
-void ferry_balance_plan(struct ferry_balance *balance, const uint64_t *bytes);
+void ferry_balance_plan(struct ferry_balancer *balance, const uint64_t *bytes);
 
 /** Microseconds that the resource is busy with its load. */
-double ferry_balance_busy_us(const struct ferry_balance *balance, uint32_t resource);
+double ferry_balance_busy_us(const struct ferry_balancer *balance, uint32_t resource);
 
 #endif

@@ -50,6 +50,9 @@ void ferry_call_fill_transfer(const struct ferry_plan *plan, const struct ferry_
 		offset = (h2d ? buffers->receive_offsets : buffers->send_offsets)[instr->chunk];
 		destination = buffers->receive_offsets[instr->chunk];
 	}
+	if (instr->nsources && step->division)
+		transfer->length = 0; /* others' data: it is told with the part */
+	transfer->whole = transfer->length;
 	transfer->landing = instr->opcode == FERRY_WAIT_PUT ? offset : 0;
 	transfer->nslices = (uint32_t)((transfer->length + plan->slice - 1) / plan->slice);
 	char *from = is_put_from_input(instr) && buffers->aside ? buffers->aside : buffers->send;
@@ -100,8 +103,11 @@ static void fill_half(struct ferry_call *call, const struct ferry_call_buffers *
 		if ((!transfer->nslices && !variable) || ferry_call_stream_copies(buffers, &steps[i]))
 			continue;
 		half->ntransfers++;
-		/* Variable: an empty receive still compares its length with the sender's; an empty send is done. */
-		half->all += transfer->nslices || (variable && steps[i].producer);
+		/*
+		 * Variable: an empty receive still compares its length with the sender's; an empty send is done. What
+		 * is divided among paths waits for its part.
+		 */
+		half->all += transfer->nslices || (variable && steps[i].producer) || steps[i].division;
 	}
 }
 
@@ -125,12 +131,15 @@ void ferry_call_arm(struct ferry_call *call, uint32_t parity)
 			struct ferry_transfer *transfer = &half->transfers[i];
 			transfer->issued = transfer->finished = transfer->open = 0;
 			transfer->current = transfer->published = false;
+			if (transfer->step && transfer->step->division) /* nor is its part known */
+				transfer->length = transfer->nslices = 0;
 			if (!transfer->step || transfer->step->instr->opcode == FERRY_PUT)
 				transfer->destination = NULL; /* each run finds its put target anew */
 		}
 	}
 }
 
+/* What is divided among paths goes on so when it is told its part. */
 static void resume_half(struct ferry_half *half, uint64_t seq)
 {
 	for (uint32_t i = 0; i < half->ntransfers; i++) {

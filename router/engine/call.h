@@ -25,8 +25,13 @@ struct ferry_transfer {
 	uint32_t nslices;
 	uint32_t issued, finished;     /* slices */
 	uint32_t open;                 /* slices that the gates allow */
-	/* variable plans: its length has been compared; point to point: it is this message's turn */
+	/*
+	 * variable plans: its length has been compared, or its part of the block is known; point to point: it is this
+	 * message's turn
+	 */
 	bool current;
+	/* variable plans: bytes of the whole block, of which `length` from `at` on go over this path */
+	uint64_t whole, at;
 	/* point to point */
 	uint32_t peer;
 	uint32_t slice;                /* bytes */

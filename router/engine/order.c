@@ -192,13 +192,18 @@ static void announce_parts(struct ferry_member *member, const struct ferry_call 
 			const struct ferry_transfer *transfer = &call->halves[direction].transfers[i];
 			struct ferry_counter *counter = transfer->step->counter;
 			uint64_t value = atomic_load_explicit(&counter->value, memory_order_relaxed);
-			if (direction == FERRY_DIR_H2D && transfer->step->instr->opcode != FERRY_WAIT_PUT)
+			if (direction == FERRY_DIR_H2D && transfer->step->instr->opcode != FERRY_WAIT_PUT &&
+			    !transfer->step->division)
 				continue;
 			if ((uint32_t)(value >> 32) == (uint32_t)seq) /* by the router before this one, and more */
 				continue;
-			atomic_store_explicit(&counter->length, transfer->length, memory_order_relaxed);
+			atomic_store_explicit(&counter->length, transfer->whole, memory_order_relaxed);
 			atomic_store_explicit(&counter->landing, transfer->landing, memory_order_relaxed);
-			ferry_publish(member->shared, transfer->step->instr, counter, seq, 0);
+			if (transfer->step->division) /* which all wait for */
+				atomic_store_explicit(&counter->value, ferry_counter_value(seq, 0),
+				                      memory_order_release);
+			else
+				ferry_publish(member->shared, transfer->step->instr, counter, seq, 0);
 		}
 }
 

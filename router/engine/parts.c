@@ -92,7 +92,17 @@ static bool claim_any(struct ferry_work *work, uint32_t worker, bool steal, uint
 	return false;
 }
 
-/* How many bytes it has read and written. */
+/* Settles what goes over which path. -1: lengths differ, and the job has failed. */
+static int64_t divide(struct ferry_job *job, const struct ferry_job_plan *entry, uint64_t seq)
+{
+	char text[FERRY_MESSAGE_BYTES];
+	if (ferry_division_run(entry->works.division, &job->shared, seq, text))
+		return 0;
+	ferry_job_fail(job, ferryInvalidUsage, text);
+	return -1;
+}
+
+/* How many bytes it has read and written; below 0: it has failed. */
 static int64_t run_part(struct ferry_job *job, const struct ferry_job_plan *entry, const struct ferry_run *run,
                      uint64_t seq, struct ferry_work *work, uint32_t slice, uint32_t part)
 {
@@ -103,6 +113,8 @@ static int64_t run_part(struct ferry_job *job, const struct ferry_job_plan *entr
 	uint64_t piece = (length / ferry_parts_of(work) + 63) / 64 * 64, from = piece * part;
 	if (from >= length)
 		return 0;
+	if (instr->opcode == FERRY_DIVIDE)
+		return divide(job, entry, seq);
 	uint64_t bytes = part + 1 == ferry_parts_of(work) || length - from < piece ? length - from : piece;
 	char *destination = work->window + slot + from;
 	enum ferry_store store = plan->flags & FERRY_PLAN_DMA ? job->store : FERRY_STORE_ORDINARY;
@@ -194,7 +206,10 @@ static uint32_t work_run(struct ferry_job *job, uint32_t parity, uint64_t seq, u
 				*wanted = UINT32_MAX;
 			if (!began)
 				began = ferry_now_ns();
-			spent += run_part(job, entry, run, seq, work, slice, part);
+			int64_t bytes = run_part(job, entry, run, seq, work, slice, part);
+			if (bytes < 0)
+				return count; /* the call stays as it is: nobody may see this part done */
+			spent += bytes;
 			if (atomic_fetch_add(&work->slots[slice % entry->plan->window].done, 1) + 1 ==
 			    ferry_parts_of(work))
 				publish(job, seq, entry, work);

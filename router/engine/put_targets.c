@@ -17,7 +17,10 @@
 static bool puts_to(const struct ferry_transfer *transfer, uint32_t peer)
 {
 	const struct ferry_instr *instr = transfer->step->instr;
-	return instr->opcode == FERRY_PUT && instr->peer == peer && transfer->finished < transfer->nslices;
+	bool left = transfer->finished < transfer->nslices;
+	if (transfer->step->division && !transfer->current)
+		left = transfer->whole > 0;
+	return instr->opcode == FERRY_PUT && instr->peer == peer && left;
 }
 
 /*
@@ -35,15 +38,15 @@ static bool find_landing(struct ferry_member *member, const struct ferry_call *c
 	uint64_t value = atomic_load_explicit(&theirs->value, memory_order_acquire);
 	uint64_t length = atomic_load_explicit(&theirs->length, memory_order_relaxed);
 	transfer->landing = atomic_load_explicit(&theirs->landing, memory_order_relaxed);
-	if ((uint32_t)(value >> 32) == (uint32_t)ferry_call_number(call) && length == transfer->length &&
+	if ((uint32_t)(value >> 32) == (uint32_t)ferry_call_number(call) && length == transfer->whole &&
 	    !(length >> 56) && !(transfer->landing >> 56))
 		return true;
-	if (length == transfer->length)
+	if (length == transfer->whole)
 		snprintf(text, sizeof text, "alltoallv: rank %u receives at %llu from rank %u, in call %u", instr->peer,
 		         (unsigned long long)transfer->landing, instr->owner, (uint32_t)(value >> 32));
 	else
 		snprintf(text, sizeof text, "alltoallv: rank %u sends %llu bytes to rank %u, which expects %llu",
-		         instr->owner, (unsigned long long)transfer->length, instr->peer,
+		         instr->owner, (unsigned long long)transfer->whole, instr->peer,
 		         (unsigned long long)length);
 	member->ops->fail(member, ferryInvalidUsage, text);
 	return false;
@@ -60,8 +63,8 @@ static bool find_reach(struct ferry_member *member, const struct ferry_call *cal
 			continue;
 		if (!find_landing(member, call, transfer))
 			return false;
-		if (transfer->landing + transfer->length > *bytes)
-			*bytes = transfer->landing + transfer->length;
+		if (transfer->landing + transfer->whole > *bytes)
+			*bytes = transfer->landing + transfer->whole;
 	}
 	return true;
 }

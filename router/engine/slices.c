@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #define PASSED_ON 4u /* slices of a PUT in one copy, where others wait for them to pass them on */
+#define AHEAD 4u     /* slices of a PUT under way at a time, where slices of relays go over the same links */
 
 static void transfer_done(struct ferry_lane_rank *lane_rank, struct ferry_call *call, struct ferry_transfer *transfer)
 {
@@ -94,7 +95,9 @@ static uint32_t open_variable(const struct ferry_call *call, const struct ferry_
 		}
 		if ((uint32_t)(value >> 32) != (uint32_t)ferry_call_number(call))
 			return 0;
-		uint64_t length = atomic_load_explicit(&gate->counter->length, memory_order_relaxed);
+		uint64_t length = atomic_load_explicit(transfer->step->division ? &gate->counter->part
+		                                                                : &gate->counter->length,
+		                                       memory_order_relaxed);
 		if (slices < (length + slice - 1) / slice && slices < open)
 			open = slices;
 	}
@@ -120,8 +123,38 @@ static bool lengths_agree(struct ferry_member *member, const struct ferry_call *
 }
 
 /*
+ * False until a router has divided the call among paths, and so compared lengths; then it is known how much goes over
+ * this one. A router that took up the call may have moved some of it.
+ */
+static bool take_part(struct ferry_member *member, const struct ferry_call *call, struct ferry_transfer *transfer)
+{
+	const struct ferry_step *step = transfer->step;
+	uint64_t value = atomic_load_explicit(&step->division->value, memory_order_acquire);
+	if (!ferry_counter_slices(value, ferry_call_number(call)))
+		return false;
+	uint64_t length = atomic_load_explicit(&step->counter->part, memory_order_relaxed);
+	uint64_t at = atomic_load_explicit(&step->counter->part_at, memory_order_relaxed);
+	bool relays = step->instr->nsources, fits = length <= transfer->whole && at <= transfer->whole - length;
+	if (length >> 56 || at >> 56 || (!relays && !fits)) {
+		member->ops->fail(member, ferryInternalError, "alltoallv: a part of a block reaches beyond it");
+		return false;
+	}
+	transfer->current = true;
+	transfer->length = length;
+	transfer->at = relays ? 0 : at;
+	transfer->nslices = (uint32_t)((length + call->steps->plan->slice - 1) / call->steps->plan->slice);
+	if (step->instr->opcode != FERRY_WAIT_PUT) {
+		value = atomic_load_explicit(&step->counter->value, memory_order_acquire);
+		uint32_t slices = ferry_counter_slices(value, ferry_call_number(call));
+		transfer->issued = transfer->finished = slices < transfer->nslices ? slices : transfer->nslices;
+	}
+	return true;
+}
+
+/*
  * The slices are contiguous on both sides, so one copy takes all whose gates are open: a copy engine pauses between
- * copies. Where other ranks forward slices, a copy takes a few at a time.
+ * copies. Where other ranks forward slices, a copy takes a few at a time. Where a block is divided among paths, a few
+ * short copies are under way: slices of relays, and those to other ranks, do not wait behind all that goes directly.
  */
 static bool issue_put(struct ferry_pushes *pushes, struct ferry_lane_rank *lane_rank, struct ferry_call *call,
                       struct ferry_transfer *transfer)
@@ -131,12 +164,18 @@ static bool issue_put(struct ferry_pushes *pushes, struct ferry_lane_rank *lane_
 	uint32_t slices = transfer->open - transfer->issued;
 	if (instr->wakes_d2h && slices > PASSED_ON)
 		slices = PASSED_ON;
+	if (transfer->step->division) {
+		if (transfer->issued - transfer->finished >= AHEAD)
+			return false;
+		slices = 1;
+	}
 	uint64_t left = transfer->length - start, bytes = slices * slice < left ? slices * slice : left;
-	const struct ferry_put_target to = {.address = transfer->destination + start,
+	const struct ferry_put_target to = {.address = transfer->destination + transfer->at + start,
 	                                    .process = transfer->process,
 	                                    .from = instr->owner,
 	                                    .to = instr->peer};
-	return ferry_pushes_start(pushes, lane_rank, call, transfer, to, transfer->user + start, bytes, slices);
+	return ferry_pushes_start(pushes, lane_rank, call, transfer, to, transfer->user + transfer->at + start, bytes,
+	                          slices);
 }
 
 /* Nothing is copied: as far as others have put it. */
@@ -154,10 +193,11 @@ static bool issue_step(struct ferry_copies *copies, struct ferry_pushes *pushes,
 	const struct ferry_plan *plan = call->steps->plan;
 	const struct ferry_step *step = transfer->step;
 	bool variable = plan->flags & FERRY_PLAN_VARIABLE;
-	if (variable && step->producer && !transfer->current) {
-		if (!lengths_agree(lane_rank->member, call, transfer))
+	if (variable && (step->producer || step->division) && !transfer->current) {
+		if (!(step->division ? take_part : lengths_agree)(lane_rank->member, call, transfer))
 			return false;
-		if (!transfer->nslices) {
+		/* what else a router before this one had finished is no longer counted (ferry_call_resume) */
+		if (!transfer->nslices || (step->division && transfer->finished == transfer->nslices)) {
 			transfer_done(lane_rank, call, transfer);
 			return true;
 		}
@@ -176,7 +216,7 @@ static bool issue_step(struct ferry_copies *copies, struct ferry_pushes *pushes,
 		return issue_put(pushes, lane_rank, call, transfer);
 	if (step->instr->opcode == FERRY_WAIT_PUT)
 		return wait_put(lane_rank, call, transfer);
-	uint64_t start = (uint64_t)slice * plan->slice, bytes = bytes_in_slice(plan, transfer, slice);
+	uint64_t start = (uint64_t)slice * plan->slice + transfer->at, bytes = bytes_in_slice(plan, transfer, slice);
 	bool memory = step->instr->flags & FERRY_INSTR_MEMORY;
 	uint64_t slot_at = memory ? ferry_plan_slot(plan, ferry_call_number(call), slice) : 0;
 	if (memory && step->instr->peer != step->instr->owner) { /* over the link between the two */

@@ -20,28 +20,34 @@ static struct ferry_counter *counter_of(const struct ferry_job_arenas *shared, c
 	return &shared->arenas[instr->domain].counters[seq % FERRY_PARITIES][instr->counter];
 }
 
-/* Of alltoallv, the sender gives the length with the call; the receiver has the same. */
-static uint32_t slices_of(const struct ferry_job_arenas *shared, const struct ferry_plan *plan,
-                          const struct ferry_instr *instr, uint64_t seq)
-{
-	const struct ferry_edge *edges = ferry_plan_edges(plan) + instr->first_edge;
-	if (!(plan->flags & FERRY_PLAN_VARIABLE))
-		return instr->nslices;
-	for (uint32_t i = 0; instr->opcode == FERRY_H2D && i < instr->nedges; i++)
-		if (!edges[i].lag)
-			instr = &ferry_plan_instrs(plan)[edges[i].instr];
-	struct ferry_counter *counter = counter_of(shared, instr, seq);
-	uint64_t value = atomic_load_explicit(&counter->value, memory_order_acquire);
-	if ((uint32_t)(value >> 32) != (uint32_t)seq)
-		return UNKNOWN;
-	uint64_t length = atomic_load_explicit(&counter->length, memory_order_relaxed);
-	return (uint32_t)((length + plan->slice - 1) / plan->slice);
-}
-
 static uint32_t published(const struct ferry_job_arenas *shared, const struct ferry_instr *instr, uint64_t seq)
 {
 	uint64_t value = atomic_load_explicit(&counter_of(shared, instr, seq)->value, memory_order_acquire);
 	return ferry_counter_slices(value, seq);
+}
+
+/*
+ * Of alltoallv, the sender gives the length with the call; the receiver has the same. What is divided among paths has
+ * its part in its own counter.
+ */
+static uint32_t slices_of(const struct ferry_job_arenas *shared, const struct ferry_plan *plan,
+                          const struct ferry_instr *instr, uint64_t seq)
+{
+	const struct ferry_edge *edges = ferry_plan_edges(plan) + instr->first_edge;
+	if (!(plan->flags & FERRY_PLAN_VARIABLE) || instr->opcode == FERRY_DIVIDE)
+		return instr->nslices;
+	for (uint32_t i = 0; instr->opcode == FERRY_H2D && i < instr->nedges; i++)
+		if (!edges[i].lag)
+			instr = &ferry_plan_instrs(plan)[edges[i].instr];
+	const struct ferry_instr *division = instr->path ? ferry_plan_division(plan) : NULL;
+	if (division && !published(shared, division, seq))
+		return UNKNOWN;
+	struct ferry_counter *counter = counter_of(shared, instr, seq);
+	uint64_t value = atomic_load_explicit(&counter->value, memory_order_acquire);
+	if ((uint32_t)(value >> 32) != (uint32_t)seq)
+		return UNKNOWN;
+	uint64_t length = atomic_load_explicit(division ? &counter->part : &counter->length, memory_order_relaxed);
+	return (uint32_t)((length + plan->slice - 1) / plan->slice);
 }
 
 static bool may_run(const struct ferry_job_arenas *shared, const struct ferry_plan *plan,

@@ -40,6 +40,10 @@ static void find(const struct ferry_job_arenas *shared, const struct ferry_plan 
 		const struct ferry_source *source = ferry_plan_sources(plan) + instr->first_source;
 		step->source = arenas[source->domain].staging[parity] + source->window_offset;
 	}
+	if (instr->path) {
+		const struct ferry_instr *division = ferry_plan_division(plan);
+		step->division = &arenas[division->domain].counters[parity][division->counter];
+	}
 	if (plan->flags & FERRY_PLAN_VARIABLE && instr->opcode == FERRY_PUT)
 		step->landing = landing_of(shared, plan, instr, parity);
 	step->gates = *gates;

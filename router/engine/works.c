@@ -93,9 +93,16 @@ ferryResult_t ferry_works_find(struct ferry_works *works, const struct ferry_pla
 		}
 	if (!bytes)
 		return ferrySuccess;
+	const struct ferry_instr *division = ferry_plan_division(plan);
+	ferryResult_t result = division && is_mine(division, domain) ? ferry_division_open(plan, &works->division)
+	                                                             : ferrySuccess;
+	if (result)
+		return result;
 	works->memory = aligned_alloc(FERRY_APART, FERRY_PARITIES * bytes);
-	if (!works->memory)
+	if (!works->memory) {
+		ferry_works_free(works);
 		return ferry_fail(ferrySystemError, "no memory to prepare a plan of %u instructions", plan->ninstrs);
+	}
 	memset(works->memory, 0, FERRY_PARITIES * bytes);
 	char *memory = works->memory;
 	for (uint32_t parity = 0; parity < FERRY_PARITIES; parity++) {
@@ -114,8 +121,10 @@ ferryResult_t ferry_works_find(struct ferry_works *works, const struct ferry_pla
 
 void ferry_works_free(struct ferry_works *works)
 {
+	ferry_division_close(works->division);
 	free(works->memory);
 	works->memory = NULL;
+	works->division = NULL;
 }
 
 /*

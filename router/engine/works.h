@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Works: the REDUCEs and H2Hs of one domain in a plan, with every pointer into the arenas found. Workers run them, as
- * lanes run steps. Made once per plan by the router's connection thread (router/daemon/job_plans.c) and constant from
- * then on, but for the progress of the call under way in a parity, which the workers write (router/engine/parts.c).
+ * Works: the REDUCEs, H2Hs and the DIVIDE of one domain in a plan, with every pointer into the arenas found. Workers
+ * run them, as lanes run steps. Made once per plan by the router's connection thread (router/daemon/job_plans.c) and
+ * constant from then on, but for the progress of the call under way in a parity, which the workers write
+ * (router/engine/parts.c).
  */
 #ifndef FERRY_ROUTER_ENGINE_WORKS_H
 #define FERRY_ROUTER_ENGINE_WORKS_H
 
 #include "ipc/publish.h"
+#include "router/engine/division.h"
 
 /* bytes: keeps apart what one core writes and others poll; caches fetch lines in pairs */
 #define FERRY_APART 128
@@ -62,12 +64,13 @@ static inline uint32_t ferry_parts_of(const struct ferry_work *work)
 struct ferry_works {
 	uint32_t nworks;
 	struct ferry_work *works[FERRY_PARITIES];
+	struct ferry_division *division; /* NULL: there is no DIVIDE among them */
 	void *memory; /* that the arrays lie in */
 };
 
 /**
- * Finds the REDUCEs and H2Hs of `domain`, for a router of so many workers. The plan outlives them. Error:
- * ferrySystemError, and nothing to free.
+ * Finds the works of `domain`, for a router of so many workers. The plan outlives them. Error: ferrySystemError, or
+ * ferryProgramError where a plan divides blocks among paths that are none, and nothing to free.
  */
 ferryResult_t ferry_works_find(struct ferry_works *works, const struct ferry_plan *plan,
                                const struct ferry_job_arenas *shared, uint32_t domain, uint32_t workers);

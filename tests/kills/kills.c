@@ -246,6 +246,7 @@ static void print_help(void)
 	       "  --domains N       (1)\n"
 	       "  --gpu             buffers of GPUs, as many of them as there are\n"
 	       "  --captured PERCENT    of the calls are replays of CUDA graphs, with --gpu (0)\n"
+	       "  --alltoallv       every call is one\n"
 	       "  --messages        each AllToAll is a group of sends and receives\n"
 	       "  --ferryrun        ferryrun starts routers and ranks; else ranks start routers\n"
 	       "  --spare[=N]       the same, and has N others of each domain stand by (1)\n"
@@ -271,8 +272,9 @@ static bool set_flag(struct kills_options *options, int option)
 	options->by_ferryrun |= option == 'F' || option == 'S';
 	options->gpu |= option == 'g';
 	options->messages |= option == 'M';
+	options->alltoallv |= option == 'a';
 	options->verbose |= option == 'v';
-	return strchr("RFgMv", option);
+	return strchr("RFgMav", option);
 }
 
 /* NULL: it is none that is a whole number. */
@@ -374,6 +376,7 @@ static void parse(int argc, char **argv)
 	                                             {"gpu", 0, NULL, 'g'},
 	                                             {"captured", 1, NULL, 'C'},
 	                                             {"messages", 0, NULL, 'M'},
+	                                             {"alltoallv", 0, NULL, 'a'},
 	                                             {0}};
 	for (int c; (c = getopt_long(argc, argv, "", long_options, NULL)) >= 0;)
 		set(c, optarg);

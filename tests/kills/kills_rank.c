@@ -69,6 +69,8 @@ static bool make_call(struct player *player, struct call *call, uint64_t *random
 	                              .ndomains = (unsigned)options->domains,
 	                              .exact = options->domains == 1};
 	trial->collective = (enum ferry_collective)(trial_random(random) % FERRY_NUM_COLLECTIVES);
+	if (options->alltoallv)
+		trial->collective = FERRY_ALLTOALLV;
 	trial->root = (int)(trial_random(random) % (uint64_t)player->nranks);
 	trial->type = (ferryDataType_t)(trial_random(random) % ferryNumTypes);
 	trial->op = (ferryRedOp_t)(trial_random(random) % (ferryNumOps + 1));

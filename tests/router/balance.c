@@ -157,7 +157,7 @@ static double best_nimble_us(const struct ferry_paths *paths, const uint64_t *by
 
 /* ---- what every plan keeps to ---- */
 
-static void assert_pair(const struct ferry_balance *balance, uint32_t pair, uint64_t bytes)
+static void assert_pair(const struct ferry_balancer *balance, uint32_t pair, uint64_t bytes)
 {
 	const struct ferry_paths *paths = balance->paths;
 	uint64_t sum = 0, used = 0;
@@ -191,7 +191,7 @@ static double busiest_us(const struct ferry_paths *paths, const uint64_t *flow)
 }
 
 /* Plans, and checks all that holds for any plan. Returns how many times as fast it is as direct paths. */
-static double plan(struct ferry_balance *balance, const uint64_t *bytes)
+static double plan(struct ferry_balancer *balance, const uint64_t *bytes)
 {
 	const struct ferry_paths *paths = balance->paths;
 	uint64_t *direct = calloc(2 * paths->npaths + 1, sizeof *direct), *again = direct + paths->npaths;
@@ -262,7 +262,7 @@ static void no_plan_of_random_traffic_on_random_links_is_worse_than_direct_paths
 	for (uint32_t round = 0; round < 300 * times(); round++) {
 		struct ferry_path_limits limits;
 		struct ferry_paths paths;
-		struct ferry_balance balance;
+		struct ferry_balancer balance;
 		uint32_t n = round % 100 ? 1 + below(9) : 1 + below(FERRY_MAX_RANKS);
 		draw_links(n, &links, &limits);
 		assert_true(ferry_paths_make(&links, n, &limits, &paths));
@@ -335,7 +335,7 @@ static void plans_gain_what_links_allow(void **state)
 	for (uint32_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		static uint64_t bytes[MOST_PAIRS];
 		struct ferry_paths paths;
-		struct ferry_balance balance;
+		struct ferry_balancer balance;
 		make(cases[i].links, cases[i].nranks, cases[i].host, &paths);
 		assert_true(ferry_balance_open(&balance, &paths));
 		fill(cases[i].pattern, cases[i].nranks, bytes);
@@ -358,7 +358,7 @@ static void moves_that_others_were_in_the_way_of_are_made_up_for(void **state)
 	(void)state;
 	uint64_t bytes[9] = {0};
 	struct ferry_paths paths;
-	struct ferry_balance balance;
+	struct ferry_balancer balance;
 	make("links=mesh:1", 3, 0, &paths);
 	assert_true(ferry_balance_open(&balance, &paths));
 	for (uint32_t rank = 0; rank < 3; rank++) {
@@ -376,7 +376,7 @@ static void short_messages_stay_on_their_direct_paths(void **state)
 	(void)state;
 	uint64_t bytes[16] = {0};
 	struct ferry_paths paths;
-	struct ferry_balance balance;
+	struct ferry_balancer balance;
 	make("links=mesh:1", 4, 0, &paths);
 	assert_true(ferry_balance_open(&balance, &paths));
 	bytes[1] = FERRY_LEAST_PIECE - 1;
@@ -394,7 +394,7 @@ static void work_is_bounded_whatever_the_traffic(void **state)
 	(void)state;
 	static uint64_t bytes[MOST_PAIRS];
 	struct ferry_paths paths;
-	struct ferry_balance balance;
+	struct ferry_balancer balance;
 	make("links=mesh:1", 16, 1, &paths);
 	assert_true(ferry_balance_open(&balance, &paths));
 	for (uint32_t i = 0; i < 30; i++) {
@@ -427,7 +427,7 @@ struct mean {
 	uint32_t count;
 };
 
-static void measure(struct ferry_balance *balance, const uint64_t *bytes, struct mean *mean)
+static void measure(struct ferry_balancer *balance, const uint64_t *bytes, struct mean *mean)
 {
 	double times[9], least = least_us(balance->paths, bytes, 2000);
 	for (uint32_t i = 0; i < 9; i++) {
@@ -454,7 +454,7 @@ static void print_row(const char *links, uint32_t nranks, float host)
 	static const char *const names[] = {"pair", "common", "own", "Zipf", "even"};
 	static uint64_t bytes[MOST_PAIRS];
 	struct ferry_paths paths;
-	struct ferry_balance balance;
+	struct ferry_balancer balance;
 	make(links, nranks, host, &paths);
 	assert_true(ferry_balance_open(&balance, &paths));
 	for (uint32_t pattern = PAIR; pattern <= EVEN; pattern++) {

@@ -70,8 +70,36 @@ static void instructions_where_they_cannot_run_are_rejected(void **state)
 	        "program alltoallv ranks 2 domains 1 chunks 1\nrank 0\nD2H gpu[1] -> host[0]\nREDUCE host[0] -> "
 	        "host[1]\n",
 	        "test:4: alltoallv has D2H, H2D and PUTs of its input only, not REDUCE");
-	assert_rejected("program alltoallv ranks 2 domains 1 chunks 2\n",
-	                "alltoallv has 1 chunk per pair of ranks, not 2");
+}
+
+/* Chunk 1 of a block is its part over the relay; chunk 2 is brought by nobody, so it is empty in every call. */
+static void parts_of_uneven_blocks_go_by_relays(void **state)
+{
+	static const char relayed[] = "program alltoallv ranks 3 domains 1 chunks 3\n"
+	                              "rank 0\n  PUT gpu[3] -> gpu@1[0]\n  PUT gpu[4] -> mem@2[0]\n"
+	                              "  PUT gpu[6] -> gpu@2[0]\n"
+	                              "rank 1\n  PUT gpu[0] -> gpu@0[3]\n  PUT gpu[6] -> gpu@2[3]\n"
+	                              "rank 2\n  PUT gpu[0] -> gpu@0[6]\n  PUT gpu[3] -> gpu@1[6]\n"
+	                              "  PUT mem[0] -> mem@1[0]  deps: mem[0]>=1\n",
+	                  down[] = "rank 1\n  PUT gpu[0] -> gpu@0[3]\n  PUT gpu[6] -> gpu@2[3]\n"
+	                           "  PUT mem[0] -> gpu[%d]  deps: mem[0]>=1\n";
+	char text[1024], section[256];
+	(void)state;
+	const char *rank1 = strstr(relayed, "rank 1"), *rank2 = strstr(relayed, "rank 2");
+	for (int chunk = 1; chunk <= 2; chunk++) {
+		snprintf(section, sizeof section, down, chunk);
+		snprintf(text, sizeof text, "%.*s%s%s", (int)(rank1 - relayed), relayed, section, rank2);
+		if (chunk == 1)
+			assert_right(text);
+		else
+			assert_rejected(text, "rank 1's output chunk 2 gets input chunk 4 instead of 5");
+	}
+	assert_rejected("program alltoallv ranks 2 domains 1 chunks 2\nrank 0\nPUT gpu[3] -> gpu@1[1]\n"
+	                "rank 1\nPUT gpu[0] -> gpu@0[2]\n",
+	                "rank 1's output chunk 0 is never written");
+	assert_rejected("program alltoallv ranks 2 domains 1 chunks 2\nrank 0\nD2H gpu[2] -> host[0]\n"
+	                "REDUCE host[0] -> host[1]\n",
+	                "test:4: alltoallv has D2H, H2D and PUTs of its input only, not REDUCE");
 }
 
 #define GATHER "program allgather ranks 3 domains 1 chunks 1\n"
@@ -460,6 +488,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(places_and_chunks_out_of_bounds_are_named),
 	        cmocka_unit_test(instructions_where_they_cannot_run_are_rejected),
+	        cmocka_unit_test(parts_of_uneven_blocks_go_by_relays),
 	        cmocka_unit_test(puts_out_of_bounds_or_to_oneself_are_rejected),
 	        cmocka_unit_test(what_is_forwarded_must_come),
 	        cmocka_unit_test(what_a_put_brings_is_known),

@@ -17,6 +17,7 @@ struct execution {
 	uint64_t count; /* elements of a block; of alltoallv, of the largest part */
 	bool scaled;    /* reduces, with more than one rank: contributions and sums get their factors */
 	uint64_t pair[FERRY_MAX_RANKS][FERRY_MAX_RANKS];
+	uint32_t npaths[FERRY_MAX_RANKS][FERRY_MAX_RANKS]; /* among which the pair's block is divided; 0: it is not */
 	uint32_t *input[FERRY_MAX_RANKS];                           /* what the rank sends, untouched */
 	uint32_t *send[FERRY_MAX_RANKS], *receive[FERRY_MAX_RANKS]; /* in place: both inside one buffer */
 	uint32_t *memory[FERRY_MAX_RANKS], *before[FERRY_MAX_RANKS]; /* before: as it was at first */
@@ -50,6 +51,40 @@ static uint64_t part(const struct execution *x, uint32_t rank, uint32_t peer, bo
 	uint64_t at = 0;
 	for (uint32_t i = 0; i < peer; i++)
 		at += sends ? x->pair[rank][i] : x->pair[i][rank];
+	return at;
+}
+
+/* By shares that differ from pair to pair, of which many are nothing. Elements; from *at on in the block. */
+static uint64_t cut(const struct execution *x, const struct ferry_instr *instr, uint64_t *at)
+{
+	uint32_t npaths = x->npaths[instr->from][instr->to];
+	uint64_t all = x->pair[instr->from][instr->to], shares = 0, before = 0, own = 0;
+	for (uint32_t path = 0; path < npaths; path++) {
+		uint64_t hash = (instr->from * 64u + instr->to) * 64u + path;
+		uint64_t share = draw(&hash) % 3 + (path + 1 == npaths && !shares);
+		before += path + 1u < instr->path ? share : 0;
+		own = path + 1u == instr->path ? share : own;
+		shares += share;
+	}
+	*at = all * before / shares;
+	return all * (before + own) / shares - *at;
+}
+
+static void count_paths(struct execution *x)
+{
+	for (uint32_t i = 0; i < x->plan->ninstrs; i++) {
+		const struct ferry_instr *instr = &x->instrs[i];
+		uint32_t *npaths = &x->npaths[instr->from][instr->to];
+		*npaths = instr->path > *npaths ? instr->path : *npaths;
+	}
+}
+
+/* Of its own part in the block. */
+static uint64_t cut_at(const struct execution *x, const struct ferry_instr *instr)
+{
+	uint64_t at = 0;
+	if (instr->path)
+		cut(x, instr, &at);
 	return at;
 }
 
@@ -92,6 +127,7 @@ static bool allocate(struct execution *x, bool in_place, uint64_t *seed)
 		for (uint32_t peer = 0; peer < plan->nranks; peer++)
 			x->pair[rank][peer] = draw(seed) % (x->count + 1);
 	}
+	count_paths(x);
 	return true;
 }
 
@@ -114,6 +150,11 @@ static uint64_t instr_bytes(const struct execution *x, const struct ferry_instr 
 	if (!(x->plan->flags & FERRY_PLAN_VARIABLE))
 		return instr->length;
 	bool receives = instr->opcode == FERRY_H2D || instr->opcode == FERRY_WAIT_PUT;
+	uint64_t at;
+	if (instr->opcode == FERRY_DIVIDE)
+		return 1;
+	if (instr->path)
+		return 4 * cut(x, instr, &at);
 	return 4 * (receives ? x->pair[instr->chunk][instr->owner] : x->pair[instr->owner][instr->chunk]);
 }
 
@@ -125,7 +166,7 @@ static uint32_t instr_slices(const struct execution *x, const struct ferry_instr
 static bool is_ready(const struct execution *x, uint32_t i)
 {
 	const struct ferry_instr *instr = &x->instrs[i];
-	if (x->done[i] == instr_slices(x, instr))
+	if (x->done[i] == instr_slices(x, instr) || (instr->path && !x->done[x->plan->ninstrs - 1]))
 		return false;
 	for (uint32_t e = 0; e < instr->nedges; e++) {
 		const struct ferry_edge *edge = &ferry_plan_edges(x->plan)[instr->first_edge + e];
@@ -153,6 +194,7 @@ static uint32_t *user(const struct execution *x, const struct ferry_instr *instr
                       uint64_t from, uint64_t bytes)
 {
 	uint64_t at = x->plan->flags & FERRY_PLAN_VARIABLE ? part(x, instr->owner, instr->chunk, sends) : offset / 4;
+	at += cut_at(x, instr);
 	return inside(x, sends ? x->send[instr->owner] : x->receive[instr->owner], at, from, bytes);
 }
 
@@ -171,7 +213,7 @@ static bool pushes_from_copy(const struct execution *x, const struct ferry_instr
 static uint32_t *pushed(const struct execution *x, const struct ferry_instr *put, uint64_t from, uint64_t bytes)
 {
 	bool variable = x->plan->flags & FERRY_PLAN_VARIABLE;
-	uint64_t at = variable ? part(x, put->owner, put->chunk, true) : put->user_offset / 4;
+	uint64_t at = variable ? part(x, put->owner, put->chunk, true) + cut_at(x, put) : put->user_offset / 4;
 	if (put->flags & FERRY_INSTR_FORWARDS)
 		return inside(x, x->receive[put->owner], at, from, bytes);
 	return inside(x, pushes_from_copy(x, put) ? x->input[put->owner] : x->send[put->owner], at, from, bytes);
@@ -223,11 +265,13 @@ static bool run_slice(struct execution *x, uint32_t i)
 		break;
 	case FERRY_PUT:
 		source = pushed(x, instr, from, bytes);
-		landing = x->plan->flags & FERRY_PLAN_VARIABLE ? part(x, instr->peer, instr->owner, false)
-		                                               : instr->user_destination / 4;
+		landing = x->plan->flags & FERRY_PLAN_VARIABLE
+		                  ? part(x, instr->peer, instr->owner, false) + cut_at(x, instr)
+		                  : instr->user_destination / 4;
 		destination = inside(x, x->receive[instr->peer], landing, from, bytes);
 		break;
 	case FERRY_WAIT_PUT:
+	case FERRY_DIVIDE:
 		x->done[i]++;
 		return true;
 	default:
@@ -373,9 +417,16 @@ bool execute_plan_in_part(const struct ferry_plan *plan, const struct ferry_left
 
 bool compile_and_execute(const struct ferry_program *program, uint64_t seed, char reason[256])
 {
+	return compile_and_execute_divided(program, NULL, seed, reason);
+}
+
+bool compile_and_execute_divided(const struct ferry_program *program, const struct ferry_network *network,
+                                 uint64_t seed, char reason[256])
+{
 	struct ferry_compile_options options = {.count = draw_below(&seed, 120),
 	                                        .type = ferryUint32,
-	                                        .redop = ferrySum};
+	                                        .redop = ferrySum,
+	                                        .network = network};
 	struct ferry_plan *plan = NULL;
 	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
 		options.staging[domain] = 4u << 20;

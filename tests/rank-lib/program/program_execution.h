@@ -27,4 +27,8 @@ bool execute_plan_in_part(const struct ferry_plan *plan, const struct ferry_left
  */
 bool compile_and_execute(const struct ferry_program *program, uint64_t seed, char reason[256]);
 
+/** The same of an alltoallv of all paths of that network, by shares that are drawn. */
+bool compile_and_execute_divided(const struct ferry_program *program, const struct ferry_network *network,
+                                 uint64_t seed, char reason[256]);
+
 #endif

@@ -155,6 +155,25 @@ static bool resolve_reads(struct run *run)
 
 /* ---- buffers ---- */
 
+/* Alltoallv: a block is cut evenly among those of its parts that somebody brings, a rank's own is one. */
+static void part_of_block(const struct run *run, uint32_t from, uint32_t to, uint32_t part, uint64_t *offset,
+                          uint64_t *length)
+{
+	uint32_t K = run->program->nchunks, brought = 0, before = 0;
+	for (uint32_t i = 0; i < K; i++) {
+		bool is = !i || (from != to && receive_writer(run->program, to, from * K + i) != NONE);
+		before += is && i < part;
+		brought += is;
+		if (i == part && !is) {
+			*length = 0;
+			return;
+		}
+	}
+	uint64_t all = run->pair[from][to];
+	*offset += all * before / brought;
+	*length = all * (before + 1) / brought - all * before / brought;
+}
+
 /*
  * Where chunk i of a rank's buffer is: in blocks of `count`, each in K chunks; alltoallv: in blocks of the pairs'
  * counts.
@@ -164,10 +183,12 @@ static void chunk_in_buffer(const struct run *run, uint32_t rank, uint32_t chunk
 {
 	const struct ferry_program *program = run->program;
 	if (program->collective == FERRY_ALLTOALLV) {
+		uint32_t block = chunk / program->nchunks;
 		*offset = 0;
-		for (uint32_t peer = 0; peer < chunk; peer++)
+		for (uint32_t peer = 0; peer < block; peer++)
 			*offset += sends ? run->pair[rank][peer] : run->pair[peer][rank];
-		*length = sends ? run->pair[rank][chunk] : run->pair[chunk][rank];
+		part_of_block(run, sends ? rank : block, sends ? block : rank, chunk % program->nchunks, offset,
+		              length);
 		return;
 	}
 	ferry_chunk_span(run->count, sizeof(uint32_t), program->nchunks, chunk % program->nchunks, offset, length);
@@ -416,8 +437,9 @@ static bool check_output(struct run *run, uint32_t rank)
 	uint64_t from, to, length, elements = output_elements(run, rank);
 	if (program->collective == FERRY_ALLTOALLV) {
 		for (uint32_t peer = 0; peer < program->nranks; peer++) {
-			chunk_in_buffer(run, peer, rank, true, &from, &length);
-			chunk_in_buffer(run, rank, peer, false, &to, &length);
+			chunk_in_buffer(run, peer, rank * program->nchunks, true, &from, &length);
+			chunk_in_buffer(run, rank, peer * program->nchunks, false, &to, &length);
+			length = run->pair[peer][rank];
 			if (memcmp(run->receive[rank] + to, run->send[peer] + from, length * sizeof(uint32_t)))
 				return wrong(run, 0, "wrong output");
 		}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "router/engine/paths.h"
+#include "ipc/paths.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -181,7 +181,8 @@ static float relay_speed(const struct maker *maker, uint32_t from, uint32_t to, 
 static bool add_relays(struct maker *maker, uint32_t first, uint32_t from, uint32_t to)
 {
 	uint64_t taken = 0;
-	uint32_t n = maker->nranks, most = n > 16 ? FEW_RELAYS : FERRY_MOST_RELAYS;
+	uint32_t n = maker->nranks, most = n > 16 ? FEW_RELAYS : FERRY_MOST_RELAYS, limit = maker->limits->relays;
+	most = limit && limit < most ? limit : most;
 	for (uint32_t count = 0; count < most; count++) {
 		float best = 0;
 		uint8_t via = 0;

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * The paths that data may take from each rank to each other one: its link, one relay, three hops across bridges, the
- * host; and the resources that they load: links, ports, what links share, what a relay can pass on. Made once for a
- * communicator from its links, constant from then on. Only balance.c decides by them.
+ * host; and the resources that they load: links, ports, what links share, what a relay can pass on. Made from a
+ * communicator's links, constant from then on. The synthesizer writes a program of all of them
+ * (rank-lib/program/synth/synthesize_paths.c), and a router divides each call among them (router/engine/division.h).
  */
-#ifndef FERRY_ROUTER_ENGINE_PATHS_H
-#define FERRY_ROUTER_ENGINE_PATHS_H
+#ifndef FERRY_IPC_PATHS_H
+#define FERRY_IPC_PATHS_H
 
 #include "ipc/links.h"
 
 #define FERRY_MOST_RELAYS 14 /* of a pair; of more than 16 ranks fewer */
 #define FERRY_UNIT_WEIGHT 1024
+#define FERRY_MOST_SPEED 1e9f /* GB/s */
 
 enum ferry_resource_kind {
 	FERRY_RESOURCE_LINK,
@@ -52,6 +54,13 @@ struct ferry_paths {
 struct ferry_path_limits {
 	float up, down; /* to and from the host; 0: no path through the host */
 	float relay;    /* that it passes on for others; 0: as much as its links carry */
+	uint32_t relays; /* paths over relays that a pair has at most; 0: FERRY_MOST_RELAYS */
+};
+
+/** All that paths are made of; a plan whose calls are divided among paths has one (ipc/plan.h). */
+struct ferry_network {
+	struct ferry_links links;
+	struct ferry_path_limits limits;
 };
 
 /** Returns false without memory. Paths that load all that another one loads, and more, are left out. */
