@@ -3,6 +3,7 @@
 #include "orchestrator/call.h"
 #include "orchestrator/config.h"
 #include "orchestrator/groups.h"
+#include "orchestrator/issue.h"
 #include "orchestrator/launch.h"
 #include "orchestrator/redops.h"
 #include "orchestrator/watch.h"

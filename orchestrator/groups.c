@@ -2,6 +2,7 @@
 #include "orchestrator/groups.h"
 
 #include "orchestrator/config.h"
+#include "orchestrator/issue.h"
 #include "orchestrator/launch.h"
 #include "orchestrator/pending_comms.h"
 #include "orchestrator/real.h"

@@ -1,209 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "orchestrator/launch.h"
 
+#include "orchestrator/issue.h"
 #include "orchestrator/kernels.h"
-#include "orchestrator/real.h"
 #include "orchestrator/split.h"
 #include "rank-lib/api/group.h"
 
 #include <stdlib.h>
-
-static ncclResult_t issue_plain(const struct ferry_nccl_call *c)
-{
-	switch (c->collective) {
-	case FERRY_ALLREDUCE:
-		return ferry_nccl_real_AllReduce(c->send, c->receive, c->count, c->type, c->op, c->handle, c->stream);
-	case FERRY_ALLGATHER:
-		return ferry_nccl_real_AllGather(c->send, c->receive, c->count, c->type, c->handle, c->stream);
-	case FERRY_REDUCESCATTER:
-		return ferry_nccl_real_ReduceScatter(c->send, c->receive, c->count, c->type, c->op, c->handle,
-		                                     c->stream);
-	case FERRY_BROADCAST:
-		if (c->legacy)
-			return ferry_nccl_real_Bcast(c->receive, c->count, c->type, c->root, c->handle, c->stream);
-		return ferry_nccl_real_Broadcast(c->send, c->receive, c->count, c->type, c->root, c->handle, c->stream);
-	case FERRY_REDUCE_TO_ROOT:
-		return ferry_nccl_real_Reduce(c->send, c->receive, c->count, c->type, c->op, c->root, c->handle,
-		                              c->stream);
-	case FERRY_ALLTOALL:
-		return ferry_nccl_real_AlltoAll(c->send, c->receive, c->count, c->type, c->handle, c->stream);
-	case FERRY_GATHER:
-		return ferry_nccl_real_Gather(c->send, c->receive, c->count, c->type, c->root, c->handle, c->stream);
-	case FERRY_SCATTER:
-		return ferry_nccl_real_Scatter(c->send, c->receive, c->count, c->type, c->root, c->handle, c->stream);
-	case FERRY_SENDRECV:
-		if (c->sends)
-			return ferry_nccl_real_Send(c->send, c->count, c->type, c->root, c->handle, c->stream);
-		return ferry_nccl_real_Recv(c->receive, c->count, c->type, c->root, c->handle, c->stream);
-	case FERRY_ALLTOALLV: /* NCCL has no such function */
-		break;
-	}
-	return ncclInternalError;
-}
-
-static ncclResult_t issue_configured(const struct ferry_nccl_call *c)
-{
-	switch (c->collective) {
-	case FERRY_ALLREDUCE:
-		return ferry_nccl_real_AllReduceConfig(c->send, c->receive, c->count, c->type, c->op, c->handle,
-		                                       c->stream, c->config);
-	case FERRY_ALLGATHER:
-		return ferry_nccl_real_AllGatherConfig(c->send, c->receive, c->count, c->type, c->handle, c->stream,
-		                                       c->config);
-	case FERRY_REDUCESCATTER:
-		return ferry_nccl_real_ReduceScatterConfig(c->send, c->receive, c->count, c->type, c->op, c->handle,
-		                                           c->stream, c->config);
-	case FERRY_BROADCAST:
-		return ferry_nccl_real_BroadcastConfig(c->send, c->receive, c->count, c->type, c->root, c->handle,
-		                                       c->stream, c->config);
-	case FERRY_REDUCE_TO_ROOT:
-		return ferry_nccl_real_ReduceConfig(c->send, c->receive, c->count, c->type, c->op, c->root, c->handle,
-		                                    c->stream, c->config);
-	case FERRY_ALLTOALL:
-		return ferry_nccl_real_AlltoAllConfig(c->send, c->receive, c->count, c->type, c->handle, c->stream,
-		                                      c->config);
-	case FERRY_GATHER:
-		return ferry_nccl_real_GatherConfig(c->send, c->receive, c->count, c->type, c->root, c->handle,
-		                                    c->stream, c->config);
-	case FERRY_SCATTER:
-		return ferry_nccl_real_ScatterConfig(c->send, c->receive, c->count, c->type, c->root, c->handle,
-		                                     c->stream, c->config);
-	case FERRY_ALLTOALLV:
-	case FERRY_SENDRECV: /* NCCL has no such function */
-		break;
-	}
-	return ncclInternalError;
-}
-
-static ncclResult_t issue_one(const struct ferry_nccl_call *call)
-{
-	return call->config ? issue_configured(call) : issue_plain(call);
-}
-
-/* ---- blocks with gaps between them ---- */
-
-/* Makes a call for block `block` of the original one, or for one end of it. Messages have no settings. */
-static ncclResult_t issue_as(const struct ferry_nccl_call *call, enum ferry_collective collective, const void *send,
-                             void *receive, int root)
-{
-	struct ferry_nccl_call one = *call;
-	one.collective = collective;
-	one.send = send;
-	one.receive = receive;
-	one.root = root;
-	one.sends = collective == FERRY_SENDRECV && send;
-	one.config = collective == FERRY_SENDRECV ? NULL : call->config;
-	return issue_one(&one);
-}
-
-/*
- * Makes the messages that NCCL itself makes of the call: the same senders and receivers. In place a rank sends itself
- * nothing.
- */
-static ncclResult_t issue_messages(const struct ferry_nccl_call *call, const char *sent, char *received, int peer)
-{
-	int me = call->comm->rank;
-	bool sends = call->collective == FERRY_ALLTOALL ||
-	             (call->collective == FERRY_GATHER ? peer == call->root : me == call->root);
-	bool receives = call->collective == FERRY_ALLTOALL ||
-	                (call->collective == FERRY_GATHER ? me == call->root : peer == call->root);
-	ncclResult_t result = ncclSuccess;
-	if (peer == me && sent == received)
-		return ncclSuccess;
-	if (sends)
-		result = issue_as(call, FERRY_SENDRECV, sent, NULL, peer);
-	if (receives && (!result || result == ncclInProgress))
-		result = issue_as(call, FERRY_SENDRECV, NULL, received, peer);
-	return result;
-}
-
-static ncclResult_t issue_block(const struct ferry_nccl_call *call, int block)
-{
-	size_t offset = (size_t)block * call->stride * ferry_type_size((ferryDataType_t)call->type);
-	const char *send = call->send, *sent = send ? send + offset : NULL;
-	char *receive = call->receive, *received = receive ? receive + offset : NULL;
-	switch (call->collective) {
-	case FERRY_ALLGATHER:
-		return issue_as(call, FERRY_BROADCAST, send, received, block);
-	case FERRY_REDUCESCATTER:
-		return issue_as(call, FERRY_REDUCE_TO_ROOT, sent, receive, block);
-	case FERRY_GATHER:
-		return issue_messages(call, send, received, block);
-	case FERRY_SCATTER:
-		return issue_messages(call, sent, receive, block);
-	case FERRY_ALLTOALL:
-		return issue_messages(call, sent, received, block);
-	case FERRY_ALLREDUCE:
-	case FERRY_BROADCAST:
-	case FERRY_REDUCE_TO_ROOT:
-	case FERRY_ALLTOALLV:
-	case FERRY_SENDRECV: /* calls without blocks, and one that NCCL does not have */
-		break;
-	}
-	return ncclInternalError;
-}
-
-/*
- * An AllGather is Broadcasts and a ReduceScatter Reduces, not messages: so they stay in the order of collectives, in
- * which messages of the same group have no place, and NCCL needs no buffers for each peer.
- */
-static ncclResult_t issue_blocks(const struct ferry_nccl_call *call)
-{
-	ncclResult_t result = ferry_nccl_real_GroupStart();
-	if (result)
-		return result;
-	for (int block = 0; block < call->comm->nranks && (!result || result == ncclInProgress); block++)
-		result = issue_block(call, block);
-	ncclResult_t ended = ferry_nccl_real_GroupEnd();
-	return result && result != ncclInProgress ? result : ended;
-}
-
-static struct ferry_nccl_tuner *asked_tuner(const struct ferry_nccl_call *call)
-{
-	return call->comm && ferry_tuning_is_asked_for(call->collective) ? call->comm->tuner : NULL;
-}
-
-/* The rest of an AllGather in blocks is Broadcasts. */
-static unsigned candidate_of(const struct ferry_nccl_call *call)
-{
-	if (!ferry_tuning_is_free(call->collective) || (call->collective == FERRY_ALLGATHER && call->stride))
-		return 0;
-	return call->candidate;
-}
-
-ncclResult_t ferry_nccl_issue(const struct ferry_nccl_call *call)
-{
-	struct ferry_nccl_tuner *tuner = asked_tuner(call);
-	if (tuner)
-		ferry_nccl_tuner_set(tuner, candidate_of(call));
-	return call->stride ? issue_blocks(call) : issue_one(call);
-}
-
-/* ---- NCCL alone ---- */
-
-/* NCCL asks once for all that is alike in a group: calls of a communicator that differ have its own choice. */
-static void settle_candidates(const struct ferry_nccl_call *calls, int n)
-{
-	for (int i = 0; i < n; i++) {
-		struct ferry_nccl_tuner *tuner = asked_tuner(&calls[i]);
-		if (tuner && ferry_nccl_tuner_candidate(tuner) != candidate_of(&calls[i]))
-			ferry_nccl_tuner_set(tuner, 0);
-	}
-}
-
-static ncclResult_t issue_all(const struct ferry_nccl_call *calls, int n)
-{
-	if (n == 1)
-		return ferry_nccl_issue(&calls[0]);
-	ncclResult_t result = ferry_nccl_real_GroupStart();
-	if (result)
-		return result;
-	for (int i = 0; i < n && (!result || result == ncclInProgress); i++)
-		result = ferry_nccl_issue(&calls[i]);
-	settle_candidates(calls, n);
-	ncclResult_t ended = ferry_nccl_real_GroupEnd();
-	return result && result != ncclInProgress ? result : ended;
-}
 
 /* ---- divided ---- */
 
@@ -407,9 +210,9 @@ static ncclResult_t issue_nccls(const struct launch *launch)
 	if (!launch->nrests)
 		return ncclSuccess;
 	if (!is_captured(launch))
-		return issue_all(launch->rests, launch->nrests);
+		return ferry_nccl_issue_all(launch->rests, launch->nrests);
 	int mode = ferry_clock_relax();
-	ncclResult_t result = issue_all(launch->rests, launch->nrests);
+	ncclResult_t result = ferry_nccl_issue_all(launch->rests, launch->nrests);
 	ferry_clock_restore(mode);
 	return result;
 }
@@ -504,7 +307,7 @@ ncclResult_t ferry_nccl_launch(struct ferry_nccl_call *calls, int n)
 	struct ferry_nccl_call few_rests[8];
 	struct launch launch = {.calls = calls, .splits = few, .rests = few_rests, .n = n};
 	if (!is_worth_it(calls, n))
-		return issue_all(calls, n);
+		return ferry_nccl_issue_all(calls, n);
 	if (n > 8) {
 		launch.splits = calloc((size_t)n, sizeof *launch.splits);
 		launch.rests = calloc((size_t)n, sizeof *launch.rests);

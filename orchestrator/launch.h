@@ -14,9 +14,6 @@
  */
 ncclResult_t ferry_nccl_launch(struct ferry_nccl_call *calls, int n);
 
-/** The call as NCCL alone makes it, into the group of NCCL's that is open, if one is. */
-ncclResult_t ferry_nccl_issue(const struct ferry_nccl_call *call);
-
 /**
  * Makes the kept calls of a communicator that ends within the group: by kernels, where these have begun, the same as
  * on ranks that end it behind the group; the others into the group of NCCL's that is open, until one is refused.

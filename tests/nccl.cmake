@@ -48,7 +48,7 @@ ferry_test(nccl_rest FOLDER nccl LIBRARIES ferry_names Threads::Threads LABELS a
 # Decisions of the orchestrator in made time: what is below them moves nothing, and takes as long as a machine says.
 set(orchestrator ${PROJECT_SOURCE_DIR}/orchestrator)
 add_library(nccl_virtual STATIC nccl/virtual.c nccl/virtual_machine.c nccl/virtual_clock.c nccl/virtual_preregister.c
-  nccl/virtual_fabrics.c nccl/virtual_rest.c ${orchestrator}/kernels.c ${orchestrator}/launch.c
+  nccl/virtual_fabrics.c nccl/virtual_rest.c ${orchestrator}/kernels.c ${orchestrator}/issue.c ${orchestrator}/launch.c
   ${orchestrator}/split.c
   ${orchestrator}/shadow_comm.c ${orchestrator}/tally.c ${orchestrator}/meter.c ${orchestrator}/key.c
   ${orchestrator}/prior.c)

@@ -7,6 +7,7 @@
 #include "tests/nccl/ranks.h"
 
 #include "orchestrator/groups.h"
+#include "orchestrator/issue.h"
 #include "orchestrator/launch.h"
 #include "tests/fake_cuda/fake_cuda.h"
 
