@@ -57,8 +57,8 @@
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_PAIR_DATA 24u
 #define FERRY_MESSAGE_BYTES 384
-/* Of a rank: two halves for kernels, with room for 4 MiB of data (rank-lib/kernels/kernel_call.h). */
-#define FERRY_OUTBOX_BYTES (2u * ((5u << 20) + (100u << 10)) + FERRY_OUTBOX_CHANNELS)
+/* Of a rank: two halves for kernels, with room for 4 MiB of data, and messages (rank-lib/kernels/kernel_call.h). */
+#define FERRY_OUTBOX_BYTES (2u * ((5u << 20) + (100u << 10)) + (4u << 20) + 4096u + FERRY_OUTBOX_CHANNELS)
 #define FERRY_OUTBOX_CHANNELS (4u << 20) /* the last of them, for kernels of the caller's own */
 #define FERRY_OUTBOX_RANKS 8u /* jobs of more have none */
 #define FERRY_STAGING_LEAST (FERRY_PARITIES * 4096u) /* a page per parity */

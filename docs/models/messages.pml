@@ -1,37 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * docs/design/messages-by-kernels.md: messages of a pair by kernels, each through slots that the pair has for one
- * direction. Chunk n of a direction lies in slot n mod SLOTS, and its packets carry n as a flag, which wraps. A sender
- * fills a slot when the receiver's word says that the chunk before in it has been read; only that reader writes the
- * word, in memory of its own. A short chunk has one packet, a long one a second, whose place keeps what it had before
- * in the short ones between: so now and then a sender pads its slots with flags that are none.
+ * rank-lib/kernels/messages.h: messages of a pair by kernels, each through slots that the pair has for one direction.
+ * Piece n of a direction lies in slot n mod SLOTS, and its packets carry n as a flag, which wraps. A sender fills a slot
+ * when the receiver's word says that the piece before in it has been read; only that reader writes the word, in memory
+ * of its own. A short piece has one packet, a long one a second, whose place keeps what it had before in the short ones
+ * between: so now and then the pieces of SLOTS in a row are sent as long ones.
  *
- * Two ranks exchange messages in groups. One block per rank carries all of a group, and takes whichever chunk can go on
+ * Two ranks exchange messages in groups. One block per rank carries all of a group, and takes whichever piece can go on
  * (several blocks wait for less). A program may also do the same one after another: on one rank against a group on the
  * other, or on both, sending first, as far as slots go.
  *
- * Checked: what a rank takes for a packet of a chunk is that chunk's, behind wraps, too; all ranks end.
+ * Checked: what a rank takes for a packet of a piece is that piece's, behind wraps, too; all ranks end.
  *
  * Each of these breaks it, as scripts/check-models shows:
  *   -DNO_CREDIT     a sender does not look whether its slot has been read
- *   -DEARLY_CREDIT  a receiver says so as soon as the chunk begins to come
+ *   -DEARLY_CREDIT  a receiver says so as soon as the piece begins to come
  *   -DIN_TURN       a group's messages go one after another, sent ones first
- *   -DRENDEZVOUS    a sender waits until its chunk has been read
- *   -DNO_PAD        slots are never padded
+ *   -DRENDEZVOUS    a sender waits until its piece has been read
+ *   -DNO_PAD        slots are never filled whole
  */
 #define SLOTS  2
 #define WRAP   8 /* flags: 0 to WRAP - 1 */
-#define PAD    4 /* of each so many chunks the first SLOTS are padded: twice before a flag comes again */
+#define PAD    4 /* of each so many pieces the first SLOTS are whole: twice before a flag comes again */
 #define GROUPS 4
 #define OLD    255
 
-typedef slot { byte flag[2]; byte chunk[2] } /* chunk: which it really is */
+typedef slot { byte flag[2]; byte piece[2] } /* piece: which it really is */
 typedef way { slot slots[SLOTS]; byte read; byte length[GROUPS] } /* of a sender; read: the receiver's word */
 way ways[2];
 byte modes[GROUPS]; /* 0: groups; 1: one after another on rank 1, receiving first; 2: on both, sending first */
-byte apart;         /* every so many chunks one is long */
+byte apart;         /* every so many pieces one is long */
 
+#ifdef NO_PAD
 #define LONG(n) ((n) % apart == 0)
+#else
+#define LONG(n) ((n) % apart == 0 || (n) % PAD < SLOTS)
+#endif
 #define SLOT(n) ((n) % SLOTS)
 #define FLAG(n) ((n) % WRAP)
 
@@ -44,7 +48,7 @@ byte apart;         /* every so many chunks one is long */
 inline put(p)
 {
 	ways[me].slots[SLOT(sent)].flag[p] = FLAG(sent);
-	ways[me].slots[SLOT(sent)].chunk[p] = sent
+	ways[me].slots[SLOT(sent)].piece[p] = sent
 }
 
 inline send()
@@ -55,9 +59,6 @@ inline send()
 	d_step {
 		if
 		:: LONG(sent) -> put(1)
-#ifndef NO_PAD
-		:: !LONG(sent) && sent % PAD < SLOTS -> ways[me].slots[SLOT(sent)].flag[1] = OLD
-#endif
 		:: else
 		fi;
 		sent++;
@@ -77,8 +78,8 @@ inline receive()
 #endif
 	atomic {
 		!LONG(received) || HAS(1);
-		assert(ways[1 - me].slots[SLOT(received)].chunk[0] == received);
-		assert(!LONG(received) || ways[1 - me].slots[SLOT(received)].chunk[1] == received)
+		assert(ways[1 - me].slots[SLOT(received)].piece[0] == received);
+		assert(!LONG(received) || ways[1 - me].slots[SLOT(received)].piece[1] == received)
 	};
 	d_step {
 #ifndef EARLY_CREDIT

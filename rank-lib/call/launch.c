@@ -186,6 +186,16 @@ ferryResult_t ferry_launch_kernels(const struct ferry_request *requests, uint32_
 	return leave(requests[0].comm, &visit, ferry_kernels_launch(requests, nrequests));
 }
 
+ferryResult_t ferry_launch_exchange(const struct ferry_request *requests, uint32_t nrequests,
+                                    enum ferry_kernels_step step)
+{
+	struct ferry_device_visit visit;
+	ferryResult_t result = enter(requests[0].comm, requests[0].collective, true, &visit);
+	if (result)
+		return result;
+	return leave(requests[0].comm, &visit, ferry_kernels_exchange(requests, nrequests, step));
+}
+
 static ferryResult_t launch_pairs_locked(const struct ferry_request *requests, uint32_t nrequests)
 {
 	struct ferryComm *comm = requests[0].comm;

@@ -7,6 +7,7 @@
 #define FERRY_RANK_LIB_CALL_LAUNCH_H
 
 #include "rank-lib/call/request.h"
+#include "rank-lib/kernels/kernel_launch.h"
 
 /** Checks that the communicator takes calls and the request is valid. Errors: why not. */
 ferryResult_t ferry_launch_check(const struct ferry_request *request);
@@ -19,6 +20,9 @@ ferryResult_t ferry_launch(const struct ferry_request *request);
  * nothing is checked.
  */
 ferryResult_t ferry_launch_kernels(const struct ferry_request *requests, uint32_t nrequests);
+/** The same for messages (ferry_kernels_exchange). */
+ferryResult_t ferry_launch_exchange(const struct ferry_request *requests, uint32_t nrequests,
+                                    enum ferry_kernels_step step);
 
 /**
  * The first of two steps (open_call.h): makes a call, or sends and receives of one communicator and stream, whose

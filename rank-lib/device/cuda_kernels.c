@@ -203,6 +203,16 @@ static ferryResult_t follow(struct ferry_device *base, struct ferry_kernel_order
 	return refused ? ferry_cuda_failed(driver, refused, "joining the streams of a group") : ferrySuccess;
 }
 
+static ferryResult_t stream_beside(struct ferry_device *base, struct ferry_kernel_order *order, ferryStream_t *stream)
+{
+	const struct ferry_cuda_driver *driver = ferry_cuda_device(base)->driver;
+	CUresult refused = CUDA_SUCCESS;
+	if (!order->beside)
+		refused = driver->StreamCreate((CUstream *)&order->beside, CU_STREAM_NON_BLOCKING);
+	*stream = order->beside;
+	return refused ? ferry_cuda_failed(driver, refused, "making a stream for messages") : ferrySuccess;
+}
+
 static bool is_over(struct ferry_device *base, const struct ferry_kernel_order *order)
 {
 	struct ferry_cuda_device *device = ferry_cuda_device(base);
@@ -220,13 +230,15 @@ static void order_end(struct ferry_device *base, struct ferry_kernel_order *orde
 {
 	struct ferry_cuda_device *device = ferry_cuda_device(base);
 	struct ferry_cuda_visit visit;
-	if ((!order->event && !order->joint) || ferry_cuda_enter(device, &visit))
+	if ((!order->event && !order->joint) || ferry_cuda_enter(device, &visit)) /* without joint nothing is beside */
 		return;
 	if (order->event)
 		device->driver->EventDestroy(order->event);
 	if (order->joint)
 		device->driver->EventDestroy(order->joint);
-	order->event = order->joint = NULL;
+	if (order->beside)
+		device->driver->StreamDestroy(order->beside);
+	order->event = order->joint = order->beside = NULL;
 	ferry_cuda_visit_end(&visit);
 }
 
@@ -334,6 +346,7 @@ const struct ferry_kernels_ops ferry_cuda_kernels = {.multiprocessors = multipro
                                                      .load = load,
                                                      .launch = launch,
                                                      .follow = follow,
+                                                     .stream_beside = stream_beside,
                                                      .is_over = is_over,
                                                      .order_end = order_end,
                                                      .zero = zero,

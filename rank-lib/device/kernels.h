@@ -36,6 +36,7 @@ struct ferry_kernel_order {
 	bool mixed;       /* one was captured */
 	void *event;      /* NULL: there is none yet */
 	void *joint;      /* by which streams wait for each other; NULL: as above */
+	void *beside;     /* a stream; NULL: as above */
 	struct ferry_kernel_capture captures[FERRY_KERNEL_CAPTURES];
 	uint32_t ncaptures; /* so far; capture n is at n % FERRY_KERNEL_CAPTURES */
 };
@@ -60,6 +61,9 @@ struct ferry_kernels_ops {
 	 */
 	ferryResult_t (*follow)(struct ferry_device *device, struct ferry_kernel_order *order, ferryStream_t stream,
 	                        ferryStream_t other);
+	/** A stream of the communicator's own, for what is to run beside the program's. Errors: the driver's. */
+	ferryResult_t (*stream_beside)(struct ferry_device *device, struct ferry_kernel_order *order,
+	                               ferryStream_t *stream);
 	/** Whether those that the kernels do not count are over, and the graphs that were launched. */
 	bool (*is_over)(struct ferry_device *device, const struct ferry_kernel_order *order);
 	/** Frees what the order has of the driver's. */

@@ -29,6 +29,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of both lists, newes
 static struct ferry_box *boxes;
 static struct import *imports;
 
+_Static_assert(sizeof(struct ferry_kernel_state) <= FERRY_BOX_COUNTERS, "counters of channels come behind it");
 _Static_assert(offsetof(struct ferry_stream_flag, waits) - offsetof(struct ferry_stream_flag, flag) ==
                        FERRY_KERNEL_WAITS,
                "kernels find these words from the other one");
@@ -210,7 +211,8 @@ ferryResult_t ferry_box_take(struct ferry_device *device, const struct ferry_ran
 		box->rank = rank->self;
 		atomic_store_explicit(&box->aborted->flag, 0, memory_order_relaxed);
 		atomic_store_explicit(&box->aborted->waits[1], 0, memory_order_relaxed);
-		box->order = (struct ferry_kernel_order){.event = box->order.event, .joint = box->order.joint};
+		box->order = (struct ferry_kernel_order){
+		        .event = box->order.event, .joint = box->order.joint, .beside = box->order.beside};
 		result = device->ops->kernels->zero(device, box->state, STATE_BYTES);
 		if (!result && bytes)
 			result = device->ops->kernels->zero(device, box->memory, bytes);

@@ -14,6 +14,9 @@
 #define PEER_COPY_MOST (2u << 20)
 #define HOST_MOST      (4u << 20)
 #define CHUNK          (32u << 10)
+#define PIECE_LEAST    11 /* 2 KiB, as above */
+#define PIECE_MOST     13
+#define MESSAGE_MOST   (256u << 10)
 
 static uint32_t at_most(uint64_t blocks, uint32_t most)
 {
@@ -97,6 +100,20 @@ static uint64_t host_most(const struct ferry_kernel_facts *facts)
 	const uint64_t n = facts->nranks;
 	bool whole = ferry_collective_reduces(facts->collective) && !ferry_collective_sends_blocks(facts->collective);
 	return whole ? HOST_MOST * 8ull / (n * n * n) : HOST_MOST;
+}
+
+uint64_t ferry_kernel_message_most(bool peer)
+{
+	(void)peer; /* not measured yet */
+	return MESSAGE_MOST;
+}
+
+uint32_t ferry_kernel_message_shift(uint64_t bytes, bool peer)
+{
+	uint32_t shift = PIECE_LEAST;
+	while (shift < PIECE_MOST && bytes > (uint64_t)FERRY_MESSAGE_STRANDS(!peer) << shift)
+		shift++;
+	return shift;
 }
 
 /* A rank sends its block to all others at once. */

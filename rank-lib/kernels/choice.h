@@ -17,6 +17,7 @@ enum ferry_kernel {
 	FERRY_KERNEL_LL_GROUP, /* LL, of several calls side by side; chosen for none alone */
 	FERRY_KERNEL_LL128,    /* 120 bytes of data in a line of 128: peer memory */
 	FERRY_KERNEL_BULK,     /* a chunk of data, then one flag: host memory */
+	FERRY_KERNEL_MESSAGES, /* Sends and Recvs of a group; chosen for no collective, and loaded for uint8 alone */
 	FERRY_NUM_KERNELS
 };
 
@@ -37,6 +38,12 @@ struct ferry_kernel_choice {
 };
 
 struct ferry_kernel_choice ferry_kernel_choose(const struct ferry_kernel_facts *facts);
+
+/** A kernel carries messages of up to so many bytes. */
+uint64_t ferry_kernel_message_most(bool peer);
+
+/** Pieces of such a message have 1 << this bytes. */
+uint32_t ferry_kernel_message_shift(uint64_t bytes, bool peer);
 
 /** Bytes of a half that the call's LL packets take, as far as that is known to be chosen for it: a multiple of 16. */
 uint64_t ferry_kernel_packets(const struct ferry_kernel_facts *facts);

@@ -18,6 +18,8 @@
  * begun that call, and ended the one before. This needs every rank to hear from every other one in every call: who has
  * no data for a peer sends it a header. Calls of a group that one kernel carries have one number, each other places in
  * the half, and blocks of their own: they count as one call.
+ *
+ * Messages (messages.h) have a part of the region by themselves, behind its halves: a page of words, then slots.
  */
 #ifndef FERRY_RANK_LIB_KERNELS_KERNEL_CALL_H
 #define FERRY_RANK_LIB_KERNELS_KERNEL_CALL_H
@@ -25,6 +27,7 @@
 #include <stdint.h>
 
 #define FERRY_KERNEL_RANKS  8u     /* a communicator of more ranks has no kernels */
+#define FERRY_MESSAGE_WAYS  (2u * FERRY_KERNEL_RANKS) /* to each rank, then from each */
 #define FERRY_KERNEL_BLOCKS 64u    /* of a call at most */
 #define FERRY_KERNEL_FLAGS  8192u  /* chunks of a half at most */
 
@@ -36,6 +39,16 @@
 #define FERRY_BOX_DATA         (FERRY_BOX_FLAGS + FERRY_BOX_FLAG_BYTES)
 /* Bytes of a half with room for so many bytes of data, a multiple of 4096. */
 #define FERRY_BOX_HALF(data)   (FERRY_BOX_DATA + (uint64_t)(data))
+
+#define FERRY_MESSAGE_SLOT          (16u << 10) /* a piece of 8 KiB as LL packets */
+#define FERRY_MESSAGE_STRANDS(shared) ((shared) ? 8u : 16u)
+#define FERRY_MESSAGE_SLOTS(shared) (4u * FERRY_MESSAGE_STRANDS(shared)) /* of a pair of ranks, in one direction */
+#define FERRY_BOX_READ(data)        (2 * FERRY_BOX_HALF(data)) /* 128 bytes of words for each sender */
+#define FERRY_BOX_SLOTS(data)       (FERRY_BOX_READ(data) + 4096u)
+/* Bytes of a region: an outbox has slots for each receiver. */
+#define FERRY_BOX_REGION(data, shared)                                                                                 \
+	(FERRY_BOX_SLOTS(data) +                                                                                       \
+	 (uint64_t)((shared) ? FERRY_KERNEL_RANKS : 1) * FERRY_MESSAGE_SLOTS(shared) * FERRY_MESSAGE_SLOT)
 
 /*
  * A call's flag is its number, which comes again after 2^32 calls, hours of short ones. What a packet's place held
@@ -53,13 +66,17 @@ struct ferry_kernel_state {
 	uint64_t counts;
 	uint32_t arrived; /* blocks of the call under way that have ended */
 	uint32_t given_up; /* 1: a warp has found the abort word to be 1 */
+	uint32_t moved[FERRY_MESSAGE_WAYS]; /* pieces of messages so far, when no kernel of messages runs */
+	/* by receiver: it has read all pieces of lower numbers; a kernel writes credit as it asks, known as it ends */
+	uint32_t known[FERRY_KERNEL_RANKS], credit[FERRY_KERNEL_RANKS];
 };
 
 /*
  * When a warp that waits looks at the abort word it says behind it what it waits for, in two words of 8 bytes: the
  * rank, or nranks for an earlier call of its own; and polls << 32 | the call's number. While it waits, that changes.
  */
-#define FERRY_KERNEL_WAITS 40u /* bytes from the abort word to them */
+#define FERRY_KERNEL_WAITS   40u /* bytes from the abort word to them */
+#define FERRY_KERNEL_MESSAGE 16u /* beside the rank: for a message, behind that call */
 
 struct ferry_kernel_call {
 	const char *send;
@@ -96,6 +113,26 @@ struct ferry_kernel_call {
 struct ferry_kernel_group {
 	struct ferry_kernel_call calls[FERRY_KERNEL_GROUP];
 	uint32_t count;
+};
+
+/* The messages of a group, as one kernel carries them. */
+struct ferry_kernel_message {
+	char *buffer;
+	uint32_t bytes; /* at least 1 */
+	uint32_t shift; /* a piece has 1 << shift of them; the same at both ends */
+};
+
+#define FERRY_MESSAGES_MOST 224u /* a kernel's argument has 4 KiB */
+
+struct ferry_kernel_messages {
+	struct ferry_kernel_call call; /* what all calls have alike */
+	/*
+	 * Pieces of each way, in the order of the messages from `first` on. What a rank sends to itself is to go into
+	 * those buffers that it receives from itself, of which there are no pieces.
+	 */
+	uint32_t pieces[FERRY_MESSAGE_WAYS];
+	uint16_t first[FERRY_MESSAGE_WAYS];
+	struct ferry_kernel_message messages[FERRY_MESSAGES_MOST];
 };
 
 #endif

@@ -6,6 +6,9 @@
 #include "rank-lib/kernels/modules.h"
 #include "router/reduce/reduce.h"
 
+#include <stddef.h>
+#include <string.h>
+
 bool ferry_kernels_ready(const struct ferryComm *comm)
 {
 	return comm->mailboxes.ready;
@@ -152,50 +155,64 @@ static struct ferry_kernel_choice complete(struct batch *batch, const struct fer
 	return whole;
 }
 
-/* Whether the stream is that of none of the batch's calls before. */
-static bool is_new(const struct batch *batch, uint32_t which)
+/* Whether the stream is that of none of the calls before. */
+static bool is_new(const struct ferry_request *requests, uint32_t which)
 {
 	uint32_t i = 0;
-	while (i < which && batch->requests[i].stream != batch->requests[which].stream)
+	while (i < which && requests[i].stream != requests[which].stream)
 		i++;
 	return i == which;
 }
 
-/* behind: the other streams come behind the first one's, else it behind them. */
-static ferryResult_t join_streams(const struct batch *batch, struct ferry_mailboxes *mailboxes, bool behind)
+/* behind: the calls' streams come behind this one, else it behind them. */
+static ferryResult_t join_streams(const struct ferry_request *requests, uint32_t nrequests, ferryStream_t stream,
+                                  bool behind)
 {
+	struct ferry_mailboxes *mailboxes = &requests[0].comm->mailboxes;
 	struct ferry_device *device = mailboxes->device;
-	ferryStream_t first = batch->requests[0].stream;
 	ferryResult_t result = ferrySuccess;
-	for (uint32_t i = 1; i < batch->count && !result; i++) {
-		ferryStream_t other = batch->requests[i].stream;
-		if (is_new(batch, i))
-			result = device->ops->kernels->follow(device, &mailboxes->box->order, behind ? other : first,
-			                                      behind ? first : other);
+	for (uint32_t i = 0; i < nrequests && !result; i++) {
+		ferryStream_t other = requests[i].stream;
+		if (is_new(requests, i))
+			result = device->ops->kernels->follow(device, &mailboxes->box->order, behind ? other : stream,
+			                                      behind ? stream : other);
 	}
 	return result;
+}
+
+/* call: the kernel's argument. */
+static ferryResult_t put(struct ferryComm *comm, void *function, uint32_t blocks, uint32_t threads,
+                         ferryStream_t stream, struct ferry_kernel_call *call)
+{
+	struct ferry_mailboxes *mailboxes = &comm->mailboxes;
+	struct ferry_device *device = mailboxes->device;
+	struct ferry_box *box = mailboxes->box;
+	ferryResult_t result = device->ops->kernels->launch(device, function, blocks, threads, stream, &box->order,
+	                                                    call, ferry_box_hold, ferry_box_drop, box);
+	if (!result)
+		ferry_mailboxes_count(mailboxes);
+	return result;
+}
+
+static ferryResult_t end(ferryResult_t result, const struct ferry_request *request)
+{
+	if (result == ferryUnhandledDeviceError) /* it may be in the stream, and the other ranks wait for it */
+		ferry_rank_fail(&request->comm->rank, result, ferry_last_message());
+	return result ? ferry_fail_context(result, "%s", ferry_collective_name(request->collective)) : ferrySuccess;
 }
 
 static ferryResult_t launch(struct batch *batch, struct ferryComm *comm)
 {
 	struct ferry_mailboxes *mailboxes = &comm->mailboxes;
-	struct ferry_device *device = mailboxes->device;
-	struct ferry_box *box = mailboxes->box;
 	const struct ferry_kernel_choice choice = complete(batch, mailboxes);
-	ferryResult_t result = join_streams(batch, mailboxes, false);
+	ferryStream_t stream = batch->requests[0].stream;
+	ferryResult_t result = join_streams(batch->requests, batch->count, stream, false);
 	if (!result)
-		result = device->ops->kernels->launch(
-		        device, ferry_modules_function(device, batch->type, choice.kernel), choice.blocks,
-		        choice.threads, batch->requests[0].stream, &box->order, &batch->group.calls[0], ferry_box_hold,
-		        ferry_box_drop, box);
-	if (!result) {
-		ferry_mailboxes_count(mailboxes);
-		result = join_streams(batch, mailboxes, true);
-	}
-	if (result == ferryUnhandledDeviceError) /* it may be in the stream, and the other ranks wait for it */
-		ferry_rank_fail(&comm->rank, result, ferry_last_message());
-	return result ? ferry_fail_context(result, "%s", ferry_collective_name(batch->requests[0].collective))
-	              : ferrySuccess;
+		result = put(comm, ferry_modules_function(mailboxes->device, batch->type, choice.kernel), choice.blocks,
+		             choice.threads, stream, &batch->group.calls[0]);
+	if (!result)
+		result = join_streams(batch->requests, batch->count, stream, true);
+	return end(result, &batch->requests[0]);
 }
 
 ferryResult_t ferry_kernels_launch(const struct ferry_request *requests, uint32_t nrequests)
@@ -216,4 +233,108 @@ ferryResult_t ferry_kernels_launch(const struct ferry_request *requests, uint32_
 		result = result ? result : launched;
 	}
 	return result;
+}
+
+/* ---- messages ---- */
+
+_Static_assert(sizeof(struct ferry_kernel_messages) <= 4096, "a kernel's argument");
+
+bool ferry_kernels_carry_message(const struct ferryComm *comm, uint64_t bytes)
+{
+	return comm->mailboxes.ready && bytes <= ferry_kernel_message_most(comm->mailboxes.peer);
+}
+
+static uint32_t way_of(const struct ferry_request *request)
+{
+	return (uint32_t)request->root + (request->direction == FERRY_DIR_D2H ? 0 : FERRY_KERNEL_RANKS);
+}
+
+/* Messages of one kernel: so many of each way, behind those of the kernels before. */
+struct round {
+	uint32_t number, quota;
+	uint32_t seen[FERRY_MESSAGE_WAYS];
+};
+
+/* To be asked of all in order. A message of no bytes is nothing, at both ends. */
+static bool is_of_round(const struct ferry_request *request, struct round *round)
+{
+	return block_bytes(request) && round->seen[way_of(request)]++ / round->quota == round->number;
+}
+
+/* Returns how many messages the kernel has. */
+static uint32_t fill_round(const struct ferry_request *requests, uint32_t nrequests, struct round round,
+                           struct ferry_kernel_messages *all)
+{
+	const struct ferry_mailboxes *mailboxes = &requests[0].comm->mailboxes;
+	uint32_t sizes[FERRY_MESSAGE_WAYS] = {0}, next[FERRY_MESSAGE_WAYS], count = 0;
+	struct round counted = round;
+	all->call = mailboxes->blank;
+	memset(all->pieces, 0, sizeof *all - offsetof(struct ferry_kernel_messages, pieces));
+	for (uint32_t i = 0; i < nrequests; i++)
+		if (is_of_round(&requests[i], &counted))
+			sizes[way_of(&requests[i])]++;
+	for (uint32_t way = 0; way < FERRY_MESSAGE_WAYS; way++) {
+		all->first[way] = (uint16_t)count;
+		next[way] = count;
+		count += sizes[way];
+	}
+	for (uint32_t i = 0; i < nrequests; i++) {
+		const struct ferry_request *request = &requests[i];
+		uint64_t bytes = block_bytes(request);
+		uint32_t way = way_of(request), shift = ferry_kernel_message_shift(bytes, mailboxes->peer);
+		char *buffer = way < FERRY_KERNEL_RANKS ? (char *)(uintptr_t)request->send : request->receive;
+		if (!is_of_round(request, &round))
+			continue;
+		all->messages[next[way]++] = (struct ferry_kernel_message){buffer, (uint32_t)bytes, shift};
+		all->pieces[way] += (uint32_t)((bytes + (1u << shift) - 1) >> shift);
+	}
+	all->pieces[FERRY_KERNEL_RANKS + mailboxes->blank.rank] = 0;
+	return count;
+}
+
+/* A lane for each packet of the largest piece; a block for each strand while they last. */
+static ferryResult_t launch_round(struct ferryComm *comm, uint32_t count, ferryStream_t stream,
+                                  struct ferry_kernel_messages *all)
+{
+	const struct ferry_mailboxes *mailboxes = &comm->mailboxes;
+	uint32_t blocks = 0, shift = 0, strands = FERRY_MESSAGE_STRANDS(!mailboxes->peer);
+	for (uint32_t i = 0; i < count; i++)
+		shift = all->messages[i].shift > shift ? all->messages[i].shift : shift;
+	for (uint32_t way = 0; way < FERRY_MESSAGE_WAYS; way++)
+		blocks += all->pieces[way] < strands ? all->pieces[way] : strands;
+	return put(comm, ferry_modules_function(mailboxes->device, ferryUint8, FERRY_KERNEL_MESSAGES),
+	           blocks < mailboxes->blocks ? blocks : mailboxes->blocks, (1u << shift) / 8, stream, &all->call);
+}
+
+static ferryResult_t launch_rounds(const struct ferry_request *requests, uint32_t nrequests, ferryStream_t stream)
+{
+	struct ferry_kernel_messages all;
+	uint32_t quota = nrequests <= FERRY_MESSAGES_MOST ? FERRY_MESSAGES_MOST
+	                                                  : FERRY_MESSAGES_MOST / FERRY_MESSAGE_WAYS;
+	struct round round = {.quota = quota};
+	uint32_t count;
+	ferryResult_t result = ferrySuccess;
+	while (!result && (count = fill_round(requests, nrequests, round, &all))) {
+		result = launch_round(requests[0].comm, count, stream, &all);
+		round.number++;
+	}
+	return result;
+}
+
+ferryResult_t ferry_kernels_exchange(const struct ferry_request *requests, uint32_t nrequests,
+                                     enum ferry_kernels_step step)
+{
+	struct ferry_mailboxes *mailboxes = &requests[0].comm->mailboxes;
+	struct ferry_device *device = mailboxes->device;
+	ferryStream_t stream = requests[0].stream;
+	ferryResult_t result = ferrySuccess;
+	if (step != FERRY_KERNELS_WHOLE)
+		result = device->ops->kernels->stream_beside(device, &mailboxes->box->order, &stream);
+	if (!result && step != FERRY_KERNELS_END)
+		result = join_streams(requests, nrequests, stream, false);
+	if (!result && step != FERRY_KERNELS_END)
+		result = launch_rounds(requests, nrequests, stream);
+	if (!result && step != FERRY_KERNELS_BEGIN)
+		result = join_streams(requests, nrequests, stream, true);
+	return end(result, &requests[0]);
 }

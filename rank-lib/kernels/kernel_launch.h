@@ -28,4 +28,19 @@ bool ferry_kernels_carry(const struct ferryComm *comm, const struct ferry_reques
  */
 ferryResult_t ferry_kernels_launch(const struct ferry_request *requests, uint32_t nrequests);
 
+/** Whether a kernel carries messages of so many bytes: the same at both ends. Pure; any thread. */
+bool ferry_kernels_carry_message(const struct ferryComm *comm, uint64_t bytes);
+
+enum ferry_kernels_step { FERRY_KERNELS_WHOLE, FERRY_KERNELS_BEGIN, FERRY_KERNELS_END };
+
+/**
+ * Puts the messages (FERRY_SENDRECV) of a group of one communicator, all that kernels carry, into the first one's
+ * stream, as one kernel that moves all side by side. Those to oneself and from oneself are as many, of the same bytes
+ * in pairs. In two steps, with the same requests, where the group has other calls, which may have to go on before the
+ * messages can: BEGIN puts the kernel into a stream beside the program's, END has these wait for that. Locks and errors
+ * as above.
+ */
+ferryResult_t ferry_kernels_exchange(const struct ferry_request *requests, uint32_t nrequests,
+                                     enum ferry_kernels_step step);
+
 #endif

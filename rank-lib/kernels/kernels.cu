@@ -28,6 +28,7 @@ struct ferry_course {
 	uint32_t block, blocks; /* this one, of those that carry the call: LL */
 	uint64_t bytes;  /* of a block of the user's */
 	uint64_t unread; /* out_shared: bytes from one receiver's part of the box to the next; in units of `data` */
+	uint32_t message; /* beside the rank that it waits for */
 	bool given_up;   /* by this lane: it waits for nothing any more */
 	bool all;        /* every rank sends data to every other one, and no factors: no headers */
 };
@@ -47,19 +48,24 @@ DEVICE void ferry_miss(const struct ferry_kernel_call *c, struct ferry_course *c
 	if (!ferry_has_turn(*misses))
 		return;
 	ROLL
-	while (r < c->nranks && (uint64_t)from - (uint64_t)c->in[r] >= 2 * FERRY_BOX_HALF(c->box_bytes))
+	while (r < c->nranks && (uint64_t)from - (uint64_t)c->in[r] >= FERRY_BOX_REGION(c->box_bytes, c->out_shared))
 		r++;
-	ferry_tell64(waits, r);
+	ferry_tell64(waits, r + course->message);
 	ferry_tell64(waits + 1, (uint64_t)*misses << 32 | course->flag);
 }
 
-DEVICE uint64_t ferry_await_packet(const struct ferry_kernel_call *c, struct ferry_course *course, const char *from)
+DEVICE bool ferry_is_packet(struct ferry_vector v, uint32_t flag)
+{
+	return (uint32_t)(v.low >> 32) == flag && (uint32_t)(v.high >> 32) == flag;
+}
+
+DEVICE uint64_t ferry_await_packet(const struct ferry_kernel_call *c, struct ferry_course *course, const char *from,
+                                   uint32_t flag)
 {
 	uint32_t misses = 0;
 	for (;;) {
 		struct ferry_vector v = ferry_load_packet(from);
-		if (((uint32_t)(v.low >> 32) == course->flag && (uint32_t)(v.high >> 32) == course->flag) ||
-		    course->given_up)
+		if (ferry_is_packet(v, flag) || course->given_up)
 			return (v.low & 0xffffffffu) | v.high << 32;
 		ferry_miss(c, course, from, &misses);
 	}
@@ -283,8 +289,8 @@ DEVICE void ferry_await_headers(const struct ferry_kernel_call *c, struct ferry_
 		uint64_t own = ferry_factor(c, bytes);
 		factors[lane] = own;
 		if (!course->all && lane != c->rank) {
-			uint64_t sent = ferry_await_packet(c, course, c->in[lane] + course->half + FERRY_BOX_HEADERS +
-			                                                      16 * BLOCK);
+			uint64_t sent = ferry_await_packet(
+			        c, course, c->in[lane] + course->half + FERRY_BOX_HEADERS + 16 * BLOCK, course->flag);
 			factors[lane] = c->scaled == 1 ? sent : own;
 		}
 	}
@@ -320,8 +326,10 @@ DEVICE void NAME(ll_receive)(const struct ferry_kernel_call *c, struct ferry_cou
 		if (!(c->senders >> r & 1))
 			continue;
 		uint64_t word = r == c->rank ? ferry_read_word(own, at, course->bytes, granule)
-		                             : ferry_await_packet(c, course, c->in[r] + course->packets +
-		                                                                     c->rank * course->unread + 2 * at);
+		                             : ferry_await_packet(
+		                                       c, course,
+		                                       c->in[r] + course->packets + c->rank * course->unread + 2 * at,
+		                                       course->flag);
 		if (!c->reduces) {
 			char *to = c->receive + r * c->receive_stride;
 			if (r != c->rank || to != own)
@@ -508,3 +516,6 @@ KERNEL(NAME(bulk), 512, ferry_kernel_call)
 }
 
 #include "rank-lib/kernels/ll128.h"
+#ifdef FERRY_NUMBER_u8
+#include "rank-lib/kernels/messages.h"
+#endif

@@ -4,6 +4,8 @@
 
 #include "rank-lib/kernels/lanes.h"
 
+#include <pthread.h>
+
 _Thread_local struct ferry_block ferry_block;
 
 #define FERRY_NUMBER i8
@@ -69,6 +71,7 @@ _Thread_local struct ferry_block ferry_block;
 
 typedef void kernel(const void *call);
 
+#define MESSAGES "ferry_messages_u8"
 #define KERNELS(type)                                                                                                  \
 	{"ferry_ll_" #type, ferry_ll_##type}, {"ferry_bulk_" #type, ferry_bulk_##type},                                \
 	        {"ferry_ll_group_" #type, ferry_ll_group_##type},                                                      \
@@ -92,13 +95,46 @@ static const struct {
         KERNELS(bf16),
         KERNELS(f8e4m3),
         KERNELS(f8e5m2),
+        {MESSAGES, ferry_messages_u8},
 };
+
+struct one_block {
+	struct ferry_block at;
+	kernel *run;
+	const void *call;
+	pthread_t thread;
+};
+
+static void *run_block(void *argument)
+{
+	const struct one_block *block = argument;
+	ferry_block = block->at;
+	block->run(block->call);
+	return NULL;
+}
+
+/* Each block in a thread. */
+static bool run_side_by_side(kernel *run, const void *call, uint32_t blocks, uint32_t threads)
+{
+	struct one_block all[FERRY_KERNEL_BLOCKS] = {{.thread = 0}};
+	uint32_t begun = 0;
+	for (; begun < blocks && begun < FERRY_KERNEL_BLOCKS; begun++) {
+		all[begun] = (struct one_block){{begun, blocks, threads}, run, call, 0};
+		if (pthread_create(&all[begun].thread, NULL, run_block, &all[begun]))
+			break;
+	}
+	for (uint32_t i = 0; i < begun; i++)
+		pthread_join(all[i].thread, NULL);
+	return begun == blocks;
+}
 
 bool ferry_kernel_emulate(const char *name, const void *call, uint32_t blocks, uint32_t threads)
 {
 	for (uint32_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
 		if (strcmp(kernels[i].name, name))
 			continue;
+		if (!strcmp(name, MESSAGES)) /* its blocks may wait for each other */
+			return run_side_by_side(kernels[i].run, call, blocks, threads);
 		ferry_block = (struct ferry_block){.blocks = blocks, .threads = threads};
 		for (; ferry_block.block < blocks; ferry_block.block++)
 			kernels[i].run(call);

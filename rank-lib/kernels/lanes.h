@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * What kernels.cu is written in, for both compilers. As CUDA it is a kernel of blocks of threads. As C (tests, the
- * double of the driver) the blocks run one after another in the calling thread, and each stretch between two barriers
- * is a loop over the lanes; so no lane may wait for another lane of its block within a stretch. Beside what users'
+ * double of the driver) the blocks run one after another in the calling thread, or each in one where they may wait for
+ * each other (messages). Each stretch between two barriers is a loop over the lanes; so no lane may wait for another
+ * lane of its block within a stretch. Beside what users'
  * kernels have too (ferry_device.cuh): accesses to memory that other GPUs and processes share, and bits of floats.
  */
 #ifndef FERRY_RANK_LIB_KERNELS_LANES_H
@@ -45,6 +46,18 @@ DEVICE void ferry_store_data(char *to, struct ferry_vector v)
 }
 
 #define ferry_load_data ferry_load_packet
+
+/* Whether it is true in any of the block's lanes. A barrier. */
+DEVICE bool ferry_any_of_block(bool mine)
+{
+	return __syncthreads_or(mine);
+}
+
+/* What this lane has seen and stored before comes before all that it, or who meets it at a barrier, does behind. */
+DEVICE void ferry_fence(void)
+{
+	__threadfence();
+}
 
 /*
  * A part of a line. NVLink delivers the 128 bytes that eight lanes store at once as one, and a load of eight lanes
@@ -167,6 +180,15 @@ DEVICE bool ferry_any_of_line(bool mine)
 	return mine;
 }
 
+DEVICE bool ferry_any_of_block(bool mine)
+{
+	return mine;
+}
+
+DEVICE void ferry_fence(void)
+{
+}
+
 DEVICE uint64_t ferry_look64(const uint64_t *from)
 {
 	return __atomic_load_n(from, __ATOMIC_ACQUIRE);
@@ -179,9 +201,10 @@ DEVICE void ferry_tell64(uint64_t *to, uint64_t value)
 
 DEVICE bool ferry_arrive(uint32_t *arrived)
 {
-	uint32_t others = __atomic_load_n(arrived, __ATOMIC_RELAXED) + 1;
-	__atomic_store_n(arrived, others % ferry_block.blocks, __ATOMIC_RELAXED);
-	return others == ferry_block.blocks;
+	bool last = __atomic_add_fetch(arrived, 1, __ATOMIC_ACQ_REL) == ferry_block.blocks;
+	if (last)
+		__atomic_store_n(arrived, 0, __ATOMIC_RELAXED);
+	return last;
 }
 
 #endif

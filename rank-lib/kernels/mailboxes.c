@@ -19,7 +19,7 @@
 #define CHANNELS_MOST   (1ull << 40)
 #define SIGNAL_BYTES    4096u
 
-_Static_assert(2 * FERRY_BOX_HALF(HOST_DATA_BYTES) + FERRY_OUTBOX_CHANNELS == FERRY_OUTBOX_BYTES,
+_Static_assert(FERRY_BOX_REGION(HOST_DATA_BYTES, true) + FERRY_OUTBOX_CHANNELS == FERRY_OUTBOX_BYTES,
                "an outbox of the arena is a region, and memory for channels");
 _Static_assert(FERRY_CHANNEL_RANKS == FERRY_KERNEL_RANKS, "who has kernels may have channels");
 _Static_assert(4 * FERRY_CHANNEL_RANKS * FERRY_CHANNELS <= SIGNAL_BYTES, "a word for each rank and channel");
@@ -103,7 +103,7 @@ static bool peers_forbidden(void)
 
 static uint64_t region_bytes(const struct ferry_mailboxes *mailboxes)
 {
-	return 2 * FERRY_BOX_HALF(mailboxes->blank.box_bytes);
+	return FERRY_BOX_REGION(mailboxes->blank.box_bytes, !mailboxes->peer);
 }
 
 /* The region that the sender has in the receiver's inbox. */
@@ -367,7 +367,7 @@ static void look_for_departed(const struct ferry_mailboxes *mailboxes, uint32_t 
 }
 
 /* By FERRY_TIMEOUT. Each of two ranks waits for the other one where they have made different calls. */
-static void report_wait(struct ferry_mailboxes *mailboxes, uint32_t number, int other)
+static void report_wait(struct ferry_mailboxes *mailboxes, uint32_t number, int other, uint64_t message)
 {
 	const struct ferry_rank *rank = mailboxes->rank;
 	char text[160];
@@ -376,9 +376,13 @@ static void report_wait(struct ferry_mailboxes *mailboxes, uint32_t number, int 
 		return;
 	bool differ = atomic_load_explicit(&cell_of(rank, other)->waits, memory_order_relaxed) ==
 	              ((uint64_t)number << 32 | (uint32_t)(1 + rank->self));
-	snprintf(text, sizeof text, "in call %u of kernels for rank %d, which %s", number, other,
-	         differ ? "waits for it there: they have made different calls"
-	                : "has not made that call, or another one");
+	if (message)
+		snprintf(text, sizeof text, "for a message to or from rank %d, behind call %u of kernels", other,
+		         number);
+	else
+		snprintf(text, sizeof text, "in call %u of kernels for rank %d, which %s", number, other,
+		         differ ? "waits for it there: they have made different calls"
+		                : "has not made that call, or another one");
 	ferry_watchdog_say(&mailboxes->watchdog, waited, text);
 }
 
@@ -390,17 +394,21 @@ static void look_for_waits(struct ferry_mailboxes *mailboxes)
 	uint64_t other = atomic_load_explicit(&line->waits[0], memory_order_relaxed),
 	         waits = atomic_load_explicit(&line->waits[1], memory_order_relaxed);
 	uint32_t number = (uint32_t)waits;
+	uint64_t message = other & FERRY_KERNEL_MESSAGE;
+	other -= message;
 	bool is_new = waits != mailboxes->waits, says_whom = is_new && other < (uint64_t)mailboxes->rank->nranks;
-	if (says_whom) /* what waits says so again and again; what was said long ago may be of 2^31 calls before */
+	/* what waits says so again and again; what was said long ago may be of 2^31 calls before */
+	if (says_whom && !message) /* a message may have come since, from a rank that has left */
 		look_for_departed(mailboxes, number);
 	if (!is_new || number != mailboxes->waits_in || !mailboxes->watchdog.since)
 		mailboxes->watchdog = (struct ferry_watchdog){.rank = mailboxes->rank,
 		                                              .since = is_new ? ferry_now_ns() : 0};
 	mailboxes->waits = waits;
 	mailboxes->waits_in = number;
-	atomic_store_explicit(&cell->waits, is_new ? (uint64_t)number << 32 | (1 + other) : 0, memory_order_relaxed);
+	atomic_store_explicit(&cell->waits, is_new ? (uint64_t)number << 32 | (1 + other + message) : 0,
+	                      memory_order_relaxed);
 	if (says_whom)
-		report_wait(mailboxes, number, (int)other);
+		report_wait(mailboxes, number, (int)other, message);
 }
 
 /* Whether every router lives, and would tell of ranks that die. By the router monitor, which alone replaces them. */

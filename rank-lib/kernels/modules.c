@@ -29,7 +29,8 @@ static const char *const names[FERRY_NUM_KERNELS] = {
         [FERRY_KERNEL_LL] = "ll",
         [FERRY_KERNEL_LL_GROUP] = "ll_group",
         [FERRY_KERNEL_LL128] = "ll128",
-        [FERRY_KERNEL_BULK] = "bulk"};
+        [FERRY_KERNEL_BULK] = "bulk",
+        [FERRY_KERNEL_MESSAGES] = "messages"}; /* last: other types have none */
 
 #define KERNELS (FERRY_NUM_KERNELS - 1) /* without NONE */
 
@@ -47,11 +48,12 @@ static ferryResult_t load_type(struct ferry_device *device, ferryDataType_t type
 {
 	char text[KERNELS][32];
 	const char *wanted[KERNELS];
-	for (uint32_t i = 0; i < KERNELS; i++) {
+	uint32_t count = type == ferryUint8 ? KERNELS : KERNELS - 1;
+	for (uint32_t i = 0; i < count; i++) {
 		snprintf(text[i], sizeof text[i], "ferry_%s_%s", names[i + 1], ferry_type_name(type));
 		wanted[i] = text[i];
 	}
-	ferryResult_t result = device->ops->kernels->load(device, texts[type], wanted, KERNELS, functions);
+	ferryResult_t result = device->ops->kernels->load(device, texts[type], wanted, count, functions);
 	return result ? ferry_fail_context(result, "kernels of %s", ferry_type_name(type)) : result;
 }
 

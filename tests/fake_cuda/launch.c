@@ -14,8 +14,11 @@
 /* What a graph may have is never freed. */
 struct launch {
 	struct launch *next;
-	struct ferry_kernel_group calls; /* its first one alone, but of a group */
-	uint32_t ncalls;
+	union {
+		struct ferry_kernel_group calls; /* its first one alone, but of a group */
+		struct ferry_kernel_messages messages;
+	};
+	uint32_t ncalls; /* 0: they are messages */
 	char name[40];
 	unsigned blocks, threads;
 	CUcontext context;
@@ -25,7 +28,7 @@ static struct launch *all; /* under its lock */
 static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
 
 #define MOST_AHEAD 1024 /* in a stream: then a launch waits */
-#define MOST_HELD (FERRY_KERNEL_GROUP * (2 * FERRY_KERNEL_RANKS + 5))
+#define MOST_HELD (FERRY_MESSAGES_MOST + FERRY_KERNEL_GROUP * (2 * FERRY_KERNEL_RANKS + 5))
 
 struct held {
 	struct fake_region *regions[MOST_HELD];
@@ -61,7 +64,7 @@ static uint64_t extent(const struct ferry_kernel_call *call, uint64_t stride)
 
 static void find_boxes(struct held *held, CUcontext context, struct ferry_kernel_call *call)
 {
-	uint64_t bytes = 2 * FERRY_BOX_HALF(call->box_bytes);
+	uint64_t bytes = FERRY_BOX_REGION(call->box_bytes, call->out_shared);
 	for (uint32_t rank = 0; rank < call->nranks; rank++) {
 		if (rank == call->rank)
 			continue;
@@ -82,15 +85,25 @@ static void find(struct held *held, const struct launch *launch, struct ferry_ke
 	find_boxes(held, context, call);
 }
 
+static void find_messages(struct held *held, const struct launch *launch, struct ferry_kernel_messages *messages)
+{
+	find(held, launch, &messages->call);
+	for (uint32_t i = 0; i < FERRY_MESSAGES_MOST; i++) {
+		struct ferry_kernel_message *message = &messages->messages[i];
+		message->buffer = hold(held, launch->context, message->buffer, message->bytes);
+	}
+}
+
 static void run(void *argument)
 {
-	const struct launch *launch = argument;
-	struct ferry_kernel_group calls = launch->calls;
+	struct launch launch = *(const struct launch *)argument;
 	struct held held = {.count = 0};
-	for (uint32_t i = 0; i < launch->ncalls; i++)
-		find(&held, launch, &calls.calls[i]);
-	if (held.fault || !ferry_kernel_emulate(launch->name, &calls, launch->blocks, launch->threads))
-		fake_fail_context(launch->context);
+	for (uint32_t i = 0; i < launch.ncalls; i++)
+		find(&held, &launch, &launch.calls.calls[i]);
+	if (!launch.ncalls)
+		find_messages(&held, &launch, &launch.messages);
+	if (held.fault || !ferry_kernel_emulate(launch.name, &launch.calls, launch.blocks, launch.threads))
+		fake_fail_context(launch.context);
 	while (held.count)
 		fake_unpin(held.regions[--held.count]);
 }
@@ -115,8 +128,13 @@ CUresult fake_kernel_launch(CUstream stream, const char *name, const void *call,
 	if (!launch)
 		return refused ? refused : CUDA_ERROR_OUT_OF_MEMORY;
 	wait_for_room(stream);
-	launch->ncalls = strstr(name, "group") ? ((const struct ferry_kernel_group *)call)->count : 1;
-	memcpy(&launch->calls, call, launch->ncalls > 1 ? sizeof launch->calls : sizeof launch->calls.calls[0]);
+	launch->ncalls = strstr(name, "messages") ? 0
+	                 : strstr(name, "group")  ? ((const struct ferry_kernel_group *)call)->count
+	                                          : 1;
+	memcpy(&launch->calls, call,
+	       !launch->ncalls      ? sizeof launch->messages
+	       : launch->ncalls > 1 ? sizeof launch->calls
+	                            : sizeof launch->calls.calls[0]);
 	snprintf(launch->name, sizeof launch->name, "%s", name);
 	launch->blocks = blocks;
 	launch->threads = threads;

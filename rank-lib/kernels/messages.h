@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Messages: the Sends and Recvs of a group, as one kernel that counts as none of the communicator's calls. A part of
+ * kernels.cu, which includes it for one type, behind all that it uses.
+ *
+ * Both ends of a way, from one rank to another, cut each message alike into pieces of 2 to 8 KiB, which both number,
+ * each in its own device memory. Piece n goes as LL packets with the flag n + 1 through slot n mod slots; so by strand
+ * n mod strands, which has four of the slots. The receiver says for each strand which piece it reads next, in memory of
+ * its own; the sender looks at those words, across the link, only where it knows of no free slot any more. So it needs
+ * no receiver for the first so many slots. Nobody writes into a rank's memory but a sender whose packets are awaited,
+ * so none does after the rank's end.
+ *
+ * A block has some strands of some ways (items), and moves a piece of whichever can go on; so a group ends with any
+ * number of blocks, whatever the order of its messages. A block with a single strand waits in place.
+ *
+ * Flags come again after 2^32 pieces. So now and then slots are filled whole, as a packet that a short piece leaves
+ * alone would keep an old flag. docs/models/messages.pml
+ */
+#ifndef FERRY_MESSAGES_ONCE
+#define FERRY_MESSAGES_ONCE
+
+/* What a block moves of a way in this kernel. */
+struct ferry_strand {
+	uint32_t way, peer;
+	bool receives;
+	uint32_t first;  /* of its pieces, among the way's in this kernel; the others come `strands` apart */
+	uint32_t number; /* of the way's first piece */
+	uint32_t known;  /* the receiver has read all pieces of lower numbers */
+};
+
+struct ferry_piece {
+	uint32_t number;
+	char *data;      /* the user's */
+	uint64_t bytes;
+	char *copy;      /* of a message to oneself: where it goes */
+	uint32_t packets;
+};
+
+DEVICE uint32_t ferry_strands_of(const struct ferry_kernel_messages *m, uint32_t way)
+{
+	const uint32_t strands = FERRY_MESSAGE_STRANDS(m->call.out_shared);
+	return m->pieces[way] < strands ? m->pieces[way] : strands;
+}
+
+DEVICE struct ferry_strand ferry_find_strand(const struct ferry_kernel_messages *m, uint32_t item)
+{
+	struct ferry_strand strand = {0};
+	ROLL
+	while (item >= ferry_strands_of(m, strand.way))
+		item -= ferry_strands_of(m, strand.way++);
+	strand.receives = strand.way >= FERRY_KERNEL_RANKS;
+	strand.peer = strand.way % FERRY_KERNEL_RANKS;
+	strand.first = item;
+	strand.number = ferry_look32(&m->call.state->moved[strand.way]);
+	strand.known = ferry_look32(&m->call.state->known[strand.peer]);
+	return strand;
+}
+
+/* index: of the way's pieces in this kernel. */
+DEVICE struct ferry_piece ferry_find_piece(const struct ferry_kernel_messages *m, const struct ferry_strand *strand,
+                                           uint32_t index)
+{
+	const uint32_t slots = FERRY_MESSAGE_SLOTS(m->call.out_shared);
+	struct ferry_piece piece = {strand->number + index, 0, 0, 0, 0};
+	const struct ferry_kernel_message *message = &m->messages[m->first[strand->way]], *first = message;
+	uint32_t pieces;
+	ROLL
+	while (index >= (pieces = (message->bytes + (1u << message->shift) - 1) >> message->shift)) {
+		index -= pieces;
+		message++;
+	}
+	const uint32_t at = index << message->shift, left = message->bytes - at;
+	piece.data = message->buffer + at;
+	piece.bytes = left < 1u << message->shift ? left : 1u << message->shift;
+	piece.packets = ((uint32_t)piece.bytes + 7) / 8;
+	if ((~piece.number & (FERRY_KERNEL_SWEEP - 1)) < slots) /* not the first ones */
+		piece.packets = FERRY_MESSAGE_SLOT / 16;
+	if (strand->peer == m->call.rank)
+		piece.copy = m->messages[m->first[FERRY_KERNEL_RANKS + m->call.rank] + (message - first)].buffer + at;
+	return piece;
+}
+
+/* By the sender, or by the receiver. */
+DEVICE char *ferry_slot(const struct ferry_kernel_call *c, const struct ferry_strand *strand, uint32_t number)
+{
+	const uint32_t slots = FERRY_MESSAGE_SLOTS(c->out_shared), receiver = strand->receives ? c->rank : strand->peer;
+	char *box = strand->receives ? (char *)(uintptr_t)c->in[strand->peer] : c->out[strand->peer];
+	return box + FERRY_BOX_SLOTS(c->box_bytes) +
+	       FERRY_MESSAGE_SLOT * (uint64_t)((c->out_shared ? receiver * slots : 0) + number % slots);
+}
+
+/* The words of the way's receiver: what it reads next, by strand. */
+DEVICE uint32_t *ferry_read_words_of(const struct ferry_kernel_call *c, const struct ferry_strand *strand)
+{
+	const uint32_t sender = strand->receives ? strand->peer : c->rank;
+	const char *box = !strand->receives == !c->out_shared ? c->out[strand->peer] : c->in[strand->peer];
+	return (uint32_t *)(uintptr_t)(box + FERRY_BOX_READ(c->box_bytes) + (c->out_shared ? 128 * sender : 0));
+}
+
+/* By one lane. Returns the number below which the receiver has read all. */
+APART uint32_t ferry_ask_credit(const struct ferry_kernel_call *c, const struct ferry_strand *strand)
+{
+	const uint32_t *words = ferry_read_words_of(c, strand);
+	uint32_t read[FERRY_MESSAGE_STRANDS(0)], strands = FERRY_MESSAGE_STRANDS(c->out_shared);
+	UNROLL
+	for (uint32_t i = 0; i < FERRY_MESSAGE_STRANDS(0); i++)
+		read[i] = ferry_look32(words + i % strands);
+	UNROLL
+	for (uint32_t i = 1; i < FERRY_MESSAGE_STRANDS(0); i++)
+		read[0] = (int32_t)(read[i] - read[0]) < 0 ? read[i] : read[0];
+	ferry_tell32(&c->state->credit[strand->peer], read[0]);
+	return read[0];
+}
+
+/* Whether the piece's slot is free, when the receiver has read all pieces below `read`. */
+DEVICE bool ferry_is_free(const struct ferry_kernel_call *c, uint32_t number, uint32_t read)
+{
+	return (int32_t)(number - read) < (int32_t)FERRY_MESSAGE_SLOTS(c->out_shared);
+}
+
+/* Whether the block can move the piece now, or will wait for its packets; waits: for that, too. */
+DEVICE bool ferry_can_move(const struct ferry_kernel_call *c, struct ferry_course *course,
+                           const struct ferry_strand *strand, uint32_t number, bool waits, uint32_t *misses)
+{
+	bool can = strand->receives ? waits : strand->peer == c->rank || ferry_is_free(c, number, strand->known);
+	if (can)
+		return true;
+	EACH_LANE (lane) {
+		if (lane)
+			continue;
+		do {
+			can = strand->receives ? ferry_is_packet(ferry_load_packet(ferry_slot(c, strand, number)),
+			                                         number + 1)
+			                       : ferry_is_free(c, number, ferry_ask_credit(c, strand));
+			if (!can)
+				ferry_miss(c, course, c->in[strand->peer], misses);
+			can |= course->given_up;
+		} while (waits && !can);
+	}
+	return ferry_any_of_block(can);
+}
+
+DEVICE void ferry_move(const struct ferry_kernel_call *c, struct ferry_course *course,
+                       const struct ferry_strand *strand, const struct ferry_piece *piece)
+{
+	const uint32_t flag = piece->number + 1;
+	const uint32_t granule = ferry_granule((uint64_t)(uintptr_t)piece->data | (uint64_t)(uintptr_t)piece->copy);
+	char *slot = ferry_slot(c, strand, piece->number), *to = strand->receives ? piece->data : piece->copy;
+	EACH_LANE (lane) {
+		for (uint32_t i = lane; i < piece->packets; i += THREADS) {
+			const bool within = 8 * i < piece->bytes;
+			uint64_t word = 0;
+			if (strand->receives)
+				word = ferry_await_packet(c, course, slot + 16 * i, flag);
+			else if (within)
+				word = ferry_read_word(piece->data, 8 * i, piece->bytes, granule);
+			if (to && within)
+				ferry_write_word(to, 8 * i, piece->bytes, granule, word);
+			if (!to)
+				ferry_send_packet(slot + 16 * i, word, flag);
+		}
+	}
+	if (!strand->receives)
+		return;
+	BARRIER();
+	const uint32_t strands = FERRY_MESSAGE_STRANDS(c->out_shared);
+	EACH_LANE (lane)
+		if (lane == 0)
+			ferry_tell32(ferry_read_words_of(c, strand) + piece->number % strands, piece->number + strands);
+}
+
+/* As ferry_leave: the last block to come counts what the kernel has moved. */
+DEVICE void ferry_leave_messages(const struct ferry_kernel_messages *m, const struct ferry_course *course)
+{
+	struct ferry_kernel_state *state = m->call.state;
+	bool last = false;
+	BARRIER();
+	EACH_LANE (lane)
+		if (lane == 0)
+			last = ferry_arrive(&state->arrived);
+	if (!ferry_any_of_block(last))
+		return;
+	EACH_LANE (lane) {
+		if (lane < FERRY_MESSAGE_WAYS)
+			ferry_tell32(&state->moved[lane], ferry_look32(&state->moved[lane]) + m->pieces[lane]);
+		if (lane < FERRY_KERNEL_RANKS)
+			ferry_tell32(&state->known[lane], ferry_look32(&state->credit[lane]));
+		ferry_fence();
+	}
+	BARRIER();
+	EACH_LANE (lane)
+		if (lane == 0)
+			ferry_count(&m->call, course);
+}
+
+#endif
+
+KERNEL(NAME(messages), 1024, ferry_kernel_messages)
+{
+	const struct ferry_kernel_call *c = &call.call;
+	SHARED uint32_t moved[FERRY_MESSAGE_WAYS * FERRY_MESSAGE_STRANDS(0)]; /* pieces of each of several items */
+	const uint32_t strands = FERRY_MESSAGE_STRANDS(c->out_shared);
+	struct ferry_course course = ferry_enter(c, c);
+	uint32_t items = 0, done = 0, misses = 0;
+	if (c->awaits)
+		ferry_fence(); /* what the call that it has waited for has moved */
+	course.flag--; /* the last call's number, for who waits */
+	course.message = FERRY_KERNEL_MESSAGE;
+	const bool over = c->awaits && ferry_any_of_block(course.given_up); /* lanes may see another state each */
+	ROLL
+	for (uint32_t way = 0; way < FERRY_MESSAGE_WAYS; way++)
+		items += ferry_strands_of(&call, way);
+	const uint32_t own = (items - BLOCK + BLOCKS - 1) / BLOCKS;
+	if (own > 1)
+		EACH_LANE (lane)
+			for (uint32_t i = lane; i < own; i += THREADS)
+				moved[i] = 0;
+	if (own > 1)
+		BARRIER();
+	struct ferry_strand strand = ferry_find_strand(&call, BLOCK);
+	for (uint32_t i = 0, left = over ? 0 : own; left; i = i + 1 < own ? i + 1 : 0) {
+		if (own > 1) {
+			strand = ferry_find_strand(&call, BLOCK + i * BLOCKS);
+			done = moved[i];
+		}
+		const uint32_t index = strand.first + done * strands;
+		if (index >= call.pieces[strand.way] ||
+		    !ferry_can_move(c, &course, &strand, strand.number + index, own == 1, &misses))
+			continue;
+		const struct ferry_piece piece = ferry_find_piece(&call, &strand, index);
+		ferry_move(c, &course, &strand, &piece);
+		done++;
+		left -= index + strands >= call.pieces[strand.way];
+		if (own == 1)
+			continue;
+		BARRIER();
+		EACH_LANE (lane)
+			if (lane == 0)
+				moved[i] = done;
+		BARRIER();
+	}
+	ferry_leave_messages(&call, &course);
+}
