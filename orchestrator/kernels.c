@@ -3,8 +3,8 @@
 
 #include "orchestrator/redops.h"
 #include "rank-lib/call/launch.h"
-#include "rank-lib/kernels/kernel_launch.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static struct ferry_request request_of(const struct ferry_nccl_call *call, ferryComm_t comm)
@@ -16,6 +16,7 @@ static struct ferry_request request_of(const struct ferry_nccl_call *call, ferry
 	                              .type = (ferryDataType_t)call->type,
 	                              .op = call->op < ncclNumOps ? (ferryRedOp_t)call->op : ferryNumOps,
 	                              .root = call->root,
+	                              .direction = call->sends ? FERRY_DIR_D2H : FERRY_DIR_H2D,
 	                              .comm = comm,
 	                              .stream = (ferryStream_t)call->stream,
 	                              .kept = true}; /* NCCL looks at no more than is_sound has (collectives.c) */
@@ -23,11 +24,14 @@ static struct ferry_request request_of(const struct ferry_nccl_call *call, ferry
 
 bool ferry_nccl_kernels_carry(const struct ferry_nccl_call *call, const struct ferry_shadow_comm *shadow_comm)
 {
+	uint64_t bytes = ferry_nccl_call_bytes(call);
+	if (!shadow_comm->kernels || shadow_comm->meter.nccl_alone)
+		return false;
+	if (shadow_comm->meter.pinned && bytes >= shadow_comm->meter.floor_bytes)
+		return false;
+	if (call->collective == FERRY_SENDRECV)
+		return ferry_kernels_carry_message(shadow_comm->comm, bytes);
 	struct ferry_request request = request_of(call, shadow_comm->comm);
-	if (!shadow_comm->kernels || call->collective == FERRY_SENDRECV || shadow_comm->meter.nccl_alone)
-		return false;
-	if (shadow_comm->meter.pinned && ferry_nccl_call_bytes(call) >= shadow_comm->meter.floor_bytes)
-		return false;
 	return ferry_kernels_carry(shadow_comm->comm, &request);
 }
 
@@ -60,4 +64,19 @@ ferryResult_t ferry_nccl_kernels_launch(const struct ferry_nccl_call *const *cal
 	}
 	ferryResult_t launched = count ? ferry_launch_kernels(requests, count) : ferrySuccess;
 	return result ? result : launched;
+}
+
+ferryResult_t ferry_nccl_kernels_exchange(const struct ferry_nccl_call *const *calls, uint32_t n,
+                                          const struct ferry_shadow_comm *shadow_comm, enum ferry_kernels_step step)
+{
+	struct ferry_request few[FERRY_NCCL_KERNELS_TURN];
+	struct ferry_request *requests = n > FERRY_NCCL_KERNELS_TURN ? malloc(n * sizeof *requests) : few;
+	if (!requests || !n)
+		return ferrySystemError;
+	for (uint32_t i = 0; i < n; i++)
+		requests[i] = request_of(calls[i], shadow_comm->comm);
+	ferryResult_t result = ferry_launch_exchange(requests, n, step);
+	if (requests != few)
+		free(requests);
+	return result;
 }

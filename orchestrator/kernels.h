@@ -23,6 +23,9 @@
  *   proposes anything (ferry_meter_counts). It depends on no address: so calls in windows of NCCL's
  *   (ncclCommWindowRegister) go by kernels, too, which were measured to be faster there for AllReduce. Communicators
  *   and calls for NCCL's copy engines are not Ferry's (config.h).
+ * - Messages of a pair of ranks begin in each direction by themselves, in the same way, as other ranks need not know of
+ *   them: both ends number them from the first on, until the word of one says so. Messages of no bytes have no number;
+ *   they are nothing from then on, and NCCL's before. A message to oneself is a kernel's where its group has both ends.
  * - Where the communicator has no kernels, short calls are NCCL's, and are numbered no more from the same call on.
  *
  * Once kernels have begun they stay. Where Ferry's communicator fails, or a rank withdraws, calls that kernels carry
@@ -31,17 +34,30 @@
  * the word of n as all others do, and the same errors.
  *
  * Order in streams: kernels of a group come first, in the order of their calls, several calls by one where they fit,
- * and NCCL's and the routers' calls of the group after them, on all ranks. Calls in NCCL's open group that Ferry has no
- * say in come before both.
+ * then all messages by one, and NCCL's and the routers' calls of the group after them, on all ranks. Calls in NCCL's
+ * open group that Ferry has no say in come before both.
+ *
+ * Where a group has other calls of the communicator its messages go by a kernel beside these, in a stream of Ferry's:
+ * another rank may make the same calls one after another, so that the first of them waits for what comes last here.
  */
 #ifndef FERRY_ORCHESTRATOR_KERNELS_H
 #define FERRY_ORCHESTRATOR_KERNELS_H
 
 #include "orchestrator/call.h"
 #include "orchestrator/shadow_comm.h"
+#include "rank-lib/kernels/kernel_launch.h"
 
 /** Whether kernels carry such a call once they have begun, of a shadow communicator that is ready. */
 bool ferry_nccl_kernels_carry(const struct ferry_nccl_call *call, const struct ferry_shadow_comm *shadow_comm);
+
+/** Whether they have begun, for such a call. */
+static inline bool ferry_nccl_kernels_begun(const struct ferry_nccl_call *call,
+                                            const struct ferry_shadow_comm *shadow_comm)
+{
+	return call->collective == FERRY_SENDRECV
+	               ? ferry_shadow_comm_messages_begun(shadow_comm, call->root, call->sends)
+	               : ferry_shadow_comm_kernels_begun(shadow_comm);
+}
 
 #define FERRY_NCCL_KERNELS_TURN 64u
 
@@ -51,5 +67,9 @@ bool ferry_nccl_kernels_carry(const struct ferry_nccl_call *call, const struct f
  */
 ferryResult_t ferry_nccl_kernels_launch(const struct ferry_nccl_call *const *calls, uint32_t n,
                                         const struct ferry_shadow_comm *shadow_comm);
+
+/** Puts messages of one group and communicator into their streams, as one kernel (ferry_kernels_exchange). */
+ferryResult_t ferry_nccl_kernels_exchange(const struct ferry_nccl_call *const *calls, uint32_t n,
+                                          const struct ferry_shadow_comm *shadow_comm, enum ferry_kernels_step step);
 
 #endif

@@ -15,6 +15,7 @@ struct launch {
 	const struct ferry_nccl_call *calls;
 	struct ferry_split *splits;
 	struct ferry_nccl_call *rests; /* what is left for NCCL */
+	const struct ferry_nccl_call **messages; /* room for those of a communicator */
 	int n, nrests;
 	struct ferry_open_group open;
 };
@@ -25,6 +26,11 @@ static ncclResult_t as_nccl(ferryResult_t result)
 	return result <= ferryRemoteError ? (ncclResult_t)result : ncclSystemError;
 }
 
+static bool is_message(const struct ferry_nccl_call *call)
+{
+	return call->collective == FERRY_SENDRECV;
+}
+
 /*
  * In a stream the parts of only one call can be timed apart: a communicator's single call in a group, or the first of
  * its messages if all go one way.
@@ -32,25 +38,38 @@ static ncclResult_t as_nccl(ferryResult_t result)
 static bool may_measure(const struct launch *launch, int which)
 {
 	const struct ferry_split *split = &launch->splits[which];
-	bool messages = launch->calls[which].collective == FERRY_SENDRECV;
+	bool messages = is_message(&launch->calls[which]);
 	for (int i = 0; i < launch->n; i++) {
 		if (i == which || launch->splits[i].shadow_comm != split->shadow_comm || launch->splits[i].kernel)
 			continue;
-		if (i < which || !messages || launch->calls[i].collective != FERRY_SENDRECV ||
+		if (i < which || !messages || !is_message(&launch->calls[i]) ||
 		    launch->splits[i].word != split->word)
 			return false;
 	}
 	return !ferry_clock_captures(launch->calls[which].stream);
 }
 
+/* Whether a kernel carries the call, of that communicator, and whether it is a message. */
+static bool is_kernel_of(const struct launch *launch, int which, const struct ferry_shadow_comm *shadow_comm,
+                         bool message)
+{
+	const struct ferry_split *split = &launch->splits[which];
+	return split->kernel && split->shadow_comm == shadow_comm && is_message(&launch->calls[which]) == message;
+}
+
 /* How many calls of its communicator that kernels carry the group has before this one. */
 static uint32_t kernels_before(const struct launch *launch, int which)
 {
-	const struct ferry_split *splits = launch->splits;
 	for (int i = which - 1; i >= 0; i--)
-		if (splits[i].kernel && splits[i].shadow_comm == splits[which].shadow_comm)
-			return splits[i].before + 1;
+		if (is_kernel_of(launch, i, launch->splits[which].shadow_comm, false))
+			return launch->splits[i].before + 1;
 	return 0;
+}
+
+static void count_kernel(const struct ferry_split *split)
+{
+	ferry_tally_add_kernel(&split->shadow_comm->tally, split->asked.bytes);
+	ferry_meter_carry(&split->shadow_comm->meter, &split->asked);
 }
 
 /* The communicator's turn that begins with this call; *kernels are left. */
@@ -60,62 +79,119 @@ static ncclResult_t carry_turn(struct launch *launch, int first, int *kernels)
 	struct ferry_shadow_comm *shadow_comm = launch->splits[first].shadow_comm;
 	uint32_t n = 0;
 	for (int i = first; i < launch->n && n < FERRY_NCCL_KERNELS_TURN; i++) {
-		const struct ferry_split *split = &launch->splits[i];
-		if (!split->kernel || split->shadow_comm != shadow_comm)
+		if (!is_kernel_of(launch, i, shadow_comm, false))
 			continue;
 		calls[n++] = &launch->calls[i];
-		ferry_tally_add_kernel(&shadow_comm->tally, split->asked.bytes);
-		ferry_meter_carry(&shadow_comm->meter, &split->asked);
+		count_kernel(&launch->splits[i]);
 	}
 	*kernels -= (int)n;
 	ferryResult_t launched = ferry_nccl_kernels_launch(calls, n, shadow_comm);
 	return launched ? as_nccl(launched) : ncclSuccess;
 }
 
+/* Messages of a communicator that kernels carry; returns how many. alone: its group has no other calls of it. */
+static uint32_t list_messages(struct launch *launch, const struct ferry_shadow_comm *shadow_comm, bool *alone)
+{
+	uint32_t n = 0;
+	*alone = true;
+	for (int i = 0; i < launch->n; i++) {
+		if (is_kernel_of(launch, i, shadow_comm, true))
+			launch->messages[n++] = &launch->calls[i];
+		else if (!launch->splits[i].kernel &&
+		         ferry_nccl_comm_shadow_comm(launch->calls[i].comm) == shadow_comm)
+			*alone = false;
+	}
+	return n;
+}
+
+/* Behind kernels of other calls, as NCCL does. ends: the second step, of those that have one. */
+static ncclResult_t carry_messages(struct launch *launch, bool ends)
+{
+	ncclResult_t result = ncclSuccess;
+	for (int i = 0; i < launch->n; i++) {
+		struct ferry_shadow_comm *shadow_comm = launch->splits[i].shadow_comm;
+		bool done = !is_kernel_of(launch, i, shadow_comm, true), alone;
+		if (!done && !ends && launch->splits[i].asked.bytes)
+			count_kernel(&launch->splits[i]);
+		for (int before = 0; before < i && !done; before++)
+			done = is_kernel_of(launch, before, shadow_comm, true);
+		if (done)
+			continue;
+		uint32_t n = list_messages(launch, shadow_comm, &alone);
+		if (ends && alone)
+			continue;
+		ferryResult_t launched = ferry_nccl_kernels_exchange(launch->messages, n, shadow_comm,
+		                                                     alone  ? FERRY_KERNELS_WHOLE
+		                                                     : ends ? FERRY_KERNELS_END
+		                                                            : FERRY_KERNELS_BEGIN);
+		result = result || !launched ? result : as_nccl(launched);
+	}
+	return result;
+}
+
 /*
  * Before all else of the group, on all ranks (kernels.h). A launch waits where the stream has some 1,000 kernels, and
  * those may wait for a communicator of this thread's on another GPU: so communicators take turns.
  */
-static ncclResult_t carry(struct launch *launch, int kernels)
+static ncclResult_t carry(struct launch *launch)
 {
 	ncclResult_t result = ncclSuccess;
-	for (int i = 0; i < launch->n; i++)
-		if (launch->splits[i].kernel)
-			launch->splits[i].before = kernels_before(launch, i);
+	int kernels = 0;
+	for (int i = 0; i < launch->n; i++) {
+		if (!launch->splits[i].kernel || is_message(&launch->calls[i]))
+			continue;
+		launch->splits[i].before = kernels_before(launch, i);
+		kernels++;
+	}
 	for (uint32_t begin = 0; kernels; begin += FERRY_NCCL_KERNELS_TURN)
 		for (int i = 0; i < launch->n; i++) {
-			if (!launch->splits[i].kernel || launch->splits[i].before != begin)
+			if (!launch->splits[i].kernel || is_message(&launch->calls[i]) ||
+			    launch->splits[i].before != begin)
 				continue;
 			ncclResult_t carried = carry_turn(launch, i, &kernels);
 			result = result ? result : carried;
 		}
-	return result;
+	ncclResult_t exchanged = carry_messages(launch, false);
+	return result ? result : exchanged;
 }
 
 /* The kept call is a kernel's. */
 static bool is_carried(const struct ferry_nccl_call *call)
 {
 	struct ferry_shadow_comm *shadow_comm = ferry_nccl_comm_shadow_comm(call->comm);
-	return shadow_comm && call->count && ferry_shadow_comm_kernels_begun(shadow_comm) &&
+	return shadow_comm && (call->count || is_message(call)) && ferry_nccl_kernels_begun(call, shadow_comm) &&
 	       ferry_nccl_kernels_carry(call, shadow_comm);
 }
 
-void ferry_nccl_issue_last(const struct ferry_nccl_call *calls, int n, ncclComm_t handle)
+/* The calls of a communicator, or its messages. */
+static ncclResult_t issue_last(const struct ferry_nccl_call *calls, int n, ncclComm_t handle, bool messages)
 {
 	const struct ferry_nccl_call *carried[FERRY_NCCL_KERNELS_TURN];
 	uint32_t count = 0;
 	ncclResult_t result = ncclSuccess;
 	for (int i = 0; i <= n; i++) {
-		bool ours = i < n && calls[i].handle == handle;
+		bool ours = i < n && calls[i].handle == handle && is_message(&calls[i]) == messages;
 		if (ours && is_carried(&calls[i]))
 			carried[count++] = &calls[i];
 		else if (ours && (!result || result == ncclInProgress))
 			result = ferry_nccl_issue(&calls[i]);
 		if (!count || (i < n && count < FERRY_NCCL_KERNELS_TURN))
 			continue;
-		ferry_nccl_kernels_launch(carried, count, ferry_nccl_comm_shadow_comm(carried[0]->comm));
+		struct ferry_shadow_comm *shadow_comm = ferry_nccl_comm_shadow_comm(carried[0]->comm);
+		if (messages)
+			ferry_nccl_kernels_exchange(carried, count, shadow_comm, FERRY_KERNELS_WHOLE);
+		else
+			ferry_nccl_kernels_launch(carried, count, shadow_comm);
 		count = 0;
 	}
+	return result;
+}
+
+void ferry_nccl_issue_last(const struct ferry_nccl_call *calls, int n, ncclComm_t handle)
+{
+	ncclResult_t result = issue_last(calls, n, handle, false);
+	if (!result || result == ncclInProgress)
+		issue_last(calls, n, handle, true);
 }
 
 /* Before any call of the group is in the streams. */
@@ -225,11 +301,14 @@ static ncclResult_t issue_nccls(const struct launch *launch)
 static bool is_alone(const struct launch *launch, int which)
 {
 	const struct ferry_nccl_call *call = &launch->calls[which];
+	if (is_message(call) && is_carried(call))
+		return false;
 	for (int i = 0; i < launch->n; i++) {
 		const struct ferry_nccl_call *other = &launch->calls[i];
-		bool alike = call->collective == FERRY_SENDRECV && other->collective == FERRY_SENDRECV &&
-		             other->count == call->count && other->type == call->type;
-		if (i != which && other->comm == call->comm && (i < which || !alike))
+		bool alike = is_message(call) && is_message(other) && other->count == call->count &&
+		             other->type == call->type;
+		if (i != which && other->comm == call->comm && (i < which || !alike) &&
+		    !(is_message(call) && is_message(other) && is_carried(other)))
 			return false;
 	}
 	return true;
@@ -238,9 +317,10 @@ static bool is_alone(const struct launch *launch, int which)
 /* The group's first message, for a message that is not its communicator's first call; else NULL. */
 static const struct ferry_split *first_message(const struct launch *launch, int which)
 {
-	for (int i = 0; i < which && launch->calls[which].collective == FERRY_SENDRECV; i++)
-		if (launch->calls[i].comm == launch->calls[which].comm)
-			return launch->calls[i].collective == FERRY_SENDRECV ? &launch->splits[i] : NULL;
+	for (int i = 0; i < which && is_message(&launch->calls[which]); i++)
+		if (launch->calls[i].comm == launch->calls[which].comm &&
+		    !(is_message(&launch->calls[i]) && launch->splits[i].kernel))
+			return is_message(&launch->calls[i]) ? &launch->splits[i] : NULL;
 	return NULL;
 }
 
@@ -255,21 +335,81 @@ static void tally(struct launch *launch)
 	}
 }
 
-static ncclResult_t run(struct launch *launch)
+/* The other end of what a rank sends to itself in the group: NCCL takes them in order. -1: none of as many bytes. */
+static int other_end(const struct launch *launch, int which)
 {
-	bool ferrys = false, lost = false;
+	const struct ferry_nccl_call *call = &launch->calls[which];
+	int before = 0;
+	for (int i = 0; i < launch->n; i++) {
+		const struct ferry_nccl_call *other = &launch->calls[i];
+		bool same = is_message(other) && other->comm == call->comm && other->root == call->root;
+		before += same && other->sends && i < which;
+	}
+	for (int i = 0; i < launch->n; i++) {
+		const struct ferry_nccl_call *other = &launch->calls[i];
+		bool same = is_message(other) && other->comm == call->comm && other->root == call->root;
+		if (same && !other->sends && !before--)
+			return ferry_nccl_call_bytes(other) == ferry_nccl_call_bytes(call) ? i : -1;
+	}
+	return -1;
+}
+
+/* Whether kernels carry all of the communicator's calls in the group but what the rank sends to itself. */
+static bool is_all_kernels(const struct launch *launch, const struct ferry_nccl_comm *comm)
+{
+	for (int i = 0; i < launch->n; i++) {
+		const struct ferry_nccl_call *call = &launch->calls[i];
+		if (call->comm == comm && !launch->splits[i].kernel && !(is_message(call) && call->root == comm->rank))
+			return false;
+	}
+	return true;
+}
+
+/* Where NCCL has other calls it has what a rank sends to itself, too. No other rank need know. */
+static void decide_own(struct launch *launch)
+{
+	for (int i = 0; i < launch->n; i++) {
+		const struct ferry_nccl_call *call = &launch->calls[i];
+		if (!call->sends || call->root != call->comm->rank)
+			continue;
+		struct ferry_shadow_comm *shadow_comm = ferry_nccl_comm_shadow_comm(call->comm);
+		int other = other_end(launch, i);
+		if (other < 0 || !shadow_comm || !ferry_shadow_comm_is_ready(shadow_comm) ||
+		    !ferry_nccl_kernels_carry(call, shadow_comm) || !is_all_kernels(launch, call->comm))
+			continue;
+		launch->splits[i] = (struct ferry_split){
+		        .shadow_comm = shadow_comm,
+		        .kernel = true,
+		        .asked = {.collective = call->collective, .bytes = ferry_nccl_call_bytes(call)}};
+		launch->splits[other] = launch->splits[i];
+	}
+}
+
+/* Returns how many calls kernels carry; *ferrys: Ferry has a part of others. */
+static int decide(struct launch *launch, bool *ferrys)
+{
 	int kernels = 0;
 	for (int i = 0; i < launch->n; i++)
 		ferry_split_expect(&launch->calls[i]);
+	for (int i = 0; i < launch->n; i++)
+		ferry_split_decide(&launch->calls[i], is_alone(launch, i), first_message(launch, i),
+		                   &launch->splits[i]);
+	decide_own(launch);
 	for (int i = 0; i < launch->n; i++) {
-		struct ferry_split *split = &launch->splits[i];
-		ferry_split_decide(&launch->calls[i], is_alone(launch, i), first_message(launch, i), split);
-		ferrys |= split->ferrys && !split->lost;
+		const struct ferry_split *split = &launch->splits[i];
+		*ferrys |= split->ferrys && !split->lost;
 		kernels += split->kernel;
 		if (!split->kernel && (split->nccls || !split->ferrys))
 			launch->rests[launch->nrests++] = ferry_split_rest(&launch->calls[i], split);
 	}
-	ncclResult_t carried = kernels ? carry(launch, kernels) : ncclSuccess;
+	return kernels;
+}
+
+static ncclResult_t run(struct launch *launch)
+{
+	bool ferrys = false, lost = false;
+	int kernels = decide(launch, &ferrys);
+	ncclResult_t carried = kernels ? carry(launch) : ncclSuccess;
 	if (kernels == launch->n)
 		return carried;
 	mark(launch);
@@ -281,6 +421,8 @@ static ncclResult_t run(struct launch *launch)
 	ferryResult_t finished = ferrys ? ferry_group_finish(&launch->open) : ferrySuccess;
 	if (finished && !begun)
 		give_up(launch);
+	ncclResult_t joined = kernels ? carry_messages(launch, true) : ncclSuccess;
+	carried = carried ? carried : joined;
 	measured(launch, !result);
 	tally(launch);
 	for (int i = 0; i < launch->n; i++)
@@ -296,7 +438,7 @@ static ncclResult_t run(struct launch *launch)
 static bool is_worth_it(const struct ferry_nccl_call *calls, int n)
 {
 	for (int i = 0; i < n; i++)
-		if (calls[i].comm && calls[i].count)
+		if (calls[i].comm && (calls[i].count || is_message(&calls[i])))
 			return true;
 	return false;
 }
@@ -305,18 +447,22 @@ ncclResult_t ferry_nccl_launch(struct ferry_nccl_call *calls, int n)
 {
 	struct ferry_split few[8];
 	struct ferry_nccl_call few_rests[8];
-	struct launch launch = {.calls = calls, .splits = few, .rests = few_rests, .n = n};
+	const struct ferry_nccl_call *few_messages[8];
+	struct launch launch = {
+	        .calls = calls, .splits = few, .rests = few_rests, .messages = few_messages, .n = n};
 	if (!is_worth_it(calls, n))
 		return ferry_nccl_issue_all(calls, n);
 	if (n > 8) {
 		launch.splits = calloc((size_t)n, sizeof *launch.splits);
 		launch.rests = calloc((size_t)n, sizeof *launch.rests);
+		launch.messages = calloc((size_t)n, sizeof *launch.messages);
 	}
 	/* Without memory this rank agrees on nothing, and other ranks may have: an error, as NCCL's own would be. */
-	ncclResult_t result = launch.splits && launch.rests ? run(&launch) : ncclSystemError;
+	ncclResult_t result = launch.splits && launch.rests && launch.messages ? run(&launch) : ncclSystemError;
 	if (n > 8) {
 		free(launch.splits);
 		free(launch.rests);
+		free(launch.messages);
 	}
 	return result;
 }

@@ -70,6 +70,25 @@ void ferry_shadow_comm_await(struct ferry_shadow_comm *shadow_comm, uint64_t dea
 		ferry_futex_wait(&shadow_comm->state, FERRY_SHADOW_COMM_READY, POLL_US, false);
 }
 
+/* Under the lock. Views the agreements; joins: this rank looks up all that it numbers from now on. */
+static void open_agreements(struct ferry_shadow_comm *shadow_comm, bool joins)
+{
+	const struct ferry_arena *arena = &shadow_comm->comm->rank.shared.arenas[0];
+	int self = shadow_comm->rank;
+	for (int peer = 0; peer < shadow_comm->nranks; peer++) {
+		for (int sends = 0; sends < 2; sends++) {
+			struct ferry_shadow_comm_pair *pair = &shadow_comm->pairs[sends][peer];
+			ferry_arena_agreement_pair(arena, (uint32_t)(sends ? self : peer),
+			                           (uint32_t)(sends ? peer : self), !sends, &pair->agreement);
+			if (joins && peer != self)
+				ferry_agreement_join(&pair->agreement, pair->made);
+		}
+	}
+	ferry_arena_agreement(arena, (uint32_t)self, &shadow_comm->agreement);
+	if (joins) /* last: who sees it finds the others */
+		ferry_agreement_join(&shadow_comm->agreement, shadow_comm->made);
+}
+
 /*
  * Prepares all that the first divided call needs. From the next call on the rank looks calls up, and publishes that
  * now: with its first call that would be too late for that call. If a thread abandons the communicator meanwhile, the
@@ -82,10 +101,8 @@ static void get_ready(struct ferry_shadow_comm *shadow_comm, bool peers)
 	shadow_comm->kernels = ferry_kernels_ready(comm);
 	ferry_meter_open(&shadow_comm->meter, comm->rank.shared.arenas[0].shares, (uint32_t)shadow_comm->nranks,
 	                 (uint32_t)shadow_comm->rank, peers, shadow_comm->tuned, comm->fabrics.costs->link * 1e3);
-	ferry_arena_agreement(&comm->rank.shared.arenas[0], (uint32_t)shadow_comm->rank, &shadow_comm->agreement);
 	pthread_mutex_lock(&shadow_comm->lock);
-	if (!atomic_load_explicit(&shadow_comm->abandoned, memory_order_relaxed))
-		ferry_agreement_join(&shadow_comm->agreement, shadow_comm->made);
+	open_agreements(shadow_comm, !atomic_load_explicit(&shadow_comm->abandoned, memory_order_relaxed));
 	settle(shadow_comm, FERRY_SHADOW_COMM_READY);
 	pthread_mutex_unlock(&shadow_comm->lock);
 }
@@ -208,7 +225,10 @@ static bool may_have_kernels(const struct ferry_shadow_comm *shadow_comm)
 
 void ferry_shadow_comm_expect(struct ferry_shadow_comm *shadow_comm, bool large, bool captured)
 {
-	bool worth = large || (may_have_kernels(shadow_comm) && (captured || shadow_comm->made + 1 >= ENOUGH));
+	/* of more than two ranks some may exchange messages while others do nothing for long */
+	uint64_t messages = shadow_comm->nranks == 2 ? shadow_comm->messages : shadow_comm->messages / ENOUGH;
+	bool enough = captured || shadow_comm->made + messages + 1 >= ENOUGH;
+	bool worth = large || (may_have_kernels(shadow_comm) && enough);
 	if (worth && !atomic_load_explicit(&shadow_comm->begun, memory_order_relaxed))
 		ferry_shadow_comm_begin(shadow_comm);
 }
@@ -328,30 +348,28 @@ static uint32_t without_refused(const struct ferry_shadow_comm *shadow_comm, uin
 	return tuning && !take_tunings(shadow_comm) ? word - tuning : word;
 }
 
-/* Under the lock. The ranks find this word at the same call. */
-static void begin_kernels(struct ferry_shadow_comm *shadow_comm, uint64_t n)
+/* Under the lock. The ranks find this word at the same call, or both ends at the same message. */
+static void begin_kernels(struct ferry_shadow_comm *shadow_comm, _Atomic bool *begun, uint64_t n)
 {
-	if (shadow_comm->kernels_begun)
-		return;
-	atomic_store_explicit(&shadow_comm->kernels_begun, true, memory_order_relaxed);
-	if (!shadow_comm->rank && shadow_comm->kernels)
+	atomic_store_explicit(begun, true, memory_order_relaxed);
+	if (!shadow_comm->rank && shadow_comm->kernels && begun == &shadow_comm->kernels_begun)
 		ferry_log(FERRY_LOG_INFO, "communicator %016jx: short calls go by kernels of Ferry's from call %ju on",
 		          (uintmax_t)shadow_comm->key.words[0], (uintmax_t)n);
 }
 
-/* Messages begin nothing: two ranks alone agree on them. */
+/* begun: whether kernels have, for what the agreement is on. */
 static uint32_t take(struct ferry_shadow_comm *shadow_comm, struct ferry_agreement *agreement, uint64_t n,
-                     const struct ferry_shadow_comm_caller *caller)
+                     const struct ferry_shadow_comm_caller *caller, _Atomic bool *begun)
 {
 	uint64_t first;
 	bool all = !proposes_nothing(shadow_comm) && ferry_agreement_joined(agreement, &first) &&
 	           is_counted_alike(shadow_comm);
-	bool begins = agreement == &shadow_comm->agreement && !shadow_comm->kernels_begun;
+	bool begins = !atomic_load_explicit(begun, memory_order_relaxed);
 	uint32_t proposal = all ? caller->propose(caller->argument, n) ^ (begins ? FERRY_SHARES_BEGINS : 0)
 	                        : FERRY_AGREEMENT_NONE;
 	uint32_t word = ferry_agreement_take(agreement, n, proposal);
 	if (ferry_shares_begin(&word) && begins)
-		begin_kernels(shadow_comm, n);
+		begin_kernels(shadow_comm, begun, n);
 	word = without_refused(shadow_comm, word);
 	if (all)
 		caller->agreed(caller->argument, n, word);
@@ -365,7 +383,8 @@ uint32_t ferry_shadow_comm_take(struct ferry_shadow_comm *shadow_comm, const str
 	pthread_mutex_lock(&shadow_comm->lock);
 	if (ferry_shadow_comm_is_ready(shadow_comm)) {
 		look_at_meter(shadow_comm);
-		word = take(shadow_comm, &shadow_comm->agreement, shadow_comm->made, caller);
+		word = take(shadow_comm, &shadow_comm->agreement, shadow_comm->made, caller,
+		            &shadow_comm->kernels_begun);
 	}
 	*n = shadow_comm->made++;
 	pthread_mutex_unlock(&shadow_comm->lock);
@@ -380,17 +399,10 @@ uint32_t ferry_shadow_comm_take_message(struct ferry_shadow_comm *shadow_comm, i
 	pthread_mutex_lock(&shadow_comm->lock);
 	if (ferry_shadow_comm_is_ready(shadow_comm)) {
 		look_at_meter(shadow_comm);
-		uint32_t source = (uint32_t)(sends ? shadow_comm->rank : peer);
-		uint32_t destination = (uint32_t)(sends ? peer : shadow_comm->rank);
-		if (!pair->joined) {
-			ferry_arena_agreement_pair(&shadow_comm->comm->rank.shared.arenas[0], source, destination,
-			                           !sends, &pair->agreement);
-			ferry_agreement_join(&pair->agreement, pair->made);
-		}
-		pair->joined = true;
-		word = take(shadow_comm, &pair->agreement, pair->made, caller);
+		word = take(shadow_comm, &pair->agreement, pair->made, caller, &pair->kernels_begun);
 	}
 	pair->made++;
+	shadow_comm->messages++;
 	pthread_mutex_unlock(&shadow_comm->lock);
 	return word;
 }

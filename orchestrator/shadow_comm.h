@@ -27,8 +27,8 @@ enum ferry_shadow_comm_state { FERRY_SHADOW_COMM_MAKING, FERRY_SHADOW_COMM_READY
 /* The messages of this rank and another one, in one direction. */
 struct ferry_shadow_comm_pair {
 	struct ferry_agreement agreement;
-	uint64_t made; /* messages that are worth it, so far */
-	bool joined;
+	uint64_t made; /* messages that are numbered, so far */
+	_Atomic bool kernels_begun; /* as the communicator's */
 };
 
 struct ferry_shadow_comm {
@@ -52,7 +52,8 @@ struct ferry_shadow_comm {
 	struct ferry_meter meter;
 	struct ferry_agreement agreement;
 	_Atomic bool kernels_begun; /* kernels.h; before that all calls are numbered; read without the lock, relaxed */
-	uint64_t made; /* calls that are numbered; messages apart */
+	uint64_t made; /* calls that are numbered; messages apart, */
+	uint64_t messages; /* of all pairs */
 	bool alike; /* all ranks are known to number the same calls */
 	bool failed, lost;
 	uint64_t confirmed; /* submissions that have ended while nothing had failed */
@@ -71,7 +72,8 @@ void ferry_shadow_comm_begin(struct ferry_shadow_comm *shadow_comm);
 
 /**
  * A call is about to be made. Begins it where that is worth its time and memory: with the first call that is large, or
- * captured, or the eighth. Before any call of a group is decided: its communicators may be all ranks of one.
+ * captured, or the eighth; of more than two ranks eight messages count as one. Before any call of a group is decided:
+ * its communicators may be all ranks of one.
  */
 void ferry_shadow_comm_expect(struct ferry_shadow_comm *shadow_comm, bool large, bool captured);
 
@@ -91,8 +93,8 @@ struct ferry_shadow_comm_caller {
 
 /**
  * Returns the packed shares of this rank's next call, or of its next message to or from a peer, on which the ranks
- * agree (ipc/agreement.h). To be called for every call that is numbered (kernels.h), and every message that is large,
- * in the program's order, whatever becomes of it.
+ * agree (ipc/agreement.h). To be called for every call and every message that is numbered (kernels.h), in the program's
+ * order, whatever becomes of it.
  */
 uint32_t ferry_shadow_comm_take(struct ferry_shadow_comm *shadow_comm, const struct ferry_shadow_comm_caller *caller,
                                 uint64_t *n);
@@ -136,10 +138,15 @@ bool ferry_shadow_comm_is_ready(const struct ferry_shadow_comm *shadow_comm);
 /** Whether there will be none: the ranks never agree on anything. */
 bool ferry_shadow_comm_is_none(const struct ferry_shadow_comm *shadow_comm);
 
-/** Whether kernels carry calls from now on (kernels.h). */
+/** Whether kernels carry calls from now on (kernels.h), or messages to or from a peer. */
 static inline bool ferry_shadow_comm_kernels_begun(const struct ferry_shadow_comm *shadow_comm)
 {
 	return atomic_load_explicit(&shadow_comm->kernels_begun, memory_order_relaxed);
+}
+
+static inline bool ferry_shadow_comm_messages_begun(const struct ferry_shadow_comm *shadow_comm, int peer, bool sends)
+{
+	return atomic_load_explicit(&shadow_comm->pairs[sends][peer].kernels_begun, memory_order_relaxed);
 }
 
 /** Whether it can take parts of calls now. Logs once that it has failed. */

@@ -117,7 +117,7 @@ static bool goes_by_window(const struct ferry_nccl_call *call, const struct ferr
 /* Whether a kernel carries it: all ranks come to the same. */
 static bool is_kernels(const struct ferry_nccl_call *call, const struct ferry_shadow_comm *shadow_comm)
 {
-	return ferry_shadow_comm_kernels_begun(shadow_comm) && ferry_nccl_kernels_carry(call, shadow_comm);
+	return ferry_nccl_kernels_begun(call, shadow_comm) && ferry_nccl_kernels_carry(call, shadow_comm);
 }
 
 /*
@@ -245,8 +245,7 @@ void ferry_split_expect(const struct ferry_nccl_call *call)
 	if (!shadow_comm || atomic_load_explicit(&shadow_comm->begun, memory_order_relaxed) || !call->count)
 		return;
 	bool large = ferry_nccl_call_bytes(call) >= shadow_comm->meter.floor_bytes;
-	if (large || call->collective != FERRY_SENDRECV)
-		ferry_shadow_comm_expect(shadow_comm, large, !large && ferry_clock_captures(call->stream));
+	ferry_shadow_comm_expect(shadow_comm, large, !large && ferry_clock_captures(call->stream));
 }
 
 void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, const struct ferry_split *first,
@@ -256,13 +255,13 @@ void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, const st
 	struct ferry_shadow_comm *shadow_comm = ferry_nccl_comm_shadow_comm(call->comm);
 	uint64_t bytes = ferry_nccl_call_bytes(call);
 	bool message = call->collective == FERRY_SENDRECV;
-	if (!shadow_comm || !bytes || ferry_shadow_comm_is_none(shadow_comm))
-		return;
-	bool is_short = bytes < shadow_comm->meter.floor_bytes, begun = ferry_shadow_comm_kernels_begun(shadow_comm);
-	split->kernel = begun && !message && ferry_nccl_kernels_carry(call, shadow_comm);
-	if (!split->kernel && is_short && (begun || message))
+	if (!shadow_comm || (!bytes && !message) || ferry_shadow_comm_is_none(shadow_comm))
 		return;
 	if (message && call->root == shadow_comm->rank)
+		return; /* launch.c looks for its other end */
+	bool is_short = bytes < shadow_comm->meter.floor_bytes, begun = ferry_nccl_kernels_begun(call, shadow_comm);
+	split->kernel = begun && ferry_nccl_kernels_carry(call, shadow_comm);
+	if (!split->kernel && ((is_short && begun) || !bytes))
 		return;
 	split->shadow_comm = shadow_comm;
 	split->asked = (struct ferry_tuner_call){.collective = call->collective,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * rank-lib/kernels/messages.h: messages of a pair by kernels, each through slots that the pair has for one direction.
- * Piece n of a direction lies in slot n mod SLOTS, and its packets carry n as a flag, which wraps. A sender fills a slot
+ * Piece n of a direction lies in slot n mod SLOTS, and its packets carry n as a flag, which wraps. A sender fills it
  * when the receiver's word says that the piece before in it has been read; only that reader writes the word, in memory
  * of its own. A short piece has one packet, a long one a second, whose place keeps what it had before in the short ones
  * between: so now and then the pieces of SLOTS in a row are sent as long ones.

@@ -7,27 +7,11 @@
 
 #include <unistd.h>
 
-#define MANY   20000 /* calls until all have come */
 #define SHORTS 400
 
 static pthread_barrier_t together;
 
 /* ---- calls ---- */
-
-static struct ferry_shadow_comm *shadow_of(ncclComm_t handle)
-{
-	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(handle);
-	struct ferry_shadow_comm *shadow_comm = comm ? atomic_load(&comm->shadow_comm) : NULL;
-	ferry_nccl_comm_release(comm); /* the program's */
-	return shadow_comm;
-}
-
-/* Calls that kernels have carried, or hold in a graph. */
-static uint64_t kernels_in(ncclComm_t comm)
-{
-	struct ferry_shadow_comm *shadow_comm = shadow_of(comm);
-	return shadow_comm ? ferry_tally_kernels(&shadow_comm->tally) : 0;
-}
 
 static ncclResult_t reduce(struct player *player, size_t count)
 {
@@ -41,19 +25,6 @@ static void reduce_and_check(struct player *player, size_t count, int round)
 	NCCL(reduce(player, count));
 	settle(player);
 	check_sum(player, count, round);
-}
-
-/* Until kernels carry its calls. */
-static void warm_up_in(struct player *player, ncclComm_t comm)
-{
-	int round = 0;
-	for (; round < MANY && !kernels_in(comm); round++) {
-		NCCL(ncclAllReduce(player->send, player->receive, SMALL, ncclFloat32, ncclSum, comm,
-		                   (cudaStream_t)player->stream));
-		settle(player);
-		doze(1);
-	}
-	HOLDS(round < MANY);
 }
 
 static void warm_up(struct player *player)
@@ -283,7 +254,7 @@ static void group(struct rank *rank)
 			HOLDS(!memcmp(player->out, player->out + LARGE + i * SMALL, SMALL * sizeof(float)));
 		HOLDS(player->out[LARGE + 3 * SMALL] == value_of(last, 0, round));
 		HOLDS(player->out[LARGE + 5 * SMALL - 1] == value_of(1, SMALL - 1, round));
-		EQUAL(kernels_in(rank->comm) - before, 3);
+		EQUAL(kernels_in(rank->comm) - before, 5);
 		EQUAL(kernels_in(other) - others, 1);
 	}
 	NCCL(ncclCommDestroy(other));
@@ -294,12 +265,6 @@ static void short_calls_of_a_group_are_kernels_beside_others(void **state)
 {
 	(void)state;
 	play(group);
-}
-
-/* Kernels that were launched, plain ones. */
-static uint32_t launches_in(ncclComm_t comm)
-{
-	return shadow_of(comm)->comm->mailboxes.box->order.plain;
 }
 
 struct late {

@@ -221,21 +221,38 @@ static void ring(struct player *p, int c, int slot)
 	NCCL(p->nccl->GroupEnd());
 }
 
+/* Parts of several lengths, none too, to all ranks and oneself. */
+static void uneven(struct player *p, int c, int slot)
+{
+	int n = p->sizes[c], rank = p->ranks[c], random = (int)draw(p, ELEMENTS);
+	fill(p, slot);
+	NCCL(p->nccl->GroupStart());
+	for (int peer = 0; peer < n; peer++) {
+		size_t at = (size_t)slot * SLOT_BYTES + (size_t)peer * ELEMENTS * sizeof(uint64_t);
+		size_t sent = (size_t)(random + rank * 11 + peer * 7) % ELEMENTS,
+		       received = (size_t)(random + peer * 11 + rank * 7) % ELEMENTS;
+		NCCL(p->nccl->Send(p->send + at, sent / 2 * (sent % 2), ncclInt64, peer, p->comms[c], p->stream));
+		NCCL(p->nccl->Recv(p->receive + at, received / 2 * (received % 2), ncclInt64, peer, p->comms[c],
+		                   p->stream));
+	}
+	NCCL(p->nccl->GroupEnd());
+}
+
 /* Of one communicator, as ranks order those of several each in its own way. */
 static void a_group(struct player *p, int c)
 {
 	ncclSimInfo_t info = {sizeof info, 0, 0};
 	int calls = 1 + (int)draw(p, SLOTS);
-	bool simulate = draw(p, 5) == 0;
+	bool simulate = draw(p, 5) == 0, messages = draw(p, 4) == 0;
 	NCCL(p->nccl->GroupStart());
 	for (int slot = 0; slot < calls; slot++) {
 		bool nested = draw(p, 3) == 0;
 		if (nested)
 			NCCL(p->nccl->GroupStart());
-		if (draw(p, 4))
+		if (!messages && draw(p, 3))
 			one_collective(p, c, slot);
 		else
-			ring(p, c, slot);
+			(draw(p, 2) ? ring : uneven)(p, c, slot);
 		if (nested)
 			NCCL(p->nccl->GroupEnd());
 	}

@@ -16,6 +16,7 @@
 #define LARGE (300 << 10) /* elements of 4 bytes: over the floor */
 #define SMALL 100
 #define MOST  400 /* calls until all ranks have come together */
+#define MANY  20000 /* until kernels carry them */
 
 struct player {
 	struct rank rank; /* first: its thread and communicator */
@@ -160,6 +161,40 @@ static inline void gather_blocks(struct player *player, size_t block, int round)
 static inline void gather_round(struct player *player, int round)
 {
 	gather_blocks(player, LARGE / RANKS, round);
+}
+
+static inline struct ferry_shadow_comm *shadow_of(ncclComm_t handle)
+{
+	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(handle);
+	struct ferry_shadow_comm *shadow_comm = comm ? atomic_load(&comm->shadow_comm) : NULL;
+	ferry_nccl_comm_release(comm); /* the program's */
+	return shadow_comm;
+}
+
+/* Calls that kernels have carried, or hold in a graph. */
+static inline uint64_t kernels_in(ncclComm_t comm)
+{
+	struct ferry_shadow_comm *shadow_comm = shadow_of(comm);
+	return shadow_comm ? ferry_tally_kernels(&shadow_comm->tally) : 0;
+}
+
+/* Until kernels carry its calls. */
+static inline void warm_up_in(struct player *player, ncclComm_t comm)
+{
+	int round = 0;
+	for (; round < MANY && !kernels_in(comm); round++) {
+		NCCL(ncclAllReduce(player->send, player->receive, SMALL, ncclFloat32, ncclSum, comm,
+		                   (cudaStream_t)player->stream));
+		settle(player);
+		doze(1);
+	}
+	HOLDS(round < MANY);
+}
+
+/* Kernels that were launched, plain ones. */
+static inline uint32_t launches_in(ncclComm_t comm)
+{
+	return shadow_of(comm)->comm->mailboxes.box->order.plain;
 }
 
 #endif
