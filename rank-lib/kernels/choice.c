@@ -6,13 +6,14 @@
 /*
  * Measured on two H200s (docs/lab/kernels.md): by peer memory LL up to 128 KiB, then LL128; an AllReduce in two phases
  * from 1 MiB on. By host memory LL up to 128 KiB, then bulk. Beyond, copy engines move what needs no sum, and NCCL or
- * the host sums.
+ * the host sums. With a root one link works in one direction, and NCCL has less to do sooner.
  */
-#define LL_MOST        (128u << 10)
-#define TWO_PHASE_FROM (1u << 20)
-#define PEER_SUM_MOST  (4u << 20)
-#define PEER_COPY_MOST (2u << 20)
-#define HOST_MOST      (4u << 20)
+#define LL_MOST          (128u << 10)
+#define TWO_PHASE_FROM   (1u << 20)
+#define PEER_MOST        (4u << 20)
+#define PEER_ROOTED_COPY (2u << 20)
+#define PEER_ROOTED_SUM  (1u << 20)
+#define HOST_MOST        (4u << 20)
 #define CHUNK          (32u << 10)
 #define PIECE_LEAST    11 /* 2 KiB, as above */
 #define PIECE_MOST     13
@@ -98,8 +99,16 @@ void ferry_kernel_share_blocks(struct ferry_kernel_choice *choices, const uint64
 static uint64_t host_most(const struct ferry_kernel_facts *facts)
 {
 	const uint64_t n = facts->nranks;
-	bool whole = ferry_collective_reduces(facts->collective) && !ferry_collective_sends_blocks(facts->collective);
-	return whole ? HOST_MOST * 8ull / (n * n * n) : HOST_MOST;
+	if (ferry_collective_has_root(facts->collective))
+		return LL_MOST;
+	return facts->collective == FERRY_ALLREDUCE ? HOST_MOST * 8ull / (n * n * n) : HOST_MOST;
+}
+
+static uint64_t peer_most(const struct ferry_kernel_facts *facts)
+{
+	if (!ferry_collective_has_root(facts->collective))
+		return PEER_MOST;
+	return ferry_collective_reduces(facts->collective) ? PEER_ROOTED_SUM : PEER_ROOTED_COPY;
 }
 
 uint64_t ferry_kernel_message_most(bool peer)
@@ -120,7 +129,6 @@ uint32_t ferry_kernel_message_shift(uint64_t bytes, bool peer)
 struct ferry_kernel_choice ferry_kernel_choose(const struct ferry_kernel_facts *facts)
 {
 	const struct ferry_kernel_choice none = {.kernel = FERRY_KERNEL_NONE};
-	const bool sums = ferry_collective_reduces(facts->collective);
 	const uint64_t blocks = blocks_in_box(facts);
 	if (!facts->bytes || facts->nranks < 2 || facts->nranks > FERRY_KERNEL_RANKS)
 		return none;
@@ -132,6 +140,6 @@ struct ferry_kernel_choice ferry_kernel_choose(const struct ferry_kernel_facts *
 		               : none;
 	struct ferry_kernel_choice choice = ll128(facts);
 	uint64_t lines = (facts->bytes + 119) / 120 + 2 * facts->nranks;
-	bool fits = facts->bytes <= (sums ? PEER_SUM_MOST : PEER_COPY_MOST) && 128 * lines <= facts->box_bytes;
+	bool fits = facts->bytes <= peer_most(facts) && 128 * lines <= facts->box_bytes;
 	return fits ? choice : none;
 }

@@ -112,12 +112,13 @@ static void what_is_chosen_fits_the_box(void **state)
 					        .blocks = blocks[i]});
 }
 
-static int kernel_of(enum ferry_collective collective, uint32_t nranks, uint64_t bytes)
+static int kernel_of(enum ferry_collective collective, uint32_t nranks, bool peer, uint64_t bytes)
 {
 	const struct ferry_kernel_facts facts = {.collective = collective,
 	                                         .nranks = nranks,
+	                                         .peer = peer,
 	                                         .bytes = bytes,
-	                                         .box_bytes = box_bytes_of(nranks, false),
+	                                         .box_bytes = box_bytes_of(nranks, peer),
 	                                         .blocks = 33};
 	return (int)ferry_kernel_choose(&facts).kernel;
 }
@@ -125,12 +126,30 @@ static int kernel_of(enum ferry_collective collective, uint32_t nranks, uint64_t
 static void sums_of_more_ranks_by_host_memory_are_shorter(void **state)
 {
 	(void)state;
-	assert_int_equal(kernel_of(FERRY_ALLREDUCE, 2, 4 * MIB), FERRY_KERNEL_BULK);
-	assert_int_equal(kernel_of(FERRY_ALLREDUCE, 4, MIB / 2), FERRY_KERNEL_BULK);
-	assert_int_equal(kernel_of(FERRY_ALLREDUCE, 4, MIB / 2 + 16), FERRY_KERNEL_NONE);
-	assert_int_equal(kernel_of(FERRY_REDUCE_TO_ROOT, 4, MIB / 2 + 16), FERRY_KERNEL_NONE);
-	assert_int_equal(kernel_of(FERRY_ALLGATHER, 4, 4 * MIB), FERRY_KERNEL_BULK);
-	assert_int_equal(kernel_of(FERRY_REDUCESCATTER, 4, MIB / 2 + 16), FERRY_KERNEL_BULK);
+	assert_int_equal(kernel_of(FERRY_ALLREDUCE, 2, false, 4 * MIB), FERRY_KERNEL_BULK);
+	assert_int_equal(kernel_of(FERRY_ALLREDUCE, 4, false, MIB / 2), FERRY_KERNEL_BULK);
+	assert_int_equal(kernel_of(FERRY_ALLREDUCE, 4, false, MIB / 2 + 16), FERRY_KERNEL_NONE);
+	assert_int_equal(kernel_of(FERRY_ALLGATHER, 4, false, 4 * MIB), FERRY_KERNEL_BULK);
+	assert_int_equal(kernel_of(FERRY_REDUCESCATTER, 4, false, MIB / 2 + 16), FERRY_KERNEL_BULK);
+}
+
+/* NCCL moves what has a root in one direction, and was faster sooner. */
+static void calls_with_a_root_are_shorter(void **state)
+{
+	(void)state;
+	for (uint32_t nranks = 2; nranks <= 4; nranks += 2)
+		for (enum ferry_collective collective = FERRY_BROADCAST; collective <= FERRY_SCATTER; collective++) {
+			bool reduces = ferry_collective_reduces(collective);
+			uint64_t most = reduces ? MIB : 2 * MIB;
+			if (!ferry_collective_has_root(collective))
+				continue;
+			assert_int_equal(kernel_of(collective, nranks, true, most), FERRY_KERNEL_LL128);
+			assert_int_equal(kernel_of(collective, nranks, true, most + 16), FERRY_KERNEL_NONE);
+			assert_int_equal(kernel_of(collective, nranks, false, MIB / 8 + 16), FERRY_KERNEL_NONE);
+		}
+	assert_int_equal(kernel_of(FERRY_ALLGATHER, 4, true, 4 * MIB), FERRY_KERNEL_LL128);
+	assert_int_equal(kernel_of(FERRY_ALLTOALL, 4, true, 4 * MIB), FERRY_KERNEL_LL128);
+	assert_int_equal(kernel_of(FERRY_BROADCAST, 2, false, MIB / 8), FERRY_KERNEL_LL);
 }
 
 static void calls_of_a_group_share_the_blocks_that_one_call_may_have(void **state)
@@ -162,6 +181,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(what_is_chosen_fits_the_box),
 	        cmocka_unit_test(sums_of_more_ranks_by_host_memory_are_shorter),
+	        cmocka_unit_test(calls_with_a_root_are_shorter),
 	        cmocka_unit_test(calls_of_a_group_share_the_blocks_that_one_call_may_have),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
