@@ -32,8 +32,8 @@ struct pace {
 static const struct pace paces[] = {{5, 5, 10e3, 1000e3}, {3, 3, 2.5e3, 300e3}}; /* quick: the second */
 
 static const enum ferry_collective collectives[] = {FERRY_ALLREDUCE, FERRY_ALLGATHER, FERRY_REDUCESCATTER,
-                                                    FERRY_BROADCAST, FERRY_REDUCE_TO_ROOT, FERRY_ALLTOALL,
-                                                    FERRY_SENDRECV};
+                                                    FERRY_BROADCAST, FERRY_REDUCE_TO_ROOT, FERRY_GATHER,
+                                                    FERRY_SCATTER,   FERRY_ALLTOALL,       FERRY_SENDRECV};
 #define MOST_ROWS (sizeof collectives / sizeof *collectives * 8)
 
 struct tune {
@@ -92,7 +92,8 @@ static bool time_ferry(struct tune *tune, const struct ferry_trial_call *call, c
 static bool takes(const struct tune *tune, unsigned side)
 {
 	enum ferry_collective collective = tune->asked.collective;
-	bool messages = collective == FERRY_ALLTOALL || collective == FERRY_SENDRECV;
+	bool messages = collective == FERRY_GATHER || collective == FERRY_SCATTER || collective == FERRY_ALLTOALL ||
+	                collective == FERRY_SENDRECV;
 	return !side || (peers_runs(&tune->run.peers, side - 1) && !(side > 1 && messages));
 }
 

@@ -17,7 +17,7 @@
 #define FERRY_LIMITS_GPUS    16
 #define FERRY_LIMITS_WINDOWS 48
 #define FERRY_LIMITS_LINKS   (FERRY_LIMITS_GPUS * (FERRY_LIMITS_GPUS - 1))
-#define FERRY_LIMITS_COLLECTIVES 384 /* of several settings and numbers of ranks, 35 each */
+#define FERRY_LIMITS_COLLECTIVES 384 /* of several settings and numbers of ranks, 45 each */
 
 struct cJSON;
 
