@@ -65,13 +65,15 @@ static void *run_batch_in_thread(void *context)
 	return NULL;
 }
 
+/* Each call that is made holds its communicator, which another thread may abort meanwhile; then its batch does. */
 static struct batch *next_batch(struct fake_op *ops, int n, int first)
 {
 	struct batch *batch = calloc(1, sizeof *batch + (size_t)n * sizeof *ops);
 	struct fake_op like = ops[first];
-	fake_comm_hold(like.comm);
 	for (int i = first; i < n; i++)
 		if (ops[i].comm && ops[i].comm == like.comm && ops[i].stream == like.stream) {
+			if (batch->n)
+				fake_comm_drop(like.comm);
 			batch->ops[batch->n++] = ops[i];
 			ops[i].comm = NULL;
 		}
@@ -90,6 +92,12 @@ static bool keep(struct batch *batch)
 	return false;
 }
 
+static void forget(const struct fake_op *ops, int n)
+{
+	for (int i = 0; i < n; i++)
+		fake_comm_drop(ops[i].comm);
+}
+
 static ncclResult_t launch(struct fake_op *ops, int n)
 {
 	struct batch **waiting = calloc((size_t)n, sizeof *waiting);
@@ -98,6 +106,7 @@ static ncclResult_t launch(struct fake_op *ops, int n)
 	for (int i = 0; i < n && !result; i++)
 		result = connect_for(&ops[i]);
 	if (result) {
+		forget(ops, n);
 		free(waiting);
 		return result;
 	}
@@ -147,6 +156,7 @@ ncclResult_t fake_group_op(const struct fake_op *op)
 		return refuse(result);
 	if (op->op >= ncclNumOps)
 		made.redop = op->comm->redops[op->op - ncclNumOps];
+	fake_comm_hold(op->comm);
 	if (!group.depth)
 		return launch(&made, 1);
 	group.ops = realloc(group.ops, (size_t)(group.nops + 1) * sizeof *group.ops);
@@ -200,6 +210,8 @@ static ncclResult_t end(bool simulate)
 	ncclResult_t launched = ncclSuccess;
 	if ((!result || result == ncclInProgress) && group.nops && !simulate)
 		launched = launch(group.ops, group.nops);
+	else
+		forget(group.ops, group.nops);
 	free(group.ops);
 	free(group.jobs);
 	memset(&group, 0, sizeof group);

@@ -43,6 +43,8 @@ struct trial_player {
 	size_t nkept;
 	bool shares;              /* a GPU with the other rank */
 	_Atomic int state;        /* enum trial_call_state; its own, but from INSIDE on the helper's */
+	_Atomic unsigned entered; /* calls */
+	cudaStream_t capturing;   /* NULL: none is */
 	void *scratch;
 	pthread_t killer;
 };
@@ -193,19 +195,39 @@ static void end_graph(struct trial_player *p)
 
 static void enter(struct trial_player *p)
 {
+	atomic_fetch_add(&p->entered, 1);
 	atomic_store(&p->state, INSIDE);
 }
 
-/* False: it was ended by the helper, with all communicators. */
+static int end_capture(struct trial_player *p)
+{
+	cudaStream_t stream = p->capturing;
+	p->capturing = NULL;
+	return stream ? p->nccl.stream_end_capture(stream, &p->graph) : 0;
+}
+
+/* False: it was ended by the helper, with all communicators. Their ends wait for the graphs, so these go first. */
 static bool leave(struct trial_player *p)
 {
 	int inside = INSIDE;
 	if (atomic_compare_exchange_strong(&p->state, &inside, OUTSIDE))
 		return true;
+	end_capture(p);
+	end_graph(p);
+	drop_graphs(p, -1);
 	while (atomic_load(&p->state) != ENDED)
 		trial_doze_us(1000);
 	forget_all(p);
 	return false;
+}
+
+/* To the next call. False: the last one was ended, and there is no communicator for another one. */
+static bool go_on(struct trial_player *p)
+{
+	bool fine = leave(p);
+	if (fine)
+		enter(p);
+	return fine;
 }
 
 /*
@@ -215,9 +237,13 @@ static bool leave(struct trial_player *p)
 static void *help(void *context)
 {
 	struct trial_player *p = context;
+	unsigned last = 0;
 	for (uint64_t stuck_us = 0;; trial_doze_us(10000)) {
 		int inside = INSIDE;
-		stuck_us = atomic_load(&trial_shared->dead) && atomic_load(&p->state) == INSIDE ? stuck_us + 10000 : 0;
+		unsigned now = atomic_load(&p->entered);
+		bool stuck = atomic_load(&trial_shared->dead) && atomic_load(&p->state) == INSIDE && now == last;
+		stuck_us = stuck ? stuck_us + 10000 : 0;
+		last = now;
 		if (stuck_us < STUCK_US || !atomic_compare_exchange_strong(&p->state, &inside, HELPED))
 			continue;
 		abort_all(p);
@@ -329,7 +355,7 @@ static bool issue_some(struct trial_player *p, int n, bool grouped, cudaStream_t
 	does(p, "making calls");
 	enter(p);
 	ncclResult_t result = grouped ? p->nccl.GroupStart() : ncclSuccess;
-	for (int i = 0; i < n && !result; i++)
+	for (int i = 0; i < n && !result && go_on(p); i++)
 		result = trial_call_issue(&p->nccl, &p->calls[i], stream);
 	ncclResult_t ended = grouped ? p->nccl.GroupEnd() : ncclSuccess;
 	result = leave(p) ? result ? result : ended : ncclRemoteError;
@@ -354,11 +380,12 @@ static bool record(struct trial_player *p, int n, cudaStream_t stream)
 	does(p, "capturing calls");
 	if (names->stream_begin_capture(stream, 1)) /* of this thread */
 		wrong(p, "no capture begins");
+	p->capturing = stream;
 	enter(p);
-	for (int i = 0; i < n && !result; i++)
+	for (int i = 0; i < n && !result && go_on(p); i++)
 		result = trial_call_issue(names, &p->calls[i], stream);
 	result = leave(p) ? result : ncclRemoteError;
-	int ended = names->stream_end_capture(stream, &p->graph);
+	int ended = end_capture(p);
 	if (!fine(p, result, "a captured call"))
 		return false;
 	if (ended || names->graph_instantiate(&p->executable, p->graph, 0))
