@@ -80,7 +80,7 @@ ferryResult_t ferry_shares_pin(const char *text, struct ferry_shares *pins);
 
 /* Why a line has these shares. */
 enum ferry_balance {
-	FERRY_BALANCE_PRIOR,   /* by what was measured before this job, or nothing is known */
+	FERRY_BALANCE_PRIOR,   /* by what was measured before this job */
 	FERRY_BALANCE_TRYING,  /* something is tried, or has been tried too little */
 	FERRY_BALANCE_SETTLED, /* the fastest of what was measured */
 	FERRY_BALANCE_HIDDEN,  /* NCCL's: the program's steps are no shorter with Ferry */

@@ -197,7 +197,7 @@ struct ferry_meter_proposal ferry_meter_propose(struct ferry_meter *meter, const
 	}
 	proposal.word = proposal.settled = line.word;
 	proposal.nccl = line.nccl;
-	proposal.soon = line.why < FERRY_BALANCE_SETTLED ? line.ferry : FERRY_SHARES_NONE;
+	proposal.soon = line.why == FERRY_BALANCE_TRYING ? line.ferry : FERRY_SHARES_NONE;
 	if (meter->follows && hold >= (captured ? FERRY_VETO_HELD : FERRY_VETO_COMPARING)) {
 		proposal.word = proposal.settled = line.nccl;
 		proposal.soon = FERRY_SHARES_NONE;

@@ -30,6 +30,7 @@
 #define ABORT       1.3   /* times the best arm's time: the try ends, */
 #define ABORT_TUNING 1.15 /* of a tuning, of which there are many, sooner, */
 #define ABORT_STEP   1.08 /* and of a share, of which the next one differs as little */
+#define ENOUGH      3u   /* calls of less than CHEAP_US: one may be a caller's that was late */
 #define GIVEN_UP    256u  /* calls of the kind of which a trial has had none: it cannot begin */
 
 /* Which calls are measured: two events take some 3 us of the caller's thread. */
@@ -143,6 +144,12 @@ static uint32_t counted_calls(const struct ferry_tuner_line *line)
 	return best_us(line) > LONGER_US ? 2 : best_us(line) > LONG_US ? 3 : 4;
 }
 
+/* Whether what is known of the arm may decide against it, once something has been measured. */
+static bool is_sure(const struct ferry_arm *arm)
+{
+	return !arm->seen || arm->seen >= ENOUGH || !(ferry_arm_us(arm) < CHEAP_US);
+}
+
 static void use(struct ferry_tuner_line *line, int arm)
 {
 	if (line->arms[line->best].slowed) {
@@ -160,10 +167,11 @@ static void decide(const struct ferry_tuner *tuner, struct ferry_tuner_line *lin
 {
 	double least = INFINITY;
 	int fastest = line->best;
+	bool sure = is_sure(&line->arms[line->best]);
 	look(tuner, line);
 	for (int i = 0; i < line->narms; i++) {
 		const struct ferry_belief *belief = &line->beliefs[i];
-		if (i == line->best || !(belief->us > 0) || belief->us >= least ||
+		if (i == line->best || !sure || !(belief->us > 0) || belief->us >= least ||
 		    belief->us > belief->than * best_us(line))
 			continue;
 		least = belief->us;
@@ -448,7 +456,8 @@ void ferry_tuner_feed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, 
 	double best = ferry_arm_us(&line->arms[line->best]);
 	line->doubted = ferry_arm_add(arm, us);
 	double most = line->like.divided ? ABORT_STEP : ferry_arm_is_ferrys(arm) ? ABORT : ABORT_TUNING;
-	if (line->trial >= 0 && arm == &line->arms[line->trial] && best > 0 && us > most * best)
+	us = is_sure(arm) && us < CHEAP_US ? ferry_arm_us(arm) : us;
+	if (line->trial >= 0 && arm == &line->arms[line->trial] && best > 0 && is_sure(arm) && us > most * best)
 		end_trial(tuner, line);
 	if (still)
 		look(tuner, line);
@@ -464,7 +473,7 @@ static enum ferry_balance why_of(const struct ferry_tuner *tuner, const struct f
 {
 	double us;
 	uint32_t seen = 0;
-	bool open = line->trial >= 0;
+	bool open = line->trial >= 0 || !(best_us(line) > 0);
 	for (int i = 0; i < line->narms; i++) {
 		seen += line->arms[i].seen;
 		open |= is_promising(tuner, line, i, &us);
