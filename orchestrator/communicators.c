@@ -163,7 +163,7 @@ struct ferry_nccl_comm *ferry_nccl_comm_give_up(ncclComm_t handle)
 	struct ferry_shadow_comm *shadow_comm = comm ? atomic_load_explicit(&comm->shadow_comm, memory_order_acquire)
 	                                             : NULL;
 	if (comm)
-		atomic_store_explicit(&comm->aborted, true, memory_order_relaxed);
+		atomic_store_explicit(&comm->aborted, true, memory_order_release);
 	if (shadow_comm && ferry_shadow_comm_abandon(shadow_comm))
 		return comm;
 	ferry_nccl_comm_release(comm);

@@ -166,8 +166,14 @@ static unsigned candidate_of(const struct ferry_nccl_call *call)
 	return call->candidate;
 }
 
+/*
+ * A communicator may have been aborted while Ferry waited in the call, for another rank: NCCL knows it no more. What
+ * waits within NCCL ends so, too.
+ */
 ncclResult_t ferry_nccl_issue(const struct ferry_nccl_call *call)
 {
+	if (call->comm && atomic_load_explicit(&call->comm->aborted, memory_order_acquire))
+		return ncclInternalError;
 	struct ferry_nccl_tuner *tuner = asked_tuner(call);
 	if (tuner)
 		ferry_nccl_tuner_set(tuner, candidate_of(call));

@@ -28,6 +28,8 @@ struct ncclComm {
 	int rank, nranks, device;
 	_Atomic int error; /* ncclCommGetAsyncError's */
 	bool blocking;
+	_Atomic bool ended; /* its handle is gone: it is used no more */
+	struct ncclComm *next_dead;
 	struct fake_redop redops[COMM_REDOPS];
 	uint32_t connected; /* its collectives, and messages to and from each rank; by the thread that makes calls */
 	_Atomic int graphs; /* calls in graphs that are not gone */
@@ -53,6 +55,9 @@ struct fake_op {
 	cudaStream_t stream;
 	struct fake_choice choice;
 };
+
+/** For calls on a communicator that has ended: ends the process. */
+void fake_comm_misused(void);
 
 void fake_comm_hold(ncclComm_t comm);
 /** The last one frees it. */

@@ -4,6 +4,7 @@
 #include "tests/fake_nccl/note.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -279,6 +280,15 @@ ncclResult_t fake_nccl_act_CommCuDevice(ncclComm_t comm, int *device)
 	return answer(comm, device, comm ? comm->device : 0);
 }
 
+/* Their memory stays, so that a call on one is seen. */
+static struct ncclComm *_Atomic dead;
+
+void fake_comm_misused(void)
+{
+	fprintf(stderr, "the double of NCCL: a call on a communicator that has ended\n");
+	abort();
+}
+
 void fake_comm_hold(ncclComm_t comm)
 {
 	atomic_fetch_add(&comm->users, 1);
@@ -290,12 +300,16 @@ void fake_comm_drop(ncclComm_t comm)
 		return;
 	fake_tuner_close(comm);
 	clique_close(comm->clique);
-	free(comm);
+	comm->next_dead = atomic_load(&dead);
+	while (!atomic_compare_exchange_weak(&dead, &comm->next_dead, comm))
+		;
 }
 
 /* Real ones wait as well until all graphs are gone that have calls of theirs. */
 static ncclResult_t end(ncclComm_t comm)
 {
+	if (atomic_exchange(&comm->ended, true))
+		fake_comm_misused();
 	while (atomic_load(&comm->graphs))
 		nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
 	fake_comm_drop(comm);

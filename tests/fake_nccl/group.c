@@ -140,6 +140,8 @@ static ncclResult_t refuse(ncclResult_t result)
 static ncclResult_t check(const struct fake_op *op)
 {
 	bool has_root = ferry_collective_has_root(op->collective) || op->collective == FERRY_SENDRECV;
+	if (op->comm && atomic_load(&op->comm->ended))
+		fake_comm_misused();
 	if (!op->comm || !ferry_type_size((ferryDataType_t)op->type) ||
 	    (has_root && (op->root < 0 || op->root >= op->comm->nranks)))
 		return ncclInvalidArgument;

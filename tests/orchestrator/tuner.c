@@ -269,7 +269,7 @@ static void one_late_call_does_not_decide(void **state)
 			run(&world, known ? &prior : &nothing, with, FIRST);
 			most[known] = fmax(most[known], make(&single, 50) / 50 / 198);
 		}
-	print_message("a late call: 50 calls behind the first twenty take %.3f of Ferry's, with a prior %.3f, at most\n",
+	print_message("a late call: 50 calls behind twenty take %.3f of Ferry's, with a prior %.3f, at most\n",
 	              most[0], most[1]);
 	assert_true(most[0] < 1.1 && most[1] < 1.1);
 }
