@@ -62,21 +62,24 @@ DEVICE struct ferry_piece ferry_find_piece(const struct ferry_kernel_messages *m
 {
 	const uint32_t slots = FERRY_MESSAGE_SLOTS(m->call.out_shared);
 	struct ferry_piece piece = {strand->number + index, 0, 0, 0, 0};
-	const struct ferry_kernel_message *message = &m->messages[m->first[strand->way]], *first = message;
-	uint32_t pieces;
+	const struct ferry_kernel_message *messages = &m->messages[m->first[strand->way]];
+	uint32_t which = 0;
 	ROLL
-	while (index >= (pieces = (message->bytes + (1u << message->shift) - 1) >> message->shift)) {
+	for (;; which++) {
+		const uint32_t pieces = (messages[which].bytes + (1u << messages[which].shift) - 1) >>
+		                        messages[which].shift;
+		if (index < pieces)
+			break;
 		index -= pieces;
-		message++;
 	}
-	const uint32_t at = index << message->shift, left = message->bytes - at;
-	piece.data = message->buffer + at;
-	piece.bytes = left < 1u << message->shift ? left : 1u << message->shift;
+	const uint32_t most = 1u << messages[which].shift, at = index * most, left = messages[which].bytes - at;
+	piece.data = messages[which].buffer + at;
+	piece.bytes = left < most ? left : most;
 	piece.packets = ((uint32_t)piece.bytes + 7) / 8;
 	if ((~piece.number & (FERRY_KERNEL_SWEEP - 1)) < slots) /* not the first ones */
 		piece.packets = FERRY_MESSAGE_SLOT / 16;
 	if (strand->peer == m->call.rank)
-		piece.copy = m->messages[m->first[FERRY_KERNEL_RANKS + m->call.rank] + (message - first)].buffer + at;
+		piece.copy = m->messages[m->first[FERRY_KERNEL_RANKS + m->call.rank] + which].buffer + at;
 	return piece;
 }
 
@@ -97,19 +100,24 @@ DEVICE uint32_t *ferry_read_words_of(const struct ferry_kernel_call *c, const st
 	return (uint32_t *)(uintptr_t)(box + FERRY_BOX_READ(c->box_bytes) + (c->out_shared ? 128 * sender : 0));
 }
 
-/* By one lane. Returns the number below which the receiver has read all. */
-APART uint32_t ferry_ask_credit(const struct ferry_kernel_call *c, const struct ferry_strand *strand)
+/* By one lane, of the receiver's words. Returns the number below which it has read all pieces. */
+APART uint32_t ferry_least_read(const uint32_t *words, uint32_t strands)
 {
-	const uint32_t *words = ferry_read_words_of(c, strand);
-	uint32_t read[FERRY_MESSAGE_STRANDS(0)], strands = FERRY_MESSAGE_STRANDS(c->out_shared);
+	uint32_t read[FERRY_MESSAGE_STRANDS(0)];
 	UNROLL
 	for (uint32_t i = 0; i < FERRY_MESSAGE_STRANDS(0); i++)
 		read[i] = ferry_look32(words + i % strands);
 	UNROLL
 	for (uint32_t i = 1; i < FERRY_MESSAGE_STRANDS(0); i++)
 		read[0] = (int32_t)(read[i] - read[0]) < 0 ? read[i] : read[0];
-	ferry_tell32(&c->state->credit[strand->peer], read[0]);
 	return read[0];
+}
+
+DEVICE uint32_t ferry_ask_credit(const struct ferry_kernel_call *c, const struct ferry_strand *strand)
+{
+	uint32_t read = ferry_least_read(ferry_read_words_of(c, strand), FERRY_MESSAGE_STRANDS(c->out_shared));
+	ferry_tell32(&c->state->credit[strand->peer], read);
+	return read;
 }
 
 /* Whether the piece's slot is free, when the receiver has read all pieces below `read`. */
