@@ -17,9 +17,8 @@
 
 const struct ferry_variable ferry_variables[] = {
 	{"FERRY_ROUTER", "auto",
-	 "auto: attach to routers, starting them if none answers; required: fail if none answers; "
-	 "embedded: a rank of the job hosts them, no other process; not on GPUs. Routers that a rank starts end after "
-	 "10 s without a job, and what they log once ranks can attach is lost."},
+	 "auto: attach to routers, starting them if none answers; required: fail if none answers. Routers that a rank "
+	 "starts end after 10 s without a job, and what they log once ranks can attach is lost."},
 	{"FERRY_SOCKET_DIR", "",
 	 "Directory of the routers' sockets, at most 59 bytes. Unset: $XDG_RUNTIME_DIR/ferry, else /run/ferry where "
 	 "writable, else /tmp/ferry-UID."},

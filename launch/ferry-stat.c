@@ -137,7 +137,6 @@ static void print_files(void)
 	         "routers were killed with it, or had not begun, by the next ferryrun."},
 	        {"/tmp/ferry-run-XXXXXX/",
 	         "The same where DIR has more than 48 bytes, so that a socket's path in it would be too long."},
-	        {"@ferry/KEY-D.sock", "Abstract socket of an embedded router: no file."},
 	        {"/dev/shm/ferry-*",
 	         "Shared memory of a job with FERRY_SHM=posix, named for the moment between its creation and its "
 	         "unlinking."},

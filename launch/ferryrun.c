@@ -26,7 +26,6 @@ enum option_key {
 	KEY_LAYOUT,
 	KEY_MPIEXEC,
 	KEY_FORK,
-	KEY_EMBEDDED,
 	KEY_SPARE,
 	KEY_NCCL,
 	KEY_WORKERS,
@@ -44,7 +43,7 @@ enum option_key {
 struct arguments {
 	unsigned ranks, domains, workers, timeout, grace, spares;
 	const char *layout, *mpiexec, *log;
-	bool fork, embedded, join, as_rank, nccl, nccl_by_name;
+	bool fork, join, as_rank, nccl, nccl_by_name;
 	bool alone; /* --nccl without -n: the command starts its ranks itself */
 	char **command;
 };
@@ -57,7 +56,6 @@ static const struct argp_option options[] = {
 	{"mpiexec", KEY_MPIEXEC, "PATH", 0,
 	 "Start the ranks with this mpiexec (default: the one on PATH, else --fork; MPICH's and Open MPI's work)", 0},
 	{"fork", KEY_FORK, NULL, 0, "Start the ranks without any mpiexec (to MPI each is then a job of its own)", 0},
-	{"embedded", KEY_EMBEDDED, NULL, 0, "No router processes: ranks host the routers", 0},
 	{"spare", KEY_SPARE, "N", OPTION_ARG_OPTIONAL,
 	 "N more routers per domain stand by (default 1), one of which takes the place of the one that dies", 0},
 	{"nccl", KEY_NCCL, "name", OPTION_ARG_OPTIONAL,
@@ -113,9 +111,6 @@ static void check_together(const struct arguments *arguments, struct argp_state 
 	if (arguments->fork && arguments->mpiexec)
 		argp_error(state,
 		           "--fork starts the ranks without the mpiexec that --mpiexec names: one of the two");
-	if (arguments->spares && arguments->embedded)
-		argp_error(state,
-		           "--embedded has no router processes, so --spare has none to stand by: one of the two");
 	if (arguments->layout && arguments->domains)
 		argp_error(state, "--layout says what the domains are, so --domains has nothing to split: one "
 		                  "of the two");
@@ -123,8 +118,7 @@ static void check_together(const struct arguments *arguments, struct argp_state 
 	    (arguments->ranks || arguments->domains || arguments->workers || arguments->timeout ||
 	     arguments->grace || arguments->layout || arguments->mpiexec || arguments->log || arguments->fork ||
 	     arguments->spares))
-		argp_error(state, "--join starts no ranks and no routers: of the other options it takes "
-		                  "--embedded and --nccl alone");
+		argp_error(state, "--join starts no ranks and no routers: of the other options it takes --nccl alone");
 }
 
 static error_t parse(int key, char *value, struct argp_state *state)
@@ -160,9 +154,6 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		return 0;
 	case KEY_FORK:
 		arguments->fork = true;
-		return 0;
-	case KEY_EMBEDDED:
-		arguments->embedded = true;
 		return 0;
 	case KEY_SPARE:
 		arguments->spares = value ? number_of(value, FERRY_MOST_SPARES, "--spare", state) : 1;
@@ -237,7 +228,7 @@ static int join(const struct arguments *arguments)
 	if ((arguments->nccl && ferry_preload_nccl(arguments->nccl_by_name)) ||
 	    set_number("FERRY_RANK", launch.rank) || set_number("FERRY_SIZE", launch.size) ||
 	    set_number("FERRY_LOCAL_RANK", launch.local_rank) || set_number("FERRY_LOCAL_SIZE", launch.local_size) ||
-	    set("FERRY_JOB_KEY", key) || (arguments->embedded && set("FERRY_ROUTER", "embedded"))) {
+	    set("FERRY_JOB_KEY", key)) {
 		fprintf(stderr, "ferryrun --join: %s\n", ferry_last_message());
 		return EXIT_LAUNCH;
 	}
@@ -266,13 +257,11 @@ static ferryResult_t set_job(const struct arguments *arguments)
 	ferryResult_t result = set("FERRY_JOB_KEY", text);
 	if (!result && arguments->log)
 		result = set("FERRY_LOG", arguments->log);
-	if (!result && arguments->workers) /* of ranks that host routers; ferry-router has it as an option */
-		result = set_number("FERRY_WORKERS", (int)arguments->workers);
 	/* A launcher's variables of an outer job would be taken for this one's. */
 	static const char *const outer[] = {"FERRY_RANK", "FERRY_SIZE", "FERRY_LOCAL_RANK", "FERRY_LOCAL_SIZE"};
 	for (size_t i = 0; i < 4; i++)
 		unsetenv(outer[i]);
-	return result ? result : set("FERRY_ROUTER", arguments->embedded ? "embedded" : "required");
+	return result ? result : set("FERRY_ROUTER", "required");
 }
 
 static ferryResult_t start_forked(struct ferry_supervisor *supervisor, const struct arguments *arguments)
@@ -341,12 +330,11 @@ static void fork_without_mpiexec(struct arguments *arguments)
 }
 
 /* Routers of this run's own are what auto and required come to. */
-static ferryResult_t choose_router(struct arguments *arguments)
+static ferryResult_t check_router(void)
 {
 	const char *mode = ferry_env("FERRY_ROUTER");
-	if (mode && strcmp(mode, "auto") && strcmp(mode, "required") && strcmp(mode, "embedded"))
-		return ferry_fail(ferryInvalidArgument, "FERRY_ROUTER=%s: auto, required or embedded", mode);
-	arguments->embedded |= mode && mode[0] == 'e';
+	if (mode && strcmp(mode, "auto") && strcmp(mode, "required"))
+		return ferry_fail(ferryInvalidArgument, "FERRY_ROUTER=%s: auto or required", mode);
 	return ferrySuccess;
 }
 
@@ -360,21 +348,11 @@ static ferryResult_t start_routers(struct ferry_supervisor *supervisor, const st
 	return result ? result : ferry_run_routers_start(&routers, supervisor, ndomains);
 }
 
-/* Ranks that host routers would use CPUs that this command's affinity mask lacks. */
-static ferryResult_t pass_layout(const struct ferry_layout *layout)
-{
-	char text[8192];
-	if (ferry_env("FERRY_LAYOUT") || ferry_env("FERRY_TOPOLOGY"))
-		return ferrySuccess;
-	ferry_layout_print(layout, text, sizeof text);
-	return set("FERRY_LAYOUT", text);
-}
-
 static ferryResult_t launch(struct ferry_supervisor *supervisor, struct arguments *arguments,
                             struct ferry_run_directory *directory)
 {
 	struct ferry_layout layout;
-	ferryResult_t result = choose_router(arguments);
+	ferryResult_t result = check_router();
 	if (!result && arguments->domains)
 		result = set_number("FERRY_DOMAINS", (int)arguments->domains);
 	if (!result)
@@ -383,16 +361,12 @@ static ferryResult_t launch(struct ferry_supervisor *supervisor, struct argument
 		result = ferry_measure_once(supervisor);
 	if (!result)
 		result = set_job(arguments);
-	if (!result && arguments->embedded) /* else ranks ask the routers, which have this command's mask */
-		result = pass_layout(&layout);
-	if (!result && !arguments->embedded) {
-		if ((result = ferry_run_directory_make(directory)))
-			return result;
-		supervisor->directory = directory;
-		result = set("FERRY_SOCKET_DIR", directory->path);
-		if (!result)
-			result = start_routers(supervisor, arguments, layout.ndomains, directory->path);
-	}
+	if (result || (result = ferry_run_directory_make(directory)))
+		return result;
+	supervisor->directory = directory;
+	result = set("FERRY_SOCKET_DIR", directory->path);
+	if (!result)
+		result = start_routers(supervisor, arguments, layout.ndomains, directory->path);
 	if (!result && arguments->nccl) /* after the routers, which need none of it */
 		result = ferry_preload_nccl(arguments->nccl_by_name);
 	if (result)

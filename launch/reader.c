@@ -46,7 +46,7 @@ static void connect_and_ask(struct ferry_reader *reader)
 	bool nobody = ferry_endpoint_nobody(result); /* reads errno */
 	if (result)
 		reader->connection = -1;
-	if (nobody || (result == ferryRefused && reader->socket.path[0] == '@'))
+	if (nobody)
 		reader->state = FERRY_READER_NOBODY;
 	else if (result && result != ferryRemoteError)
 		fail(reader, ferry_last_message());

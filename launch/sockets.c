@@ -13,8 +13,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define ABSTRACT "@ferry/"
-
 static ferryResult_t add(struct ferry_sockets *sockets, const char *path, const char *place)
 {
 	if (sockets->count == sockets->capacity) {
@@ -33,12 +31,12 @@ static ferryResult_t add(struct ferry_sockets *sockets, const char *path, const 
 
 static ferryResult_t look_in(struct ferry_sockets *sockets, const char *directory, const char *place)
 {
-	char path[512];
+	char path[sizeof ((struct ferry_socket *)0)->path];
 	struct stat status;
 	ferryResult_t result = ferrySuccess;
 	for (unsigned domain = 0; domain < FERRY_MAX_DOMAINS && !result; domain++) {
-		snprintf(path, sizeof path, "%s/router-%u.sock", directory, domain);
-		if (!lstat(path, &status) && S_ISSOCK(status.st_mode))
+		int length = snprintf(path, sizeof path, "%s/router-%u.sock", directory, domain);
+		if (length < (int)sizeof path && !lstat(path, &status) && S_ISSOCK(status.st_mode))
 			result = add(sockets, path, place);
 	}
 	return result;
@@ -64,25 +62,6 @@ static ferryResult_t look_for_runs(struct ferry_sockets *sockets, const char *pa
 	return result;
 }
 
-/* They have no file; the kernel lists them with an @ in front, those of all users. */
-static ferryResult_t look_for_embedded(struct ferry_sockets *sockets)
-{
-	char line[512];
-	ferryResult_t result = ferrySuccess;
-	FILE *file = fopen("/proc/net/unix", "re");
-	while (file && !result && fgets(line, sizeof line, file)) {
-		unsigned flags;
-		char path[160];
-		/* Num RefCount Protocol Flags Type St Inode Path; 10000: it listens */
-		if (sscanf(line, "%*s %*s %*s %x %*s %*s %*s %159s", &flags, path) == 2 && flags & 0x10000 &&
-		    !strncmp(path, ABSTRACT, sizeof ABSTRACT - 1))
-			result = add(sockets, path, "embedded");
-	}
-	if (file)
-		fclose(file);
-	return result;
-}
-
 ferryResult_t ferry_sockets_find(struct ferry_sockets *sockets)
 {
 	*sockets = (struct ferry_sockets){.count = 0};
@@ -98,7 +77,7 @@ ferryResult_t ferry_sockets_find(struct ferry_sockets *sockets)
 		result = look_for_runs(sockets, sockets->directory);
 	if (!result && strcmp(sockets->directory, "/tmp") != 0)
 		result = look_for_runs(sockets, "/tmp");
-	return result ? result : look_for_embedded(sockets);
+	return result;
 }
 
 void ferry_sockets_free(struct ferry_sockets *sockets)

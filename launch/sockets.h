@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Where routers of this user may listen: in the socket directory, in the directories of ferryruns, and, embedded in a
- * rank, under names without a file. Called by ferry-stat, which then finds out which routers answer; nothing is made.
+ * Where routers of this user may listen: in the socket directory, and in the directories of ferryruns. Called by
+ * ferry-stat, which then finds out which routers answer; nothing is made.
  */
 #ifndef FERRY_LAUNCH_SOCKETS_H
 #define FERRY_LAUNCH_SOCKETS_H
@@ -13,7 +13,7 @@
 
 struct ferry_socket {
 	char path[160];
-	char place[24]; /* for people: "shared", "run-XXXXXX", "embedded" */
+	char place[24]; /* for people: "shared", "run-XXXXXX" */
 };
 
 struct ferry_sockets {

@@ -3,6 +3,7 @@
 #ifndef FERRY_TESTS_API_RANKS_H
 #define FERRY_TESTS_API_RANKS_H
 
+#include "tests/hosted.h"
 #include "tests/succeeds.h"
 
 #include <stdio.h>
@@ -13,13 +14,10 @@ struct ranks {
 	ferryComm_t comms[FERRY_MAX_RANKS];
 };
 
-/** count ranks over so many domains, routers embedded. */
+/** count ranks over so many domains, whose routers are in this process. */
 static inline void open_ranks(struct ranks *ranks, int count, int domains)
 {
-	char text[8];
-	snprintf(text, sizeof text, "%d", domains);
-	setenv("FERRY_DOMAINS", text, 1);
-	setenv("FERRY_ROUTER", "embedded", 1);
+	hosted_routers(domains);
 	ranks->count = count;
 	OK(ferryCommInitAll(ranks->comms, count, NULL));
 }

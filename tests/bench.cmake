@@ -9,7 +9,7 @@ if(FERRY_MPI_WORKS)
   list(APPEND suites mpi)
 endif()
 foreach(suite ${suites})
-  ferry_test(perf_${suite} FOLDER bench LIBRARIES ferry_ipc PkgConfig::CJSON LABELS api TIMEOUT 120)
+  ferry_test(perf_${suite} FOLDER bench LIBRARIES hosted ferry_ipc PkgConfig::CJSON LABELS api TIMEOUT 120)
   target_compile_definitions(perf_${suite} PRIVATE FERRY_PERF="$<TARGET_FILE:ferry-perf>"
     FERRYRUN="$<TARGET_FILE:ferryrun>" FERRY_FIGURE3="${CMAKE_CURRENT_SOURCE_DIR}/corpus/program/figure3"
     $<$<BOOL:${FERRY_MPI_WORKS}>:FERRY_HAS_MPI>)

@@ -83,6 +83,15 @@ static inline void await_no_children(void)
 		;
 }
 
+/* Those that ranks have started in the test's directory, before they would end by themselves. */
+static inline void end_routers(void)
+{
+	char text[256];
+	run("pkill -f -- \"--socket-dir $FERRY_SOCKET_DIR\"", text, sizeof text);
+	await_no_children();
+	run("rm -f $FERRY_SOCKET_DIR/router-?.sock.lock", text, sizeof text);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_directory, remove_directory)
 
 #endif

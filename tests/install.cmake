@@ -122,7 +122,6 @@ run(${CMAKE_COMMAND} -S ${WORK}/user -B ${WORK}/user/build -DCMAKE_C_COMPILER=${
 run(${CMAKE_COMMAND} --build ${WORK}/user/build)
 
 set(sum "rank 0: 11 22 33\nrank 1: 11 22 33\n")
-set(ENV{FERRY_ROUTER} embedded)
 run(${WORK}/in_process)
 expect("${output}" "^${sum}$" "in_process, built with pkg-config")
 run(${WORK}/user/build/in_process)

@@ -4,8 +4,8 @@ add_library(trial_run STATIC trial_run.c ${PROJECT_SOURCE_DIR}/bench/trial/trial
   ${PROJECT_SOURCE_DIR}/bench/trial/element.c ${PROJECT_SOURCE_DIR}/bench/trial/skew.c)
 target_link_libraries(trial_run PRIVATE ferry_flags PUBLIC ferry ferry_ipc m)
 
-ferry_test(api_in_process FOLDER rank-lib LIBRARIES trial_run LABELS api TIMEOUT 300)
-ferry_test(api_bad_input FOLDER rank-lib LIBRARIES ferry LABELS api)
+ferry_test(api_in_process FOLDER rank-lib LIBRARIES trial_run hosted LABELS api TIMEOUT 300)
+ferry_test(api_bad_input FOLDER rank-lib LIBRARIES ferry hosted LABELS api)
 # The short form; the long one: soak --minutes 30 --domains 2.
 add_executable(soak rank-lib/soak.c ${PROJECT_SOURCE_DIR}/bench/command/option.c
   ${PROJECT_SOURCE_DIR}/bench/command/record.c)
@@ -14,9 +14,9 @@ target_link_libraries(soak PRIVATE ferry_flags ferry ferry_ipc PkgConfig::CJSON 
 add_dependencies(soak ferry-router)
 add_test(NAME soak COMMAND soak --seconds 10 --interval 1 --domains 2)
 set_tests_properties(soak PROPERTIES TIMEOUT 120 LABELS api)
-ferry_test(scribbled_words FOLDER rank-lib LIBRARIES ferry ferry_ipc LABELS api)
-ferry_test(api_bad_start FOLDER rank-lib LIBRARIES ferry LABELS api)
-ferry_test(api_stress FOLDER rank-lib LIBRARIES trial_run LABELS api TIMEOUT 300)
+ferry_test(scribbled_words FOLDER rank-lib LIBRARIES ferry hosted ferry_ipc LABELS api)
+ferry_test(api_bad_start FOLDER rank-lib LIBRARIES ferry hosted LABELS api)
+ferry_test(api_stress FOLDER rank-lib LIBRARIES trial_run hosted LABELS api TIMEOUT 300)
 add_test(NAME api_stress_processes COMMAND ferryrun -n 24 --fork --domains 3 -- $<TARGET_FILE:api_stress>)
 set_tests_properties(api_stress_processes PROPERTIES TIMEOUT 120 LABELS api)
 # Over two sockets, whose devices push into each other's memory.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two ranks in one process, with the router inside it too: FERRY_ROUTER=embedded ./in_process */
+/* Two ranks in one process: ./in_process */
 #include <ferry.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -9,20 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool perf_routers_embedded(void)
-{
-	const char *mode = ferry_env("FERRY_ROUTER");
-	return mode && !strcmp(mode, "embedded");
-}
-
 void perf_routers_find(struct perf_routers *routers)
 {
 	char directory[64], path[128];
 	struct ferry_counters *counters = malloc(sizeof *counters);
 	routers->count = 0;
-	/* If ranks host their routers, a router process that answers serves other jobs. */
-	bool asked = counters && !perf_routers_embedded() &&
-	             !ferry_endpoint_directory(directory, sizeof directory, false);
+	bool asked = counters && !ferry_endpoint_directory(directory, sizeof directory, false);
 	for (unsigned domain = 0; asked && domain < FERRY_MAX_DOMAINS; domain++) {
 		snprintf(path, sizeof path, "%s/router-%u.sock", directory, domain);
 		if (!ferry_counters_take(path, counters) &&

@@ -11,7 +11,6 @@
 #include <stdbool.h>
 #include <time.h>
 
-/** Routers that ranks host count as the ranks'. */
 struct perf_routers {
 	unsigned count;
 	clockid_t clocks[FERRY_MAX_DOMAINS];
@@ -20,9 +19,6 @@ struct perf_routers {
 struct perf_cpu {
 	double process_us, caller_us, routers_us; /* process: of all its threads, the caller among them */
 };
-
-/** Whether the ranks host the routers. */
-bool perf_routers_embedded(void);
 
 void perf_routers_find(struct perf_routers *routers);
 void perf_cpu_read(const struct perf_routers *routers, struct perf_cpu *cpu);

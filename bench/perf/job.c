@@ -116,9 +116,8 @@ static bool warn_of_crowding(struct perf_run *run)
 {
 	static double ranks_on[CPU_SETSIZE];
 	struct bench_rank *rank = &run->rank;
-	char and_routers[32] = "";
 	cpu_set_t mine;
-	int count = 0, routers = perf_routers_embedded() ? 0 : rank->ndomains;
+	int count = 0, routers = rank->ndomains;
 	bool known = !sched_getaffinity(0, sizeof mine, &mine), bound = false;
 	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
 		ranks_on[cpu] = !known || CPU_ISSET(cpu, &mine);
@@ -130,11 +129,11 @@ static bool warn_of_crowding(struct perf_run *run)
 	}
 	if (rank->rank || rank->nranks + (bound ? 0 : routers) <= count)
 		return true;
-	if (routers)
-		snprintf(and_routers, sizeof and_routers, " and %d router%s", routers, routers == 1 ? "" : "s");
 	fprintf(stderr,
-	        "ferry-perf: %d rank%s%s on %d CPU%s: they take turns, so the times are the scheduler's as well\n",
-	        rank->nranks, rank->nranks == 1 ? "" : "s", and_routers, count, count == 1 ? "" : "s");
+	        "ferry-perf: %d rank%s and %d router%s on %d CPU%s: they take turns, so the times are the scheduler's "
+	        "as well\n",
+	        rank->nranks, rank->nranks == 1 ? "" : "s", routers, routers == 1 ? "" : "s", count,
+	        count == 1 ? "" : "s");
 	return true;
 }
 

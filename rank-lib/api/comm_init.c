@@ -48,7 +48,9 @@ static ferryResult_t choose_domain(struct ferryComm *comm, const ferryConfig_t *
                                    const struct ferry_launch *launch, struct ferry_wishes *wishes)
 {
 	const struct ferry_layout *layout = &comm->routers.layout;
-	ferryResult_t result = comm->routers.met ? ferrySuccess : ferry_routers_find_layout(&comm->routers);
+	ferryResult_t result = ferrySuccess;
+	if (!comm->routers.layout.ndomains) /* else it is that of the parent communicator */
+		result = ferry_routers_find_layout(&comm->routers);
 	if (result)
 		return result;
 	uint32_t devices = launch->local_size > 0 ? (uint32_t)launch->local_size : (uint32_t)comm->rank.nranks;
@@ -117,12 +119,10 @@ static ferryResult_t choose(struct ferryComm *comm, const ferryConfig_t *config,
 {
 	struct ferry_launch launch;
 	ferryResult_t result = ferry_launch_read(&launch);
-	if (!result && routers) {
+	if (!result && routers)
 		comm->routers = *routers;
-		comm->routers.met = true;
-	} else if (!result) {
-		result = ferry_routers_choose(&comm->routers, config->router, comm->rank.key);
-	}
+	else if (!result)
+		result = ferry_routers_choose(&comm->routers, config->router);
 	if (!result)
 		result = choose_device(comm, config, &launch);
 	if (!result)
@@ -130,8 +130,7 @@ static ferryResult_t choose(struct ferryComm *comm, const ferryConfig_t *config,
 	if (!result)
 		result = choose_domain(comm, config, &launch, wishes);
 	if (!result)
-		result = ferry_mapped_prepare(&comm->mapped, comm->routers.mode == FERRY_ROUTER_EMBEDDED,
-		                              &wishes->mapped);
+		result = ferry_mapped_prepare(&comm->mapped, &wishes->mapped);
 	memcpy(wishes->gpu, comm->mapped.gpu, sizeof wishes->gpu);
 	wishes->flags = comm->mapped.flags_descriptor;
 	return result;

@@ -7,10 +7,8 @@
 #include "ipc/process.h"
 #include "ipc/rankset.h"
 #include "ipc/wait.h"
-#include "rank-lib/attach/exits.h"
 #include "rank-lib/attach/forks.h"
 #include "rank-lib/attach/handover.h"
-#include "rank-lib/attach/hosting.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -78,7 +76,7 @@ static ferryResult_t ask_router(const struct attaching *attaching, uint32_t doma
 		}
 		bool gone = result == ferryRemoteError && ferry_endpoint_closed(link->socket);
 		ferry_link_disconnect(link);
-		if (gone && (attaching->routers->takeover || attaching->routers->mode == FERRY_ROUTER_AUTO))
+		if (gone && (attaching->routers->takeover || attaching->routers->starts))
 			result = find_next(attaching, domain, deadline);
 	}
 	return ferry_fail_context(result, "rank %d of %d attaches to domain %u", rank->self, rank->nranks, domain);
@@ -441,8 +439,6 @@ ferryResult_t ferry_rank_attach(struct ferry_rank *rank, const struct ferry_rout
 	if (result)
 		return result;
 	attaching.patience_ns = (uint64_t)seconds * 1000000000u;
-	if (routers->mode == FERRY_ROUTER_EMBEDDED && (result = ferry_hosting_join(routers->prefix)))
-		return result;
 	why_not[0] = '\0';
 	ferry_forks_add(rank);
 	for (uint32_t domain = 0; !result && domain < rank->ndomains; domain++)
@@ -452,11 +448,9 @@ ferryResult_t ferry_rank_attach(struct ferry_rank *rank, const struct ferry_rout
 	if (result) {
 		char message[FERRY_MESSAGE_BYTES];
 		snprintf(message, sizeof message, "%s", ferry_last_message());
-		ferry_rank_detach(rank, routers, true);
+		ferry_rank_detach(rank, routers);
 		return ferry_fail(result, "%s", message);
 	}
-	if (routers->mode == FERRY_ROUTER_EMBEDDED && ferry_hosting_any())
-		ferry_exits_add(rank);
 	return ferrySuccess;
 }
 
@@ -502,19 +496,17 @@ void ferry_rank_announce_departure(struct ferry_rank *rank)
 static void sweep(const struct ferry_routers *routers, uint32_t domain)
 {
 	char path[136];
-	snprintf(path, sizeof path, "%s/%s-%u.sock", routers->directory, routers->prefix, domain);
+	snprintf(path, sizeof path, "%s/router-%u.sock", routers->directory, domain);
 	ferry_endpoint_sweep(path);
 }
 
-void ferry_rank_detach(struct ferry_rank *rank, const struct ferry_routers *routers, bool abort)
+void ferry_rank_detach(struct ferry_rank *rank, const struct ferry_routers *routers)
 {
 	ferry_forks_remove(rank);
 	for (uint32_t domain = 0; domain < rank->ndomains; domain++) {
 		bool lost = rank->links[domain].socket >= 0 && ferry_endpoint_closed(rank->links[domain].socket);
 		ferry_link_disconnect(&rank->links[domain]);
-		if (lost && routers->mode != FERRY_ROUTER_EMBEDDED)
+		if (lost)
 			sweep(routers, domain);
 	}
-	if (routers->mode == FERRY_ROUTER_EMBEDDED)
-		ferry_hosting_leave(routers->directory, routers->prefix, abort);
 }

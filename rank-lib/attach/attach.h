@@ -34,7 +34,7 @@ ferryResult_t ferry_rank_attach(struct ferry_rank *rank, const struct ferry_rout
  */
 void ferry_rank_announce_departure(struct ferry_rank *rank);
 
-/** Closes the connections. Arenas stay mapped. abort: a router that this process hosts ends at once. */
-void ferry_rank_detach(struct ferry_rank *rank, const struct ferry_routers *routers, bool abort);
+/** Closes the connections. Arenas stay mapped. */
+void ferry_rank_detach(struct ferry_rank *rank, const struct ferry_routers *routers);
 
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank-lib/attach/forks.h"
 
-#include "rank-lib/attach/hosting.h"
 #include "rank-lib/call/ranges.h"
 #include "rank-lib/call/stream_flags.h"
 #include "rank-lib/device/host.h"
@@ -11,7 +10,7 @@
 
 /*
  * A child that a rank forks has neither its lanes nor any use of its sockets. But as long as the child had them open,
- * no router would see the rank die. So the child closes them. The descriptors of a router hosted here stay open.
+ * no router would see the rank die. So the child closes them.
  */
 static struct ferry_rank *attached; /* under attached_lock */
 static pthread_mutex_t attached_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -20,7 +19,6 @@ static pthread_mutex_t attached_lock = PTHREAD_MUTEX_INITIALIZER;
 static void before_fork(void)
 {
 	pthread_mutex_lock(&attached_lock);
-	ferry_hosting_before_fork();
 	ferry_host_before_fork();
 	ferry_stream_flags_before_fork();
 	ferry_ranges_before_fork();
@@ -33,7 +31,6 @@ static void after_fork(void)
 	ferry_ranges_after_fork(false);
 	ferry_stream_flags_after_fork(false);
 	ferry_host_after_fork(false);
-	ferry_hosting_after_fork();
 	pthread_mutex_unlock(&attached_lock);
 }
 
@@ -49,7 +46,6 @@ static void after_fork_in_child(void)
 	ferry_ranges_after_fork(true);
 	ferry_stream_flags_after_fork(true);
 	ferry_host_after_fork(true);
-	ferry_hosting_after_fork();
 	pthread_mutex_unlock(&attached_lock);
 }
 
@@ -76,14 +72,4 @@ void ferry_forks_remove(struct ferry_rank *rank)
 			break;
 		}
 	pthread_mutex_unlock(&attached_lock);
-}
-
-bool ferry_forks_any(bool (*holds)(struct ferry_rank *rank))
-{
-	bool any = false;
-	pthread_mutex_lock(&attached_lock);
-	for (struct ferry_rank *rank = attached; rank; rank = rank->next_attached)
-		any |= holds(rank);
-	pthread_mutex_unlock(&attached_lock);
-	return any;
 }

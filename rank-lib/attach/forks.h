@@ -11,9 +11,6 @@
 /** From now on a child gets this rank as a forked one. Before the first connection. */
 void ferry_forks_add(struct ferry_rank *rank);
 
-/** Whether this holds of one of the ranks that were added at least; all are asked. */
-bool ferry_forks_any(bool (*holds)(struct ferry_rank *rank));
-
 /** Before its connections are closed, and before it is freed. Nothing happens if it was not added. */
 void ferry_forks_remove(struct ferry_rank *rank);
 

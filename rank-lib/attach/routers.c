@@ -7,7 +7,6 @@
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "ipc/wait.h"
-#include "rank-lib/attach/hosting.h"
 #include "rank-lib/attach/spawning.h"
 
 #include <sched.h>
@@ -19,31 +18,16 @@
 #define LOOK_US      1000
 #define MOST_MISSING 20 /* looks without a socket */
 
-ferryResult_t ferry_routers_choose(struct ferry_routers *routers, const char *given, const uint8_t *key)
+ferryResult_t ferry_routers_choose(struct ferry_routers *routers, const char *given)
 {
-	static const char *const names[] = {"auto", "required", "embedded"}; /* as the enum has them */
 	const char *name = given ? given : ferry_env("FERRY_ROUTER");
-	if (!name)
-		name = "auto";
-	int mode = 0;
-	while (mode < 3 && strcmp(name, names[mode]) != 0)
-		mode++;
-	if (mode == 3)
-		return ferry_fail(ferryInvalidArgument, "FERRY_ROUTER=%s: auto, required or embedded", name);
-	*routers = (struct ferry_routers){.mode = (enum ferry_router_mode)mode};
+	bool required = name && !strcmp(name, "required");
+	if (name && !required && strcmp(name, "auto"))
+		return ferry_fail(ferryInvalidArgument, "FERRY_ROUTER=%s: auto or required", name);
+	*routers = (struct ferry_routers){.starts = !required};
 	ferryResult_t result = ferry_env_switch("FERRY_TAKEOVER", true, &routers->takeover);
-	if (result)
-		return result;
-	routers->takeover &= mode != FERRY_ROUTER_EMBEDDED;
-	if (mode != FERRY_ROUTER_EMBEDDED) {
-		snprintf(routers->prefix, sizeof routers->prefix, "router");
-		return ferry_endpoint_directory(routers->directory, sizeof routers->directory,
-		                                mode == FERRY_ROUTER_AUTO);
-	}
-	snprintf(routers->directory, sizeof routers->directory, "@ferry");
-	for (int i = 0; i < FERRY_KEY_BYTES; i++)
-		snprintf(routers->prefix + 2 * i, sizeof routers->prefix - 2 * (size_t)i, "%02x", key[i]);
-	return ferrySuccess;
+	return result ? result
+	              : ferry_endpoint_directory(routers->directory, sizeof routers->directory, routers->starts);
 }
 
 static ferryResult_t spawn(const struct ferry_routers *routers, uint32_t domain, const char *path)
@@ -51,8 +35,7 @@ static ferryResult_t spawn(const struct ferry_routers *routers, uint32_t domain,
 	char command[4096];
 	if (!ferry_router_command(command, sizeof command))
 		return ferry_fail(ferrySystemError,
-		                  "no router answers on %s and ferry-router is not to be found (set FERRY_ROUTER_EXE "
-		                  "or FERRY_ROUTER=embedded)",
+		                  "no router answers on %s and ferry-router is not to be found (set FERRY_ROUTER_EXE)",
 		                  path);
 	char layout[8192];
 	ferry_layout_print(&routers->layout, layout, sizeof layout);
@@ -61,16 +44,7 @@ static ferryResult_t spawn(const struct ferry_routers *routers, uint32_t domain,
 
 static ferryResult_t start_router(const struct ferry_routers *routers, uint32_t domain, const char *path)
 {
-	/* hosting it here one would wait for the others alone */
-	if (routers->mode == FERRY_ROUTER_EMBEDDED && routers->met)
-		return ferry_fail(ferryRemoteError,
-		                  "the rank that hosted the router of domain %u has aborted, died or left", domain);
-	if (routers->mode == FERRY_ROUTER_EMBEDDED) {
-		ferryResult_t result = ferry_hosting_start(&routers->layout, domain, routers->directory,
-		                                           routers->prefix, path);
-		return result == ferryInvalidUsage ? ferrySuccess : result; /* another rank was first */
-	}
-	if (routers->mode == FERRY_ROUTER_REQUIRED)
+	if (!routers->starts)
 		return ferry_fail(ferrySystemError,
 		                  "no router answers on %s and FERRY_ROUTER=required: start the program with ferryrun, "
 		                  "or start ferry-router --domain %u", path, domain);
@@ -104,7 +78,7 @@ ferryResult_t ferry_routers_connect(const struct ferry_routers *routers, uint32_
 {
 	char path[136];
 	ferryResult_t result = ferrySuccess;
-	snprintf(path, sizeof path, "%s/%s-%u.sock", routers->directory, routers->prefix, domain);
+	snprintf(path, sizeof path, "%s/router-%u.sock", routers->directory, domain);
 	for (int attempt = 0; attempt < 1000; attempt++) {
 		result = ferry_endpoint_connect_patiently(path, connection);
 		bool nobody = ferry_endpoint_nobody(result);
@@ -112,7 +86,7 @@ ferryResult_t ferry_routers_connect(const struct ferry_routers *routers, uint32_
 			ferry_forget_message(); /* that no router answered before was no failure */
 		if (!nobody)
 			return result;
-		if (routers->mode == FERRY_ROUTER_REQUIRED && routers->takeover && has_next(path))
+		if (!routers->starts && routers->takeover && has_next(path))
 			continue;
 		if ((result = start_router(routers, domain, path)))
 			return result;
@@ -156,7 +130,7 @@ static ferryResult_t ask_layout(struct ferry_routers *routers)
 ferryResult_t ferry_routers_find_layout(struct ferry_routers *routers)
 {
 	bool given = ferry_env("FERRY_LAYOUT") || ferry_env("FERRY_DOMAINS") || ferry_env("FERRY_TOPOLOGY");
-	if (given || routers->mode == FERRY_ROUTER_EMBEDDED)
+	if (given)
 		return ferry_layout_load_whole(&routers->layout);
 	ferryResult_t result = ask_layout(routers);
 	routers->told = !result;
@@ -166,11 +140,11 @@ ferryResult_t ferry_routers_find_layout(struct ferry_routers *routers)
 ferryResult_t ferry_routers_look(const struct ferry_routers *routers, uint32_t domain, bool starts, int *connection)
 {
 	char path[136];
-	snprintf(path, sizeof path, "%s/%s-%u.sock", routers->directory, routers->prefix, domain);
+	snprintf(path, sizeof path, "%s/router-%u.sock", routers->directory, domain);
 	ferryResult_t result = ferry_endpoint_connect_now(path, connection);
-	if (ferry_endpoint_nobody(result) && starts && routers->mode == FERRY_ROUTER_AUTO)
+	if (ferry_endpoint_nobody(result) && starts && routers->starts)
 		result = spawn(routers, domain, path);
 	else if (!result || result == ferryRefused)
 		return result;
-	return result && starts && routers->mode == FERRY_ROUTER_AUTO ? result : ferryInProgress;
+	return result && starts && routers->starts ? result : ferryInProgress;
 }

@@ -182,7 +182,7 @@ void ferry_comm_leave(struct ferryComm *comm, bool abort)
 	if (!abort)
 		ferry_rank_announce_departure(&comm->rank);
 	ferry_takeovers_close(&comm->takeovers);
-	ferry_rank_detach(&comm->rank, &comm->routers, abort);
+	ferry_rank_detach(&comm->rank, &comm->routers);
 	if (mapped)
 		ferry_mapped_end(&comm->mapped);
 }

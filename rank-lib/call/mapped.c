@@ -10,17 +10,12 @@
 
 /* ---- open ---- */
 
-ferryResult_t ferry_mapped_prepare(struct ferry_mapped *mapped, bool embedded, bool *wanted)
+ferryResult_t ferry_mapped_prepare(struct ferry_mapped *mapped, bool *wanted)
 {
 	struct ferry_device *device = mapped->device;
 	*wanted = device->ops->pieces;
 	if (!*wanted)
 		return ferrySuccess;
-	if (embedded)
-		return ferry_fail(ferryInvalidUsage,
-		                  "rank %d is on a GPU, and routers of ranks' own (FERRY_ROUTER=embedded) map no GPU's "
-		                  "memory: unset FERRY_ROUTER, or start routers (ferryrun does)",
-		                  mapped->rank->self);
 	ferryResult_t result = device->ops->pieces->identify(device, mapped->gpu);
 	return result ? result : ferry_stream_flags_open(device, &mapped->flags_descriptor);
 }

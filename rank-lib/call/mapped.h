@@ -54,10 +54,9 @@ struct ferry_mapped {
 
 /**
  * To be called before the rank attaches. *wanted: the rank is on a GPU, so a router has to move its data; finds the
- * UUID and opens the stream flags for it. Errors: ferryInvalidUsage with embedded routers; the device's;
- * ferrySystemError.
+ * UUID and opens the stream flags for it. Errors: the device's; ferrySystemError.
  */
-ferryResult_t ferry_mapped_prepare(struct ferry_mapped *mapped, bool embedded, bool *wanted);
+ferryResult_t ferry_mapped_prepare(struct ferry_mapped *mapped, bool *wanted);
 
 /**
  * Returns ferryInvalidUsage for a rank whose router cannot map its memory: with the rank, the reason and the remedy.

@@ -35,7 +35,6 @@ struct ferry_rank {
 	/* this is a child that the rank forked; set there, before fork returns */
 	bool forked;
 	struct ferry_rank *next_attached; /* attach/forks.c's */
-	_Atomic uint32_t exit_waits;      /* 1: for its calls (attach/exits.h); once it has attached, release */
 	/* 1 once the error is set, which then stays; under error_lock, release */
 	_Atomic uint32_t failed;
 	pthread_mutex_t error_lock;

@@ -74,7 +74,7 @@ typedef struct {
 	int ordinal;
 	/** the rank's domain; -1: from the layout */
 	int domain;
-	/** "required", "auto" or, on host devices, "embedded"; NULL: FERRY_ROUTER, else auto */
+	/** "required" or "auto"; NULL: FERRY_ROUTER, else auto */
 	const char *router;
 	/**
 	 * bytes of staging per domain, so much or none; 0: FERRY_STAGING, else half (host) or two thirds (cuda) of the
@@ -136,11 +136,10 @@ FERRY_API ferryResult_t ferryCommSplit(ferryComm_t comm, int color, int key, fer
 FERRY_API ferryResult_t ferryCommFinalize(ferryComm_t comm);
 /**
  * Finalizes and frees comm. Calls that this rank took part in complete on the other ranks. A call that it never made
- * ends there with ferryRemoteError, and so does their communicator. A rank that hosts an embedded router stays in this
- * call until the other ranks have detached. An error says how the communicator ended, and ferryGetLastError(NULL) why:
- * comm is freed all the same, and all that belongs to it, but no buffer, stream or event of the caller's. Nothing is
- * freed where comm is NULL, no communicator or freed before (ferryInvalidArgument), nor in a process that was forked
- * from the rank's (ferryInvalidUsage).
+ * ends there with ferryRemoteError, and so does their communicator. An error says how the communicator ended, and
+ * ferryGetLastError(NULL) why: comm is freed all the same, and all that belongs to it, but no buffer, stream or event
+ * of the caller's. Nothing is freed where comm is NULL, no communicator or freed before (ferryInvalidArgument), nor in
+ * a process that was forked from the rank's (ferryInvalidUsage).
  */
 FERRY_API ferryResult_t ferryCommDestroy(ferryComm_t comm);
 /** Frees comm at once: calls under way here and on the other ranks end with ferryRemoteError. */

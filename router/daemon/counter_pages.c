@@ -30,7 +30,7 @@ static void fill_head(struct ferry_jobs *jobs, struct ferry_counters *head)
 	head->domain = jobs->domain;
 	head->pid = (uint32_t)getpid();
 	head->workers = jobs->workers.limit;
-	head->draining = atomic_load(&jobs->draining) != FERRY_SERVING;
+	head->draining = atomic_load(&jobs->draining);
 	head->gpus = atomic_load_explicit(&jobs->mapper.gpus.count, memory_order_relaxed);
 	head->tenants = ferry_tenants_count(jobs->tenants);
 	head->config = jobs->config != NULL;

@@ -179,8 +179,7 @@ ferryResult_t ferry_jobs_join(struct ferry_jobs *jobs, const struct ferry_attach
                               const struct ferry_standing *standing, struct ferry_job **joined)
 {
 	struct ferry_job *job = ferry_jobs_find(jobs, standing->owner, message->key);
-	uint32_t draining = atomic_load(&jobs->draining);
-	if (!job && (draining == FERRY_DRAINING || (draining == FERRY_RETIRING && !jobs->workers.jobs)))
+	if (!job && atomic_load(&jobs->draining))
 		return ferry_fail(ferryRefused, "the router of domain %u is shutting down and takes no new job",
 		                  jobs->domain);
 	if (!job) {

@@ -17,12 +17,6 @@
 #include "router/gpu/gpu_lanes.h"
 #include "router/gpu/mapper.h"
 
-enum ferry_draining {
-	FERRY_SERVING,
-	FERRY_RETIRING, /* new jobs as long as there is one: ranks of it may make them out of it */
-	FERRY_DRAINING  /* no new jobs */
-};
-
 struct ferry_counter_pages;
 
 struct ferry_jobs {
@@ -45,7 +39,7 @@ struct ferry_jobs {
 	uint64_t numbered;         /* jobs that there have been */
 	int process;               /* of this process, for ranks to see it end (ipc/process.h); -1: there is none */
 	uint64_t takeovers;        /* jobs for which this router has taken another's place */
-	_Atomic uint32_t draining; /* enum ferry_draining */
+	_Atomic uint32_t draining; /* 1: no new jobs */
 };
 
 /**

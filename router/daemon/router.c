@@ -249,13 +249,7 @@ no_socket:
 
 void ferry_router_drain(struct ferry_router *router)
 {
-	atomic_store(&router->jobs.draining, FERRY_DRAINING);
-	ferry_clients_wake(&router->clients);
-}
-
-void ferry_router_retire(struct ferry_router *router)
-{
-	atomic_store(&router->jobs.draining, FERRY_RETIRING);
+	atomic_store(&router->jobs.draining, 1);
 	ferry_clients_wake(&router->clients);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * A router: the socket that ranks attach to, one arena per job, and the workers that run REDUCE and H2H slices.
- * A library, so that the daemon (router/daemon/main.c) and a rank (FERRY_ROUTER=embedded) host the same thing.
+ * A library, so that tests host what the daemon (router/daemon/main.c) does.
  */
 #ifndef FERRY_ROUTER_DAEMON_ROUTER_H
 #define FERRY_ROUTER_DAEMON_ROUTER_H
@@ -22,12 +22,11 @@ struct ferry_router_options {
 	uint64_t staging_limit;            /* bytes for all jobs together; 0: half of the memory for them */
 	/* of lanes and workers, as ferry_priority_read takes it; NULL: they stay as they are. For the daemon */
 	const char *nice;
-	bool pin; /* the daemon pins its threads; a host rank's worker threads are pinned too, not the rank's own */
+	bool pin; /* to the domain's CPUs */
 	const char *config; /* file of tenants (router/daemon/tenants.h), stays as long as the router; NULL: none */
 	/*
 	 * The router's context on a GPU is gone, for all its jobs, and `why` names GPU and error: ends the process, so
-	 * that another takes its place; never returns. Any thread. NULL: the process is not the router's alone, and the
-	 * jobs on that GPU end.
+	 * that another takes its place; never returns. Any thread. NULL: the jobs on that GPU end.
 	 */
 	void (*lost)(const char *why);
 	uint32_t idle_exit_ms; /* ferry_router_wait returns after this long without a job; 0: never */
@@ -47,19 +46,13 @@ ferryResult_t ferry_router_stand_by(const struct ferry_router_options *options);
 void ferry_router_drain(struct ferry_router *router);
 
 /**
- * As ferry_router_drain, but as long as there is a job new ones are taken: ranks that are in one may be about to make
- * another out of it (ferryCommSplit). Not beside ferry_router_drain.
- */
-void ferry_router_retire(struct ferry_router *router);
-
-/**
  * Reads the file of tenants again. It holds for clients that connect from then on, and for the weights of existing
  * jobs; no client is disconnected. Errors, after which the router keeps what it had: those of ferry_tenants_read;
  * ferryInvalidUsage where there is no file. Any thread, one at a time.
  */
 ferryResult_t ferry_router_reload(struct ferry_router *router);
 
-/** Returns when draining or retiring and the last job has detached, or idle too long. */
+/** Returns when draining and the last job has detached, or idle too long. */
 void ferry_router_wait(struct ferry_router *router);
 
 /** Fails the jobs that are left (their ranks get ferryRemoteError), joins the threads, removes the socket, frees. */

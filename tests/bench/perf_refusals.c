@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "tests/hosted.h"
 #include "tests/bench/perf_run.h"
 
 #include <stdlib.h>
@@ -117,8 +118,7 @@ static void without_standard_descriptors_nothing_else_takes_their_numbers(void *
 	char command[512], output[8192];
 	setenv("FERRY_RANK", "0", 1); /* no ferryrun, which would see to it */
 	setenv("FERRY_SIZE", "1", 1);
-	setenv("FERRY_ROUTER", "embedded", 1);
-	setenv("FERRY_DOMAINS", "1", 1);
+	hosted_routers(1);
 	for (size_t i = 0; i < sizeof closed / sizeof *closed; i++) {
 		snprintf(command, sizeof command, "%s allreduce -b 16K -e 64K -n 1 -w 1 %s", FERRY_PERF, closed[i]);
 		int code = run_command(command, output, sizeof output);
@@ -127,6 +127,7 @@ static void without_standard_descriptors_nothing_else_takes_their_numbers(void *
 	}
 	unsetenv("FERRY_RANK");
 	unsetenv("FERRY_SIZE");
+	hosted_end();
 	unsetenv("FERRY_ROUTER");
 	unsetenv("FERRY_DOMAINS");
 }

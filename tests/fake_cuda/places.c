@@ -2,6 +2,7 @@
 #include "tests/fake_cuda/places.h"
 
 #include "tests/fake_cuda/routers.h"
+#include "tests/hosted.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -15,6 +16,7 @@
 
 static CUcontext contexts[FERRY_MAX_RANKS];
 static int open_gangs; /* of the test */
+static bool hosted;    /* routers are in this process */
 
 bool places_gather(void)
 {
@@ -47,14 +49,13 @@ void fake_is_the_driver(void)
 {
 	const char *host = getenv("FERRY_TEST_HOST");
 	char machine[32];
+	hosted = host && !strcmp(host, "here");
 	snprintf(machine, sizeof machine, "suite %d", (int)getpid());
 	setenv("FAKE_CUDA_MACHINE", machine, 0); /* a suite's processes share GPUs with no other suite */
 	setenv("FERRY_CUDA_LIBRARY", FAKE_CUDA_LIBRARY, 1);
 	setenv("FERRY_DEVICE", host ? "host" : "cuda", 1);
 	setenv("FERRY_KERNELS", "off", 0); /* suites are about what routers do, unless they say otherwise */
-	if (host && !strcmp(host, "embedded"))
-		setenv("FERRY_ROUTER", "embedded", 1);
-	else
+	if (!hosted)
 		routers_use();
 	unsetenv("CUDA_VISIBLE_DEVICES");
 	if (cuInit(0))
@@ -90,8 +91,10 @@ void domains_open(int domains)
 	} else {
 		unsetenv("FERRY_LAYOUT");
 	}
-	if (!routers_used())
+	if (hosted) {
+		hosted_routers(domains);
 		return;
+	}
 	if (!open_gangs)
 		routers_close();
 	routers_open(domains);

@@ -106,7 +106,7 @@ int no_misuse(void **state);
 /**
  * Before the first use of Ferry: the double is the driver. Routers are processes of their own
  * (tests/fake_cuda/routers.h). With FERRY_TEST_HOST ranks are on host devices, and their routers such processes
- * (routers) or in this one (embedded).
+ * (routers) or in this one (here).
  */
 void fake_is_the_driver(void);
 

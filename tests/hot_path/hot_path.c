@@ -4,7 +4,7 @@
  *
  *     hot_path ferry|nccl COUNT
  *
- * FERRY_TEST_HOST=embedded: on host devices and a router in this process; else over the doubles.
+ * FERRY_TEST_HOST=here: on host devices and a router in this process; else over the doubles.
  */
 #include "tests/nccl/players.h"
 

@@ -33,7 +33,7 @@ expect() {
 	fi
 }
 
-expect "--domains --embedded --fork --join --nccl -n" ferryrun -
+expect "--domains --fork --join --nccl -n" ferryrun -
 expect "--domains." ferryrun --dom
 expect "error warn info debug." ferryrun --log = ""
 expect "info." ferryrun --log = i

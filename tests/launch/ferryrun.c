@@ -42,7 +42,7 @@ static void ranks_of_a_ferryrun_without_standard_descriptors_have_the_null_devic
 static void a_command_that_cannot_be_run_ends_with_a_shells_code_in_every_mode(void **state)
 {
 	(void)state;
-	static const char *const modes[] = {"--fork", "--mpiexec mpiexec", "--fork --embedded"};
+	static const char *const modes[] = {"--fork", "--mpiexec mpiexec"};
 	static const struct {
 		const char *command, *says;
 		int code;
@@ -210,21 +210,6 @@ static void a_run_that_is_over_before_its_spares_stand_by_says_nothing(void **st
 	assert_int_equal(entries_left(), 0);
 }
 
-static void the_environment_can_ask_for_no_router_processes(void **state)
-{
-	(void)state;
-	char text[4096];
-	assert_int_equal(run("FERRY_ROUTER=embedded $B/ferryrun --fork -- sh -c 'echo $FERRY_ROUTER $FERRY_SOCKET_DIR'",
-	                     text, sizeof text),
-	                 0);
-	assert_non_null(strstr(text, "embedded"));
-	assert_null(strstr(text, "/run-")); /* no sockets of its own */
-	assert_int_equal(run("$B/ferryrun --embedded --workers 3 --fork -- sh -c 'echo workers $FERRY_WORKERS'", text,
-	                     sizeof text),
-	                 0);
-	assert_string_equal(text, "workers 3\n");
-}
-
 static void ranks_find_the_routers_from_another_directory(void **state)
 {
 	(void)state;
@@ -283,10 +268,13 @@ static void the_other_commands_refuse_by_option_and_value(void **state)
 		assert_int_equal(run(command, text, sizeof text), 64);
 		assert_non_null(strstr(text, cases[i][1]));
 	}
-	assert_int_equal(run("FERRY_LOG=loud timeout 9 $B/ferry-router 2>&1", text, sizeof text), 1);
-	assert_non_null(strstr(text, "FERRY_LOG=loud"));
-	assert_int_equal(run("FERRY_NICE=loud timeout 9 $B/ferry-router 2>&1", text, sizeof text), 1);
-	assert_non_null(strstr(text, "FERRY_NICE=loud"));
+	static const char *const settings[] = {"FERRY_LOG=loud",    "FERRY_NICE=loud",   "FERRY_WORKERS=zero",
+	                                       "FERRY_LOCK=perhaps", "FERRY_SPIN_US=-3", "FERRY_REDUCE=upside-down"};
+	for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+		snprintf(command, sizeof command, "%s timeout 9 $B/ferry-router 2>&1", settings[i]);
+		assert_int_equal(run(command, text, sizeof text), 1);
+		assert_non_null(strstr(text, settings[i]));
+	}
 }
 
 static void looking_for_routers_makes_no_directory(void **state)
@@ -296,10 +284,8 @@ static void looking_for_routers_makes_no_directory(void **state)
 	snprintf(none, sizeof none, "%s/none", directory);
 	setenv("FERRY_SOCKET_DIR", none, 1);
 	assert_int_equal(run("$B/ferry-stat 2>&1", text, sizeof text), 0);
-	if (!strstr(text, "embedded")) { /* other suites' ranks may host routers, which have no directory */
-		assert_non_null(strstr(text, "there is no directory"));
-		assert_non_null(strstr(text, none));
-	}
+	assert_non_null(strstr(text, "there is no directory"));
+	assert_non_null(strstr(text, none));
 	assert_int_equal(run("FERRY_ROUTER=required FERRY_RANK=0 FERRY_SIZE=1 $B/ferry-perf allreduce 2>&1", text,
 	                     sizeof text),
 	                 1);
@@ -508,7 +494,6 @@ int main(int argc, char **argv)
 		TEST(a_job_in_each_rank_of_another_is_named),
 		TEST(bad_usage_is_refused),
 		TEST(a_run_that_is_over_before_its_spares_stand_by_says_nothing),
-		TEST(the_environment_can_ask_for_no_router_processes),
 		TEST(ranks_find_the_routers_from_another_directory),
 		TEST(ranks_find_the_layout_from_another_directory),
 		TEST(a_socket_directory_that_cannot_be_used_is_named_with_the_variable),

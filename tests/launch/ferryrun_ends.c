@@ -304,7 +304,7 @@ static const char *const dispositions[] = {"--ignore-signal=CHLD",
 static void runs_end_whatever_signals_are_ignored_or_blocked(void **state)
 {
 	(void)state;
-	static const char *const modes[] = {"--fork", "--fork --embedded", "--fork --domains 2 --spare",
+	static const char *const modes[] = {"--fork", "--fork --domains 2 --spare",
 #ifndef __SANITIZE_ADDRESS__ /* whose runtime wants to be loaded before what is preloaded */
 	                                    "--nccl",
 #endif

@@ -21,14 +21,6 @@ static void two_ranks_have(const char *what, const char *command, int ndomains)
 		fail_msg("%s: exit code %d, \"%s\" is not in: %s", what, code, header, text);
 }
 
-static void end_routers(void)
-{
-	char text[256];
-	run("pkill -f -- \"--socket-dir $FERRY_SOCKET_DIR\"", text, sizeof text);
-	await_no_children();
-	run("rm $FERRY_SOCKET_DIR/router-?.sock.lock", text, sizeof text);
-}
-
 static void ranks_that_start_routers_hide_no_domain_by_their_masks(void **state)
 {
 	(void)state;
@@ -39,7 +31,6 @@ static void ranks_that_start_routers_hide_no_domain_by_their_masks(void **state)
 		setenv("OTHER", bound[i][1], 1);
 		two_ranks_have("routers of the ranks'", NODES "(" RANKS ") 2>&1", 2);
 		end_routers();
-		two_ranks_have("embedded", NODES "export FERRY_ROUTER=embedded; (" RANKS ") 2>&1", 2);
 	}
 	assert_int_equal(entries_left(), 0);
 }
@@ -49,9 +40,6 @@ static void ranks_of_ferryrun_hide_no_domain_by_their_masks(void **state)
 	(void)state;
 	two_ranks_have("ferryrun",
 	               NODES "$B/ferryrun -n 2 --fork -- sh -c 'exec taskset -c $FERRY_RANK " PERF "' 2>&1", 2);
-	two_ranks_have("ferryrun --embedded",
-	               NODES "$B/ferryrun -n 2 --fork --embedded -- "
-	                     "sh -c 'exec taskset -c $FERRY_RANK " PERF "' 2>&1", 2);
 	assert_int_equal(entries_left(), 0);
 }
 
@@ -60,8 +48,6 @@ static void ferryrun_uses_the_cpus_of_its_own_mask(void **state)
 	(void)state;
 	two_ranks_have("ferryrun under a mask",
 	               NODES "taskset -c 1 $B/ferryrun -n 2 --fork -- taskset -c 0-1 " PERF " 2>&1", 1);
-	two_ranks_have("ferryrun --embedded under a mask",
-	               NODES "taskset -c 1 $B/ferryrun -n 2 --fork --embedded -- taskset -c 0-1 " PERF " 2>&1", 1);
 	assert_int_equal(entries_left(), 0);
 }
 

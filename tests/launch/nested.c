@@ -62,6 +62,7 @@ static int make_torchrun(void **state)
 static int remove_torchrun(void **state)
 {
 	char text[256];
+	end_routers();
 	run("rm $FERRY_SOCKET_DIR/torchrun", text, sizeof text);
 	return remove_directory(state);
 }
@@ -77,7 +78,7 @@ static void workers_of_torchrun_are_one_job_though_a_launcher_started_torchrun(v
 	char nest[512];
 	for (size_t i = 0; i < sizeof outer / sizeof *outer; i++)
 		for (int pause = 0; pause < 2; pause++) {
-			snprintf(nest, sizeof nest, "env FERRY_ROUTER=embedded %s $T 3 ${N}1 0.%d $R", outer[i],
+			snprintf(nest, sizeof nest, "env %s $T 3 ${N}1 0.%d $R", outer[i],
 			         2 * pause);
 			expect_jobs_of_three(nest, 1);
 		}
@@ -102,10 +103,10 @@ static void mpiexec_may_start_and_be_started(void **state)
 	expect_jobs_of_three("$B/ferryrun -n 2 --fork -- mpiexec -n 3 $R", 2);
 	expect_jobs_of_three("$B/ferryrun -n 2 --fork -- mpiexec -n 3 $B/ferryrun --join -- $R", 2);
 	expect_jobs_of_three("$T 2 ${N}1 0 $B/ferryrun -n 3 -- $R", 2);
-	expect_jobs_of_three("FERRY_ROUTER=embedded $T 2 ${N}1 0 mpiexec -n 3 $R", 2);
-	expect_jobs_of_three("FERRY_ROUTER=embedded mpiexec -n 2 sh -c '$T 3 ${N}$PMI_RANK 0.1 $R'", 2);
-	expect_jobs_of_three("FERRY_ROUTER=embedded mpiexec -n 3 mpiexec -n 3 $R", 3);
-	expect_jobs_of_three("FERRY_ROUTER=embedded mpiexec -n 1 $T 1 ${N}1 0 mpiexec -n 3 $R", 1);
+	expect_jobs_of_three("$T 2 ${N}1 0 mpiexec -n 3 $R", 2);
+	expect_jobs_of_three("mpiexec -n 2 sh -c '$T 3 ${N}$PMI_RANK 0.1 $R'", 2);
+	expect_jobs_of_three("mpiexec -n 3 mpiexec -n 3 $R", 3);
+	expect_jobs_of_three("mpiexec -n 1 $T 1 ${N}1 0 mpiexec -n 3 $R", 1);
 }
 
 #undef TEST

@@ -231,7 +231,7 @@ static void start_routers(unsigned count)
 }
 
 /* Also after a failure. */
-static int end_routers(void **state)
+static int end_fifo_routers(void **state)
 {
 	char text[64];
 	for (int i = 0; i < 4 && routers[i]; i++) {
@@ -336,7 +336,7 @@ static void options_that_do_not_go_together_are_refused(void **state)
 
 #undef TEST
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_fifo, remove_fifo)
-#define ROUTER_TEST(name) cmocka_unit_test_setup_teardown(name, make_fifo, end_routers)
+#define ROUTER_TEST(name) cmocka_unit_test_setup_teardown(name, make_fifo, end_fifo_routers)
 
 int main(int argc, char **argv)
 {

@@ -24,7 +24,7 @@ static int count_of(const char *text, const char *words)
 static void after_a_failed_start_all_ranks_say_who_is_missing(void **state)
 {
 	(void)state;
-	static const char *const modes[] = {"", "--embedded", "--domains 2"};
+	static const char *const modes[] = {"", "--domains 2"};
 	int seconds = 2; /* longer where ranks take as long to start */
 	for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
 		char command[512], text[8192];
@@ -204,27 +204,23 @@ static void a_rank_that_ends_before_it_attaches_is_told_at_once(void **state)
 static void who_has_not_attached_is_told_within_seconds(void **state)
 {
 	(void)state;
-	await_words(start_said("env FERRY_ROUTER=embedded FERRY_RANK=0 FERRY_SIZE=3 $B/ferry-perf allreduce -e 16K"),
+	await_words(start_said("env FERRY_RANK=0 FERRY_SIZE=3 $B/ferry-perf allreduce -e 16K"),
 	            "rank 0 of 3 has waited 5 s for ranks 1-2 to attach");
 	/* what a batch script has, whose ranks no srun has started */
-	await_words(start_said("env FERRY_ROUTER=embedded SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_JOB_ID=7 $B/ferry-perf "
-	                       "allreduce -e 16K"),
+	await_words(start_said("env SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_JOB_ID=7 $B/ferry-perf allreduce -e 16K"),
 	            "for ranks 1-3 to attach, .* SLURM_STEP_ID is not: start the ranks with srun");
+	end_routers();
 }
 
 static void a_limit_of_file_sizes_is_named_and_ends_no_router(void **state)
 {
 	(void)state;
 	char text[8192];
-	static const char *const modes[] = {"", "--embedded"};
-	for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
-		char command[256];
-		snprintf(command, sizeof command,
-		         "ulimit -f 200; $B/ferryrun %s --fork -- $B/ferry-perf allreduce -e 16K 2>&1", modes[i]);
-		assert_int_equal(run(command, text, sizeof text), 1);
-		assert_non_null(strstr(text, "may have 102400 (raise ulimit -f)\n"));
-		assert_null(strstr(text, "ended with code 153"));
-	}
+	assert_int_equal(run("ulimit -f 200; $B/ferryrun --fork -- $B/ferry-perf allreduce -e 16K 2>&1", text,
+	                     sizeof text),
+	                 1);
+	assert_non_null(strstr(text, "may have 102400 (raise ulimit -f)\n"));
+	assert_null(strstr(text, "ended with code 153"));
 }
 
 /* Neither of root: the limit does not hold for it, and all sockets are its own. */
@@ -249,10 +245,8 @@ static void a_limit_of_processes_is_named(void **state)
 	static const struct {
 		int most; /* threads of the user */
 		const char *options, *command;
-	} cases[] = {{2, "--fork", "true"},             /* a router's process */
-	             {3, "--workers 9 --fork", "true"}, /* its threads */
-	             {1, "--embedded --fork", "true"},  /* a rank's process */
-	             {3, "--embedded --fork", "$T/bin/ferry-perf allreduce -e 16K"}};
+	} cases[] = {{2, "--fork", "true"},              /* a router's process */
+	             {3, "--workers 9 --fork", "true"}}; /* its threads */
 	assert_int_equal(chmod(directory, 0777), 0);
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		snprintf(command, sizeof command,
@@ -272,8 +266,6 @@ static void a_misspelt_variable_is_named_once_with_the_nearest_name(void **state
 	(void)state;
 	static const char *const commands[] = {
 	        "$B/ferryrun -n 3 --domains 2 --fork -- $B/ferry-perf allreduce -e 16K -n 1",
-	        "$B/ferryrun -n 2 --embedded --fork -- $B/ferry-perf allreduce -e 16K -n 1",
-	        "env FERRY_RANK=0 FERRY_SIZE=1 FERRY_ROUTER=embedded $B/ferry-perf allreduce -e 16K -n 1",
 	        "$B/ferryrun -n 1 --fork -- true", "timeout 1 $B/ferry-router --socket-dir $FERRY_SOCKET_DIR",
 	        "$B/ferryrun -n 2 --fork -- sh -c 'export FERRY_SOKCET_DIRS=1; exec $B/ferry-perf allreduce -e 16K "
 	        "-n 1'"};

@@ -4,6 +4,7 @@
  * nothing crashes or hangs (the suite's timeout is the judge of hanging). What no caller of the API can reach, such as
  * a corrupt descriptor or a foreign attach message, is in the suites of ipc and router.
  */
+#include "tests/hosted.h"
 #include "tests/refused.h"
 
 #include <stdbool.h>
@@ -14,7 +15,7 @@ static float buffer[8 * COUNT], other[8 * COUNT];
 
 static void open_comms(ferryComm_t *comms, int count, const char *domains)
 {
-	setenv("FERRY_DOMAINS", domains, 1);
+	hosted_routers(atoi(domains));
 	if (ferryCommInitAll(comms, count, NULL))
 		fail_msg("%d ranks: %s", count, ferryGetLastError(NULL));
 }
@@ -462,7 +463,7 @@ int main(void)
 	        cmocka_unit_test(registrations_are_checked_and_end_once),
 	        cmocka_unit_test(a_split_without_a_place_to_put_it_is_refused),
 	};
-	setenv("FERRY_ROUTER", "embedded", 1);
 	setenv("FERRY_LOG", "error", 1); /* routers warn of every job that these tests end */
+	hosted_routers(0);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

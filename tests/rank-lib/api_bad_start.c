@@ -3,6 +3,7 @@
  * Communicators that cannot be made: impossible arguments, settings without sense, ranks that never come, and a system
  * that has no room or no router. Each gets a result code and a message with the values; nothing crashes or hangs.
  */
+#include "tests/hosted.h"
 #include "tests/refused.h"
 
 #include <signal.h>
@@ -19,7 +20,7 @@ static void impossible_communicators_are_refused_by_value(void **state)
 	ferryComm_t comm, comms[65];
 	ferryConfig_t config = FERRY_CONFIG_INITIALIZER;
 	int twice[] = {3, 3}, negative[] = {0, -2};
-	setenv("FERRY_DOMAINS", "2", 1);
+	hosted_routers(2);
 	assert_int_equal(ferryGetUniqueId(&id), ferrySuccess);
 	REFUSED(ferryInvalidArgument, ferryGetUniqueId(NULL), "NULL");
 	REFUSED(ferryInvalidArgument, ferryCommInitRank(NULL, 1, id, 0), "(nil)");
@@ -58,7 +59,7 @@ static void a_rank_whose_peers_never_come_gives_up_and_says_how_many_are_missing
 	(void)state;
 	ferryUniqueId id;
 	ferryComm_t comm;
-	setenv("FERRY_DOMAINS", "1", 1);
+	hosted_routers(1);
 	setenv("FERRY_ATTACH_TIMEOUT", "1", 1);
 	assert_int_equal(ferryGetUniqueId(&id), ferrySuccess);
 	REFUSED(ferryRemoteError, ferryCommInitRank(&comm, 3, id, 1), "1 of 3", "rank 1", "FERRY_ATTACH_TIMEOUT");
@@ -90,11 +91,9 @@ static void settings_with_senseless_values_are_refused_by_name_and_value(void **
 	        {"FERRY_HOST_LINK", "links=dgx2:1"},
 	        {"FERRY_DOMAINS", "99"},
 	        {"FERRY_LAYOUT", "0: cups=1"},
-	        {"FERRY_WORKERS", "zero"},
 	        {"FERRY_ATTACH_TIMEOUT", "0"},
 	        {"FERRY_JOB_KEY", "xyz"},
 	        {"FERRY_PROGRAM_PATH", "/nonexistent/program"},
-	        {"FERRY_LOCK", "perhaps"},
 	        {"FERRY_SPIN_US", "-3"},
 	        {"FERRY_LOG", "loud"},
 	        {"FERRY_TIMEOUT", "soon"},
@@ -102,12 +101,6 @@ static void settings_with_senseless_values_are_refused_by_name_and_value(void **
 	        {"FERRY_TIMEOUT", "86401"},
 	        {"FERRY_ON_TIMEOUT", "never"},
 	        {"FERRY_DEBUG", "plans"},
-	        {"FERRY_REDUCE", "upside-down"},
-#ifdef __x86_64__
-	        {"FERRY_REDUCE", "neon"},
-#else
-	        {"FERRY_REDUCE", "avx2"},
-#endif
 	};
 	for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
 		ferryComm_t comms[1];
@@ -163,6 +156,7 @@ static int without_room(void)
 	signal(SIGXFSZ, SIG_IGN);
 	setrlimit(RLIMIT_FSIZE, &limit);
 	setenv("FERRY_STAGING", "64M", 1);
+	hosted_routers(1);
 	return refused_init(ferrySystemError, "an arena of", "bytes");
 }
 
@@ -174,6 +168,7 @@ static int without_memlock(void)
 		return 2;
 	setenv("FERRY_LOCK", "require", 1);
 	setenv("FERRY_STAGING", "1M", 1);
+	hosted_routers(1);
 	return refused_init(ferrySystemError, "mlock", "65536");
 }
 
@@ -249,7 +244,6 @@ int main(void)
 	        cmocka_unit_test(a_rank_whose_peers_never_come_gives_up_and_says_how_many_are_missing),
 	        cmocka_unit_test(settings_with_senseless_values_are_refused_by_name_and_value),
 	};
-	setenv("FERRY_ROUTER", "embedded", 1);
 	setenv("FERRY_LOG", "error", 1); /* routers warn of every job that these tests end */
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

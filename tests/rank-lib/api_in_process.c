@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "bench/trial/element.h"
+#include "tests/hosted.h"
 #include "tests/trial_run.h"
 
 #include <stdio.h>
@@ -36,9 +37,7 @@ static void set_or_clear(const char *name, const char *value)
 
 static void open_comms(const struct setting *setting, ferryComm_t *comms)
 {
-	char domains[16];
-	snprintf(domains, sizeof domains, "%d", setting->domains);
-	setenv("FERRY_DOMAINS", domains, 1);
+	hosted_routers(setting->domains);
 	set_or_clear("FERRY_SLICE", setting->slice);
 	set_or_clear("FERRY_WINDOW", setting->window);
 	if (ferryCommInitAll(comms, setting->nranks, NULL))
@@ -253,6 +252,6 @@ int main(void)
 	        cmocka_unit_test(averages_of_large_values_do_not_overflow),
 	        cmocka_unit_test(a_result_has_the_same_bits_in_every_run_and_order_of_arrival),
 	};
-	setenv("FERRY_ROUTER", "embedded", 1);
+	hosted_routers(0);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

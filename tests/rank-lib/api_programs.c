@@ -185,7 +185,7 @@ static void a_communicator_may_have_no_named_programs(void **state)
 		ferryUniqueId id;
 		config.programs = none ? "" : NULL;
 		hear();
-		setenv("FERRY_DOMAINS", "1", 1);
+		hosted_routers(1);
 		OK(ferryGetUniqueId(&id));
 		OK(ferryCommInitRankConfig(&ranks.comms[0], 1, id, 0, &config));
 		sum_by(&ranks, NULL);
@@ -214,7 +214,7 @@ static void an_error_in_a_named_program_is_told_with_what_names_it(void **state)
 			unsetenv("FERRY_PROGRAM_PATH");
 			config.programs = file;
 		}
-		setenv("FERRY_DOMAINS", "1", 1);
+		hosted_routers(1);
 		OK(ferryGetUniqueId(&id));
 		assert_int_equal(ferryCommInitRankConfig(&comm, 1, id, 0, &config), ferryProgramError);
 		snprintf(words, sizeof words, "%s: %s:", i < 3 ? "FERRY_PROGRAM_PATH" : "ferryConfig_t.programs", file);
@@ -235,6 +235,6 @@ int main(void)
 	        cmocka_unit_test(a_communicator_may_have_no_named_programs),
 	        cmocka_unit_test(an_error_in_a_named_program_is_told_with_what_names_it),
 	};
-	setenv("FERRY_ROUTER", "embedded", 1);
+	hosted_routers(0);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "ipc/launcher.h"
+#include "tests/hosted.h"
 #include "tests/trial_run.h"
 
 #include <pthread.h>
@@ -148,7 +149,7 @@ static void run_threads(int nranks, int domains, int slice, int calls)
 	pthread_t threads[FERRY_MAX_RANKS];
 	ferryComm_t comms[FERRY_MAX_RANKS];
 	unsigned failures = 0;
-	set_number("FERRY_DOMAINS", domains);
+	hosted_routers(domains);
 	set_number("FERRY_SLICE", slice);
 	setenv("FERRY_WINDOW", "1", 1);
 	if (ferryCommInitAll(comms, nranks, NULL))
@@ -227,7 +228,7 @@ static void parts_of_a_communicator_come_and_go(void **state)
 	pthread_t threads[N];
 	ferryComm_t comms[N];
 	unsigned failures = 0;
-	set_number("FERRY_DOMAINS", 2);
+	hosted_routers(2);
 	set_number("FERRY_SLICE", 512);
 	if (ferryCommInitAll(comms, N, NULL))
 		fail_msg("%s", ferryGetLastError(NULL));
@@ -289,7 +290,7 @@ int main(int argc, char **argv)
 		return 1;
 	if (launch.rank >= 0)
 		return cmocka_run_group_tests(in_processes, NULL, NULL);
-	setenv("FERRY_ROUTER", "embedded", 1);
+	hosted_routers(0);
 	printf("seed %llu\n", (unsigned long long)seed);
 	return cmocka_run_group_tests(in_threads, NULL, NULL);
 }

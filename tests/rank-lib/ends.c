@@ -272,7 +272,7 @@ static void a_thread_that_waits_for_a_router_comes_out_when_another_aborts(void 
 {
 	(void)state;
 	if (!routers_used())
-		skip(); /* an embedded one cannot be stopped */
+		skip(); /* one in this process cannot be stopped */
 	abort_beside(reduce);
 	abort_beside(registration);
 }

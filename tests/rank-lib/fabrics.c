@@ -3,6 +3,7 @@
  * Host devices that push: many ranks, communicators out of others, messages and programs of the user's where links are
  * missing, and what is said where the host carries what it was not named for. Ranks are threads of this process.
  */
+#include "tests/hosted.h"
 #include "tests/succeeds.h"
 
 #include <pthread.h>
@@ -555,7 +556,6 @@ int main(void)
 	        cmocka_unit_test(programs_that_push_where_no_link_is_are_passed_over),
 	        cmocka_unit_test(programs_that_push_where_peers_are_not_named_are_passed_over),
 	};
-	setenv("FERRY_ROUTER", "embedded", 1);
-	setenv("FERRY_DOMAINS", "1", 1);
+	hosted_routers(1);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

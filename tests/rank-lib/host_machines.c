@@ -14,6 +14,7 @@
 #include "ipc/wait.h"
 #include "rank-lib/program/program.h"
 #include "router/engine/balance.h"
+#include "tests/hosted.h"
 #include "tests/succeeds.h"
 #include "tests/trial_run.h"
 
@@ -268,8 +269,7 @@ int main(void)
 	        cmocka_unit_test(uneven_traffic_takes_hardly_longer_than_all_paths_allow),
 	        cmocka_unit_test(any_few_gpus_of_a_dgx1v_get_every_collective_right),
 	};
-	setenv("FERRY_ROUTER", "embedded", 1);
-	setenv("FERRY_DOMAINS", "1", 1);
 	setenv("FERRY_FABRICS", "peer", 1);
+	hosted_routers(1);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -55,7 +55,7 @@ static void two_threads_call_with_a_communicator_each_on_default_streams(void **
 	struct caller callers[2];
 	pthread_barrier_t both;
 	(void)state;
-	setenv("FERRY_DOMAINS", "1", 1);
+	hosted_routers(1);
 	for (int round = 0; round < 4; round++) {
 		pthread_barrier_init(&both, NULL, 2);
 		for (int i = 0; i < 2; i++) {
@@ -190,7 +190,7 @@ static void calls_of_a_stream_go_on_beside_one_that_is_held(void **state)
 	ferryComm_t comms[2];
 	pthread_t thread;
 	(void)state;
-	setenv("FERRY_DOMAINS", "1", 1);
+	hosted_routers(1);
 	assert_int_equal(ferryCommInitAll(comms, 2, NULL), ferrySuccess);
 	for (int rank = 0; rank < 2; rank++)
 		for (int i = 0; i < 2; i++)
@@ -225,8 +225,8 @@ int main(void)
 	        cmocka_unit_test(two_threads_call_with_a_communicator_each_on_default_streams),
 	        cmocka_unit_test(calls_of_a_thread_that_has_ended_go_on),
 	};
-	setenv("FERRY_ROUTER", "embedded", 1);
 	setenv("FERRY_DEVICE", "host", 1);
 	setenv("FERRY_STAGING", "1M", 1);
+	hosted_routers(0);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

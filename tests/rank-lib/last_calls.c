@@ -21,17 +21,15 @@
 
 static struct crew crew;
 
-/* slow: bit m: member m. embedded: members host the routers. */
-static void begin_as(bool embedded, int domains, unsigned slow)
+/* slow: bit m: member m. */
+static void begin(int domains, unsigned slow)
 {
 	struct crew_order order = {.kind = CREW_JOIN, .nranks = SIZE};
 	char number[8];
 	snprintf(number, sizeof number, "%d", domains);
 	setenv("FERRY_DOMAINS", number, 1);
 	setenv("FERRY_STAGING", "8M", 1);
-	setenv("FERRY_ROUTER", embedded ? "embedded" : "required", 1);
-	if (!embedded)
-		routers_open(domains);
+	routers_open(domains);
 	crew_start(&crew, SIZE);
 	assert_int_equal(ferryGetUniqueId(&order.id), ferrySuccess);
 	for (order.rank = 0; order.rank < SIZE; order.rank++) {
@@ -40,11 +38,6 @@ static void begin_as(bool embedded, int domains, unsigned slow)
 	}
 	for (int member = 0; member < SIZE; member++)
 		assert_int_equal(crew_heard(&crew, member).result, ferrySuccess);
-}
-
-static void begin(int domains, unsigned slow)
-{
-	begin_as(false, domains, slow);
 }
 
 static int finish(void **state)
@@ -84,10 +77,10 @@ static void forget(int member)
 	crew.pids[member] = 0;
 }
 
-static void all_end_behind_their_last_call(bool embedded, int domains)
+static void all_end_behind_their_last_call(int domains)
 {
 	for (int round = 0; round < ROUNDS; round++) {
-		begin_as(embedded, domains, 1u << (SIZE - 1) | 1u << round % SIZE);
+		begin(domains, 1u << (SIZE - 1) | 1u << round % SIZE);
 		crew_sums(&crew, 1000, 2);
 		for (int member = 0; member < SIZE; member++)
 			crew_order(&crew, member, ORDER(.kind = CREW_CALL, .count = COUNT, .calls = 1, .last = true));
@@ -102,20 +95,13 @@ static void all_end_behind_their_last_call(bool embedded, int domains)
 static void ranks_that_end_behind_their_last_call_fail_no_other(void **state)
 {
 	(void)state;
-	all_end_behind_their_last_call(false, 1);
+	all_end_behind_their_last_call(1);
 }
 
 static void ranks_of_two_domains_that_end_behind_their_last_call_fail_no_other(void **state)
 {
 	(void)state;
-	all_end_behind_their_last_call(false, 2);
-}
-
-static void ranks_that_host_routers_fail_no_other_either(void **state)
-{
-	(void)state;
-	all_end_behind_their_last_call(true, 1);
-	all_end_behind_their_last_call(true, 2);
+	all_end_behind_their_last_call(2);
 }
 
 static void a_rank_is_killed_when_its_input_is_in(int domains)
@@ -178,7 +164,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        TEST(ranks_that_end_behind_their_last_call_fail_no_other),
 	        TEST(ranks_of_two_domains_that_end_behind_their_last_call_fail_no_other),
-	        TEST(ranks_that_host_routers_fail_no_other_either),
 	        TEST(a_rank_that_is_killed_when_its_input_is_in_fails_no_call_but_its_own),
 	        TEST(the_same_where_its_router_is_another),
 	        TEST(a_message_that_was_sent_arrives_when_its_sender_has_ended),

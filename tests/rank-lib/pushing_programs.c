@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "ipc/launcher.h"
+#include "tests/hosted.h"
 #include "tests/rank-lib/program/program_interpreter.h"
 #include "tests/rank-lib/program/program_runs.h"
 #include "tests/succeeds.h"
@@ -101,7 +102,7 @@ static void ranks_here_get_programs_right(uint32_t nranks, uint32_t ndomains, si
 {
 	struct crew crew = {.topology = {.nranks = nranks}, .end = nranks};
 	int domain, domains = 0;
-	set_number("FERRY_DOMAINS", ndomains);
+	hosted_routers((int)ndomains);
 	OK(ferryCommInitAll(crew.comms, (int)nranks, NULL));
 	for (uint32_t rank = 0; rank < nranks; rank++) {
 		OK(ferryCommDomain(crew.comms[rank], &domain, &domains));
@@ -181,6 +182,6 @@ int main(int argc, char **argv)
 	setenv("FERRY_HOST_LINK", "peer=100", 1);
 	if (launch.rank >= 0)
 		return cmocka_run_group_tests(in_processes, NULL, NULL);
-	setenv("FERRY_ROUTER", "embedded", 1);
+	hosted_routers(0);
 	return cmocka_run_group_tests(here, NULL, NULL);
 }

@@ -4,6 +4,7 @@
  * its application's again only when nobody writes there any more. Ranks are processes, and process_vm_writev takes as
  * long as the test wants it to.
  */
+#include "tests/fake_cuda/routers.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -198,15 +199,13 @@ int main(void)
 	        cmocka_unit_test(who_is_killed_in_the_middle_of_a_push_holds_nobody_up),
 	        cmocka_unit_test(who_is_stopped_in_the_middle_of_a_push_is_waited_for_for_ten_seconds),
 	};
-	char directory[] = "/tmp/ferry-gate-XXXXXX";
-	if (!mkdtemp(directory))
-		return 1;
 	common = mmap(NULL, sizeof *common, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	setenv("FERRY_SOCKET_DIR", directory, 1);
-	setenv("FERRY_ROUTER", "embedded", 1);
+	routers_use();
+	setenv("FERRY_DEVICE", "host", 1);
 	setenv("FERRY_DOMAINS", "1", 1);
 	setenv("FERRY_FABRICS", "peer", 1);
+	routers_open(1);
 	int failed = common == MAP_FAILED || cmocka_run_group_tests(tests, NULL, NULL);
-	rmdir(directory);
+	routers_close();
 	return failed;
 }

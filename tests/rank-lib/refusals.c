@@ -83,19 +83,6 @@ static void a_router_that_can_open_nothing_serves_no_gpu(void **state)
 	a_router_with("FAKE_CUDA_NO_IPC", "1", " GPU", "cuIpcOpenMemHandle");
 }
 
-static void routers_in_a_ranks_process_serve_no_gpu(void **state)
-{
-	struct rank_process ranks[2];
-	(void)state;
-	domains_open(1);
-	for (int rank = 0; rank < 2; rank++)
-		ranks[rank] = rank_start("FERRY_ROUTER=embedded");
-	are_refused(ranks, "rank ", "FERRY_ROUTER=embedded", "unset FERRY_ROUTER");
-	for (int rank = 0; rank < 2; rank++)
-		rank_finish(&ranks[rank]);
-	domains_close();
-}
-
 #define TEST(name) cmocka_unit_test_teardown(name, no_misuse)
 
 int main(int argc, char **argv)
@@ -105,7 +92,6 @@ int main(int argc, char **argv)
 	        TEST(a_gpu_that_the_router_does_not_see_is_refused_to_all),
 	        TEST(a_router_that_gets_no_context_serves_no_gpu),
 	        TEST(a_router_that_can_open_nothing_serves_no_gpu),
-	        TEST(routers_in_a_ranks_process_serve_no_gpu),
 	};
 	if (argc > 1)
 		return rank_process_main(atoi(argv[1]));

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a lane says when its call does not get on, and that it says nothing where there is nothing wrong. */
+#include "tests/hosted.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -277,9 +278,8 @@ int main(void)
 	        cmocka_unit_test(ends_of_a_message_name_it_and_its_other_end),
 	        cmocka_unit_test(a_split_names_once_who_has_not_called_it),
 	};
-	setenv("FERRY_ROUTER", "embedded", 1);
 	setenv("FERRY_DEVICE", "host", 1);
 	setenv("FERRY_TIMEOUT", "2", 1); /* long for a thread to be put aside */
-	setenv("FERRY_DOMAINS", "1", 1);
+	hosted_routers(1);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
  * host, and whatever it decides every byte arrives, and none beside. Lengths that differ end the job before anything
  * has moved. Ranks are threads of this process. How fast it is: host_machines.c; router kills: tests/trials.cmake.
  */
+#include "tests/hosted.h"
 #include "tests/succeeds.h"
 
 #include <stdbool.h>
@@ -47,7 +48,7 @@ static void machine_open(const char *links, const char *fabrics, const char *dom
 {
 	setenv("FERRY_HOST_LINK", links, 1);
 	setenv("FERRY_FABRICS", fabrics, 1);
-	setenv("FERRY_DOMAINS", domains, 1);
+	hosted_routers(atoi(domains));
 	OK(ferryCommInitAll(comms, nranks, NULL));
 }
 
@@ -290,7 +291,6 @@ int main(void)
 	        cmocka_unit_test(calls_in_a_row_do_not_mix),
 	        cmocka_unit_test(lengths_that_differ_fail_with_both_before_anything_moves),
 	};
-	setenv("FERRY_ROUTER", "embedded", 1);
 	setenv("FERRY_SHORT", "0", 1);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

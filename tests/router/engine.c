@@ -571,24 +571,6 @@ static void draining_refuses_new_jobs_and_waits_for_the_old(void **state)
 	ferry_router_wait(router); /* returns, or ctest's timeout tells */
 }
 
-static void retiring_takes_new_jobs_as_long_as_there_is_one(void **state)
-{
-	(void)state;
-	struct job job, next, late = {.nranks = 1, .key = {9}};
-	int connection, descriptor;
-	open_job(&job, 2, 1);
-	ferry_router_retire(router);
-	open_job(&next, 1, 2);
-	close_job(&job);
-	open_job(&job, 2, 1);
-	close_job(&next);
-	close_job(&job);
-	ferry_router_wait(router); /* returns, or ctest's timeout tells */
-	assert_int_equal(attach(&late, 0, &connection, &descriptor), ferryRefused);
-	assert_non_null(strstr(ferry_last_message(), "shutting down"));
-	close(connection);
-}
-
 static void a_rank_that_comes_after_its_job_failed_hears_why(void **state)
 {
 	(void)state;
@@ -628,7 +610,6 @@ int main(void)
 		TEST(a_plan_dropped_while_its_call_runs_stays_until_that_is_over),
 		TEST(attaching_wrongly_is_refused_with_the_values),
 		TEST(draining_refuses_new_jobs_and_waits_for_the_old),
-		TEST(retiring_takes_new_jobs_as_long_as_there_is_one),
 		TEST(a_rank_that_comes_after_its_job_failed_hears_why),
 	};
 	ferry_log_set_level(FERRY_LOG_ERROR);
