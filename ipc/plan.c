@@ -204,7 +204,8 @@ static ferryResult_t check_reach(const struct validator *v, uint32_t i)
 		           instr->window_domain);
 	if (variable && instr->opcode == FERRY_COPY && instr->chunk != instr->owner)
 		return bad("instruction %u: a copy of rank %u's own part is of part %u", i, instr->owner, instr->chunk);
-	if (variable && is_between_ranks(instr) && instr->chunk != instr->peer)
+	uint8_t other = !instr->path ? instr->peer : instr->opcode == FERRY_PUT ? instr->to : instr->from;
+	if (variable && is_between_ranks(instr) && instr->chunk != other)
 		return bad("instruction %u: %s of rank %u, whose peer is rank %u, is of part %u", i,
 		           ferry_opcode_name(instr->opcode), instr->owner, instr->peer, instr->chunk);
 	if (instr->path && (!plan->network_at || ferry_opcode_is_work(instr->opcode) || instr->opcode == FERRY_COPY ||
@@ -307,7 +308,8 @@ static ferryResult_t check_reads(const struct validator *v, uint32_t nwindows, u
 	const struct ferry_instr *instr = &v->instrs[i];
 	const struct ferry_plan *plan = v->plan;
 	uint32_t least = ferry_opcode_is_work(instr->opcode) && instr->opcode != FERRY_DIVIDE;
-	bool passes_on = instr->opcode == FERRY_D2H && instr->flags & FERRY_INSTR_MEMORY;
+	bool passes_on = (instr->opcode == FERRY_D2H && instr->flags & FERRY_INSTR_MEMORY) ||
+	                 (instr->opcode == FERRY_PUT && !(instr->flags & FERRY_INSTR_FORWARDS));
 	uint32_t most = instr->opcode == FERRY_REDUCE ? FERRY_MAX_RANKS : passes_on ? 1 : least;
 	ferryResult_t result = ferrySuccess;
 	if (instr->nsources < least || instr->nsources > most || instr->first_source > plan->nsources ||

@@ -36,7 +36,8 @@ enum ferry_opcode {
 	FERRY_REDUCE, /* N windows of one domain -> window of that domain, by that domain's router */
 	FERRY_H2H,    /* window -> window of another domain, by the router of the destination */
 	/*
-	 * rank's send or receive buffer -> another rank's receive buffer, by the process that moves the former's data
+	 * rank's send or receive buffer, or with a source a window in the rank's own memory -> another rank's receive
+	 * buffer, by the process that moves the former's data
 	 */
 	FERRY_PUT,
 	/* nothing: what another rank puts into the receive buffer is there, so that the call may end */
@@ -180,7 +181,7 @@ struct ferry_instr {
 	uint8_t peer;
 	uint8_t reserved8;
 	uint32_t first_edge, nedges;
-	uint32_t first_source, nsources; /* REDUCE: >= 1; H2H: 1; D2H from a rank's memory: 1; others 0 */
+	uint32_t first_source, nsources; /* REDUCE: >= 1; H2H: 1; D2H, PUT from the rank's own memory: 1; others 0 */
 	/*
 	 * With a network: 1 + the path by which it moves its part of what rank `from` sends to rank `to`, among those
 	 * of that pair; 0: what it moves is not divided

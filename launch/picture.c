@@ -82,9 +82,14 @@ static bool write_sources(const struct ferry_schedule *schedule, const struct fe
 	return true;
 }
 
-static void write_put(const struct ferry_statement *statement, FILE *out)
+static void write_put(const struct ferry_schedule *schedule, const struct ferry_statement *statement,
+                      const struct ferry_use *use, FILE *out)
 {
-	fprintf(out, "PUT\ngpu[%u] \342\206\222 gpu@%u[%u]", statement->gpu, statement->peer, statement->peer_gpu);
+	char from[48];
+	snprintf(from, sizeof from, "gpu[%u]", statement->gpu);
+	if (ferry_statement_puts_memory(statement))
+		value_text(schedule, use->reads, statement->rank, from);
+	fprintf(out, "PUT\n%s \342\206\222 gpu@%u[%u]", from, statement->peer, statement->peer_gpu);
 }
 
 static bool write_event(const struct ferry_schedule *schedule, const struct ferry_event *event, FILE *out)
@@ -106,7 +111,7 @@ static bool write_event(const struct ferry_schedule *schedule, const struct ferr
 		        value_text(schedule, use->reads, statement->rank, from), statement->gpu);
 		break;
 	case FERRY_PUT:
-		write_put(statement, out);
+		write_put(schedule, statement, use, out);
 		break;
 	case FERRY_H2H:
 		fprintf(out, "%s\n%s\n\342\206\222 %s", ferry_statement_name(statement),

@@ -86,8 +86,13 @@ static void print_operands(const struct names *names, uint32_t number, FILE *out
 		return;
 	}
 	const struct ferry_statement *statement = &names->traced->program->statements[origin->statement];
-	if (instr->opcode == FERRY_PUT)
-		fprintf(out, "gpu[%u] -> gpu@%u[%u]", statement->gpu, statement->peer, statement->peer_gpu);
+	if (instr->opcode == FERRY_PUT) {
+		if (instr->nsources)
+			print_window(names, number, sources->domain, sources->window_offset, out);
+		else
+			fprintf(out, "gpu[%u]", statement->gpu);
+		fprintf(out, " -> gpu@%u[%u]", statement->peer, statement->peer_gpu);
+	}
 	if (instr->opcode == FERRY_WAIT_PUT)
 		fprintf(out, "gpu[%u], from rank %u", statement->peer_gpu, instr->peer);
 	if (!ferry_opcode_has_window(instr->opcode))

@@ -41,15 +41,18 @@ static ferryResult_t check_put(const struct ferry_program *program, const struct
 	if (statement->peer == statement->rank)
 		return ferry_fail(ferryProgramError, "%s:%u: PUT from rank %u to itself", program->name,
 		                  statement->line, statement->rank);
-	ferryResult_t result =
-	        check_chunk(program, statement, statement->rank, statement->gpu, !statement->forwards);
+	ferryResult_t result = ferry_statement_puts_memory(statement)
+	                               ? ferrySuccess
+	                               : check_chunk(program, statement, statement->rank, statement->gpu,
+	                                             !statement->forwards);
 	return result ? result : check_chunk(program, statement, statement->peer, statement->peer_gpu, false);
 }
 
 static ferryResult_t check_places(const struct ferry_program *program, const struct ferry_statement *statement)
 {
 	ferryResult_t result = ferrySuccess;
-	if (ferry_opcode_is_work(statement->opcode) || statement->opcode == FERRY_H2D)
+	if (ferry_opcode_is_work(statement->opcode) || statement->opcode == FERRY_H2D ||
+	    ferry_statement_puts_memory(statement))
 		result = check_place(program, statement, statement->source);
 	if (!result && ferry_opcode_writes_window(statement->opcode))
 		result = check_place(program, statement, statement->destination);
@@ -61,8 +64,7 @@ static ferryResult_t check_places(const struct ferry_program *program, const str
 /* A rank reads its own memory alone, and nothing but PUT, ADD and what they carry is on both sides. */
 static ferryResult_t check_memory(const struct ferry_program *program, const struct ferry_statement *statement)
 {
-	bool reads = statement->opcode == FERRY_H2D || ferry_opcode_is_work(statement->opcode);
-	bool from = reads && ferry_place_is_memory(statement->source);
+	bool from = statement->opcode != FERRY_D2H && ferry_place_is_memory(statement->source);
 	bool to = ferry_place_is_memory(statement->destination);
 	struct ferry_place own = ferry_place_memory(statement->rank, 0);
 	char text[32];
@@ -97,7 +99,7 @@ static ferryResult_t check_statement(const struct ferry_program *program, const 
 		result = check_chunk(program, statement, statement->rank, statement->gpu, from_device);
 	if (!result && statement->opcode == FERRY_PUT)
 		result = check_put(program, statement);
-	if (!result && statement->opcode != FERRY_PUT)
+	if (!result)
 		result = check_memory(program, statement);
 	if (result)
 		return result;

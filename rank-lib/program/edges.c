@@ -109,7 +109,8 @@ static void add_in_place_edges(struct ferry_part *part, uint32_t waiter, uint32_
 	if (chunk == NONE || chunk >= most)
 		return;
 	for (uint32_t i = part->sender_first[rank * most + chunk]; i != NONE; i = part->sender_next[i])
-		if (!puts || what->forwards || program->statements[i].opcode == FERRY_D2H)
+		if (!puts || what->forwards || ferry_statement_puts_memory(what) ||
+		    program->statements[i].opcode == FERRY_D2H)
 			add_edge(part, waiter, part->instr_of[i], 0);
 }
 
@@ -121,7 +122,8 @@ static void index_senders(struct ferry_part *part)
 		part->sender_first[i] = NONE;
 	for (uint32_t i = 0; i < program->nstatements; i++) {
 		const struct ferry_statement *statement = &program->statements[i];
-		if (!ferry_opcode_is_d2h(statement->opcode) || statement->forwards)
+		if (!ferry_opcode_is_d2h(statement->opcode) || statement->forwards ||
+		    ferry_statement_puts_memory(statement))
 			continue;
 		uint32_t *first = &part->sender_first[statement->rank * most + statement->gpu];
 		part->sender_next[i] = *first;

@@ -122,23 +122,29 @@ static void name_part(const struct ferry_part *part, struct ferry_instr *instr, 
 	instr->path = (uint16_t)(1 + send_chunk % program->nchunks);
 }
 
-/* Adds a PUT and, at the rank that it goes to, its WAIT_PUT: neither has a window or sources. */
+/* Adds a PUT and, at the rank that it goes to, its WAIT_PUT: neither has a window, a PUT from memory has a source. */
 static void emit_put(struct ferry_part *part, uint32_t statement)
 {
 	const struct ferry_statement *what = &part->program->statements[statement];
 	const uint8_t *rank_domain = part->program->rank_domain;
-	bool variable = part->program->collective == FERRY_ALLTOALLV;
+	bool variable = part->program->collective == FERRY_ALLTOALLV, memory = ferry_statement_puts_memory(what);
+	const struct ferry_use *use = &part->versions.uses[statement];
 	uint64_t put_at = ferry_part_receive_offset(part, what->peer, what->peer_gpu);
 	part->instr_of[statement] = part->compiler->instrs.count;
-	struct ferry_instr *put = new_instr(part, FERRY_PUT, what->rank, rank_domain[what->rank], what->gpu);
+	struct ferry_instr *put = new_instr(part, FERRY_PUT, what->rank, rank_domain[what->rank],
+	                                    memory ? use->chunk : what->gpu);
 	if (!put)
 		return;
+	put->first_source = memory ? part->compiler->sources.count : 0;
+	if (memory)
+		add_source(part, put, use->reads);
 	put->flags = what->forwards ? FERRY_INSTR_FORWARDS : 0;
 	put->line = line_of(what);
 	put->peer = (uint8_t)what->peer;
 	put->chunk = variable ? (uint16_t)what->peer : 0;
-	name_part(part, put, what->rank, what->gpu);
-	put->user_offset = what->forwards ? ferry_part_receive_offset(part, what->rank, what->gpu)
+	name_part(part, put, ferry_rankset_lowest(use->ranks), use->chunk);
+	put->user_offset = memory           ? 0
+	                   : what->forwards ? ferry_part_receive_offset(part, what->rank, what->gpu)
 	                                  : ferry_part_send_offset(part, what->rank, what->gpu);
 	put->user_destination = put_at;
 	put->window_domain = put->domain;
@@ -147,8 +153,8 @@ static void emit_put(struct ferry_part *part, uint32_t statement)
 		return;
 	wait->line = line_of(what);
 	wait->peer = (uint8_t)what->rank;
-	wait->chunk = variable ? what->rank : 0;
-	name_part(part, wait, what->rank, what->gpu);
+	wait->chunk = variable ? (uint16_t)(what->peer_gpu / part->program->nchunks) : 0;
+	name_part(part, wait, ferry_rankset_lowest(use->ranks), use->chunk);
 	wait->user_offset = put_at;
 	wait->window_domain = wait->domain;
 	ferry_compiler_origin(part->compiler, part->instr_of[statement])->statement = statement;
@@ -239,8 +245,10 @@ static ferryResult_t emit_copies(struct ferry_part *part)
 static bool is_unscaled(const struct ferry_part *part, uint32_t statement)
 {
 	const struct ferry_statement *what = &part->program->statements[statement];
-	return (what->opcode == FERRY_H2D && is_raw(part, part->versions.uses[statement].reads)) ||
-	       (what->opcode == FERRY_PUT && !what->forwards); /* what is forwarded is some H2D's or PUT's already */
+	bool memory = ferry_statement_puts_memory(what);
+	if (what->opcode == FERRY_H2D || memory)
+		return is_raw(part, part->versions.uses[statement].reads);
+	return what->opcode == FERRY_PUT && !what->forwards; /* what is forwarded is some H2D's or PUT's already */
 }
 
 /* By the router of the first rank's domain; behind all others. */

@@ -178,6 +178,14 @@ static ferryResult_t read_device_source(struct parser *parser, struct ferry_stat
 	return statement->opcode == FERRY_PUT ? read_gpu(parser, &statement->gpu) : unexpected(parser, "mem[CHUNK]");
 }
 
+static bool next_is_peer(struct parser *parser)
+{
+	const char *before = parser->next;
+	bool is = accept_word(parser, "gpu") && accept(parser, "@");
+	parser->next = before;
+	return is;
+}
+
 /* Where a PUT goes to. */
 static ferryResult_t read_peer(struct parser *parser, struct ferry_statement *statement)
 {
@@ -249,6 +257,10 @@ static ferryResult_t read_device_destination(struct parser *parser, struct ferry
 		return unexpected(parser, "mem[CHUNK]");
 	if (statement->opcode == FERRY_PUT)
 		return read_peer(parser, statement);
+	if (ferry_place_is_memory(statement->source) && next_is_peer(parser)) {
+		statement->opcode = FERRY_PUT;
+		return read_peer(parser, statement);
+	}
 	statement->opcode = FERRY_H2D;
 	return read_gpu(parser, &statement->gpu);
 }
@@ -284,7 +296,8 @@ static ferryResult_t read_dependencies(struct parser *parser, struct ferry_state
 {
 	ferryResult_t result;
 	do {
-		if (statement->opcode == FERRY_PUT && accept_word(parser, "gpu"))
+		bool from_buffer = statement->opcode == FERRY_PUT && !ferry_place_is_memory(statement->source);
+		if (from_buffer && accept_word(parser, "gpu"))
 			result = read_forwarded(parser, statement);
 		else
 			result = read_dependency(parser, statement);

@@ -31,7 +31,7 @@ static void print_statement(FILE *out, const struct ferry_program *program, cons
 	else
 		ferry_place_text(statement->destination, domain, destination);
 	fprintf(out, "  %-6s %s -> %s", ferry_statement_name(statement),
-	        puts || statement->opcode == FERRY_D2H ? gpu : source,
+	        (puts && !ferry_statement_puts_memory(statement)) || statement->opcode == FERRY_D2H ? gpu : source,
 	        statement->opcode == FERRY_H2D ? gpu : destination);
 	if (statement->forwards) {
 		fprintf(out, "%s%s>=1", between, gpu);

@@ -36,7 +36,8 @@ struct ferry_dependency {
 struct ferry_statement {
 	/*
 	 * FERRY_D2H, FERRY_H2D, FERRY_REDUCE, FERRY_H2H or FERRY_PUT. The first four, with places in ranks' memory, are
-	 * PUT gpu -> mem, PUT mem -> gpu, ADD and PUT mem -> mem in the text.
+	 * PUT gpu -> mem, PUT mem -> gpu, ADD and PUT mem -> mem in the text. A PUT whose source is in its rank's
+	 * memory is PUT mem -> gpu@r, and has no `gpu`.
 	 */
 	uint8_t opcode;
 	uint16_t rank;
@@ -73,10 +74,17 @@ static inline uint32_t ferry_place_domain(const struct ferry_program *program, s
 	return ferry_place_is_memory(place) ? program->rank_domain[place.domain - FERRY_MAX_DOMAINS] : place.domain;
 }
 
+/** A PUT from its rank's memory into another's receive buffer. */
+static inline bool ferry_statement_puts_memory(const struct ferry_statement *statement)
+{
+	return statement->opcode == FERRY_PUT && ferry_place_is_memory(statement->source);
+}
+
 /** A place of it is in a rank's memory. */
 static inline bool ferry_statement_uses_memory(const struct ferry_statement *statement)
 {
-	return (statement->opcode == FERRY_H2D && ferry_place_is_memory(statement->source)) ||
+	return ((statement->opcode == FERRY_H2D || statement->opcode == FERRY_PUT) &&
+	        ferry_place_is_memory(statement->source)) ||
 	       (statement->opcode != FERRY_PUT && ferry_place_is_memory(statement->destination));
 }
 

@@ -33,7 +33,8 @@ const char *ferry_place_text(struct ferry_place place, uint32_t domain, char tex
 
 static bool reads_host(const struct ferry_statement *statement)
 {
-	return statement->opcode == FERRY_H2D || ferry_opcode_is_work(statement->opcode);
+	return statement->opcode == FERRY_H2D || ferry_opcode_is_work(statement->opcode) ||
+	       ferry_statement_puts_memory(statement);
 }
 
 static bool same_place(struct ferry_place a, struct ferry_place b)
@@ -457,7 +458,7 @@ static ferryResult_t find_contents(const struct ferry_program *program, struct f
 				return result;
 			use->ranks = versions->values[written].ranks;
 			use->chunk = versions->values[written].chunk;
-		} else if (what->opcode == FERRY_H2D) {
+		} else if (reads_host(what)) {
 			use->ranks = versions->values[use->reads].ranks;
 			use->chunk = versions->values[use->reads].chunk;
 		} else if (use->forwards != FERRY_NO_STATEMENT) {

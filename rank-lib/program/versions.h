@@ -27,7 +27,7 @@ struct ferry_value {
 
 /* The values that a statement reads and writes. */
 struct ferry_use {
-	uint32_t reads;              /* FERRY_NO_VALUE: D2H, PUT */
+	uint32_t reads;              /* FERRY_NO_VALUE: D2H, PUT from a buffer */
 	uint32_t writes;             /* FERRY_NO_VALUE: H2D, PUT */
 	uint32_t forwards;           /* PUT: the statement that writes the receive chunk that it reads; else
 	                                FERRY_NO_STATEMENT */

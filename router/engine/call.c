@@ -34,7 +34,7 @@ bool ferry_call_stream_copies(const struct ferry_call_buffers *buffers, const st
 
 static bool is_put_from_input(const struct ferry_instr *instr)
 {
-	return instr->opcode == FERRY_PUT && !(instr->flags & FERRY_INSTR_FORWARDS);
+	return instr->opcode == FERRY_PUT && !(instr->flags & FERRY_INSTR_FORWARDS) && !instr->nsources;
 }
 
 void ferry_call_fill_transfer(const struct ferry_plan *plan, const struct ferry_call_buffers *buffers,

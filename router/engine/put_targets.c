@@ -19,13 +19,14 @@ static bool puts_to(const struct ferry_transfer *transfer, uint32_t peer)
 	const struct ferry_instr *instr = transfer->step->instr;
 	bool left = transfer->finished < transfer->nslices;
 	if (transfer->step->division && !transfer->current)
-		left = transfer->whole > 0;
+		left = transfer->whole || instr->nsources;
 	return instr->opcode == FERRY_PUT && instr->peer == peer && left;
 }
 
 /*
  * Where a PUT lands in that rank's buffer, and whether that rank expects as much: of a variable plan it has said so
- * before its descriptor. Read once: others can write there. A difference ends the job.
+ * before its descriptor. Read once: others can write there. A difference ends the job. What passes another rank's block
+ * on learns here how long that is.
  */
 static bool find_landing(struct ferry_member *member, const struct ferry_call *call, struct ferry_transfer *transfer)
 {
@@ -38,6 +39,8 @@ static bool find_landing(struct ferry_member *member, const struct ferry_call *c
 	uint64_t value = atomic_load_explicit(&theirs->value, memory_order_acquire);
 	uint64_t length = atomic_load_explicit(&theirs->length, memory_order_relaxed);
 	transfer->landing = atomic_load_explicit(&theirs->landing, memory_order_relaxed);
+	if (instr->nsources)
+		transfer->whole = length;
 	if ((uint32_t)(value >> 32) == (uint32_t)ferry_call_number(call) && length == transfer->whole &&
 	    !(length >> 56) && !(transfer->landing >> 56))
 		return true;

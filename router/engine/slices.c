@@ -122,6 +122,11 @@ static bool lengths_agree(struct ferry_member *member, const struct ferry_call *
 	return false;
 }
 
+static void beyond_its_block(struct ferry_member *member)
+{
+	member->ops->fail(member, ferryInternalError, "alltoallv: a part of a block reaches beyond it");
+}
+
 /*
  * False until a router has divided the call among paths, and so compared lengths; then it is known how much goes over
  * this one. A router that took up the call may have moved some of it.
@@ -135,13 +140,13 @@ static bool take_part(struct ferry_member *member, const struct ferry_call *call
 	uint64_t length = atomic_load_explicit(&step->counter->part, memory_order_relaxed);
 	uint64_t at = atomic_load_explicit(&step->counter->part_at, memory_order_relaxed);
 	bool relays = step->instr->nsources, fits = length <= transfer->whole && at <= transfer->whole - length;
-	if (length >> 56 || at >> 56 || (!relays && !fits)) {
-		member->ops->fail(member, ferryInternalError, "alltoallv: a part of a block reaches beyond it");
+	if (length >> 56 || at >> 56 || (!relays && !fits)) { /* of others' blocks, a PUT checks it when it goes */
+		beyond_its_block(member);
 		return false;
 	}
 	transfer->current = true;
 	transfer->length = length;
-	transfer->at = relays ? 0 : at;
+	transfer->at = at;
 	transfer->nslices = (uint32_t)((length + call->steps->plan->slice - 1) / call->steps->plan->slice);
 	if (step->instr->opcode != FERRY_WAIT_PUT) {
 		value = atomic_load_explicit(&step->counter->value, memory_order_acquire);
@@ -164,18 +169,23 @@ static bool issue_put(struct ferry_pushes *pushes, struct ferry_lane_rank *lane_
 	uint32_t slices = transfer->open - transfer->issued;
 	if (instr->wakes_d2h && slices > PASSED_ON)
 		slices = PASSED_ON;
-	if (transfer->step->division) {
-		if (transfer->issued - transfer->finished >= AHEAD)
-			return false;
+	if (transfer->step->division && transfer->issued - transfer->finished >= AHEAD)
+		return false;
+	if (transfer->step->division || transfer->step->source)
 		slices = 1;
+	if (transfer->step->division && transfer->at + transfer->length > transfer->whole) {
+		beyond_its_block(lane_rank->member);
+		return false;
 	}
 	uint64_t left = transfer->length - start, bytes = slices * slice < left ? slices * slice : left;
 	const struct ferry_put_target to = {.address = transfer->destination + transfer->at + start,
 	                                    .process = transfer->process,
 	                                    .from = instr->owner,
 	                                    .to = instr->peer};
-	return ferry_pushes_start(pushes, lane_rank, call, transfer, to, transfer->user + transfer->at + start, bytes,
-	                          slices);
+	const char *source = transfer->step->source;
+	source = source ? source + ferry_plan_slot(call->steps->plan, ferry_call_number(call), transfer->issued)
+	                : transfer->user + transfer->at + start;
+	return ferry_pushes_start(pushes, lane_rank, call, transfer, to, source, bytes, slices);
 }
 
 /* Nothing is copied: as far as others have put it. */

@@ -36,7 +36,7 @@ static void find(const struct ferry_job_arenas *shared, const struct ferry_plan 
 	step->window = ferry_opcode_has_window(instr->opcode)
 	                       ? arenas[instr->window_domain].staging[parity] + instr->window_offset
 	                       : NULL;
-	if (instr->opcode == FERRY_D2H && instr->nsources) {
+	if (ferry_opcode_is_d2h(instr->opcode) && instr->nsources) {
 		const struct ferry_source *source = ferry_plan_sources(plan) + instr->first_source;
 		step->source = arenas[source->domain].staging[parity] + source->window_offset;
 	}

@@ -15,7 +15,7 @@ struct ferry_step {
 	const struct ferry_instr *instr;
 	struct ferry_counter *counter;
 	char *window;
-	char *source; /* D2H from a window of the rank's own memory; NULL: from its send buffer */
+	char *source; /* D2H, PUT: a window of the rank's own memory; NULL: a buffer of the rank's */
 	struct ferry_gate *gates;
 	uint32_t ngates;
 	struct ferry_counter *producer; /* variable plans, H2D and WAIT_PUT: whose length must equal ours */

@@ -1,18 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The alltoallv of every path (ipc/paths.h): part i of the block from one rank to another goes over path i of theirs.
- * Relays have a window in their own memory, and so has the last rank, from where the part goes down to its place.
+ * Relays have a window in their own memory, from where they push into the last rank's buffer.
  */
 #include "ipc/error.h"
 #include "rank-lib/program/synth/writer.h"
 
 #define SLOTS_LEAST 2            /* of a relay's window: fewer, and its two links take turns */
-#define SLOT_LEAST  (32u << 10)  /* bytes of such a slot */
+#define SLOT_LEAST  (16u << 10)  /* bytes of such a slot */
 
 /* From a rank to another, by the ranks between. */
 struct route {
 	uint32_t from, to, chunk, receive_chunk;
 };
+
+static struct ferry_statement *write_put(struct ferry_writer *writer, uint32_t rank, const struct route *route)
+{
+	struct ferry_statement *put = ferry_writer_add(writer, FERRY_PUT, rank);
+	put->peer = (uint16_t)route->to;
+	put->peer_gpu = (uint16_t)route->receive_chunk;
+	return put;
+}
 
 static void write_relayed(struct ferry_writer *writer, const struct route *route, const struct ferry_path *path)
 {
@@ -20,25 +28,23 @@ static void write_relayed(struct ferry_writer *writer, const struct route *route
 	struct ferry_statement *up = ferry_writer_add(writer, FERRY_D2H, route->from);
 	up->gpu = (uint16_t)route->chunk;
 	up->destination = place;
-	for (uint32_t hop = 1; hop < path->hops; hop++) {
-		struct ferry_place next =
-		        ferry_writer_memory(writer, hop + 1u < path->hops ? path->via[hop] : route->to);
+	for (uint32_t hop = 1; hop + 1 < path->hops; hop++) {
+		struct ferry_place next = ferry_writer_memory(writer, path->via[hop]);
 		struct ferry_statement *on = ferry_writer_add(writer, FERRY_H2H, path->via[hop - 1]);
 		on->source = place;
 		on->destination = next;
 		ferry_writer_depend(writer, on, place, 1);
 		place = next;
 	}
-	ferry_writer_h2d(writer, place, 1, route->to, route->receive_chunk);
+	struct ferry_statement *last = write_put(writer, path->via[path->hops - 2], route);
+	last->source = place;
+	ferry_writer_depend(writer, last, place, 1);
 }
 
 static void write_path(struct ferry_writer *writer, const struct route *route, const struct ferry_path *path)
 {
 	if (path->hops == 1) {
-		struct ferry_statement *put = ferry_writer_add(writer, FERRY_PUT, route->from);
-		put->gpu = (uint16_t)route->chunk;
-		put->peer = (uint16_t)route->to;
-		put->peer_gpu = (uint16_t)route->receive_chunk;
+		write_put(writer, route->from, route)->gpu = (uint16_t)route->chunk;
 	} else if (path->hops) {
 		write_relayed(writer, route, path);
 	} else {
@@ -87,8 +93,8 @@ static bool windows_fit(const struct ferry_paths *paths, const struct ferry_topo
 		const struct ferry_path *path = &paths->paths[p];
 		for (uint32_t hop = 0; hop + 1 < path->hops; hop++)
 			windows[topology->rank_domain[path->via[hop]]]++;
-		if (path->hops != 1)
-			windows[topology->rank_domain[path->hops ? paths->pair[p] % n : paths->pair[p] / n]]++;
+		if (!path->hops)
+			windows[topology->rank_domain[paths->pair[p] / n]]++;
 	}
 	for (uint32_t domain = 0; domain < topology->ndomains; domain++)
 		if (windows[domain] * SLOTS_LEAST * SLOT_LEAST > staging[domain])
@@ -113,7 +119,7 @@ ferryResult_t ferry_program_synthesize_paths(const struct ferry_topology *topolo
 {
 	ferryResult_t result = ferrySuccess;
 	*program = NULL;
-	for (uint32_t relays = FERRY_MOST_RELAYS; relays; relays /= 2) {
+	for (uint32_t relays = FERRY_MOST_RELAYS; relays; relays--) {
 		struct ferry_paths paths;
 		network->limits.relays = relays;
 		if (!ferry_paths_make(&network->links, topology->nranks, &network->limits, &paths))

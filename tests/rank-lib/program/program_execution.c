@@ -213,6 +213,10 @@ static bool pushes_from_copy(const struct execution *x, const struct ferry_instr
 static uint32_t *pushed(const struct execution *x, const struct ferry_instr *put, uint64_t from, uint64_t bytes)
 {
 	bool variable = x->plan->flags & FERRY_PLAN_VARIABLE;
+	if (put->nsources) {
+		const struct ferry_source *kept = &ferry_plan_sources(x->plan)[put->first_source];
+		return slot(x, kept->domain, kept->window_offset, (uint32_t)(from / x->plan->slice), bytes);
+	}
 	uint64_t at = variable ? part(x, put->owner, put->chunk, true) + cut_at(x, put) : put->user_offset / 4;
 	if (put->flags & FERRY_INSTR_FORWARDS)
 		return inside(x, x->receive[put->owner], at, from, bytes);
@@ -266,7 +270,8 @@ static bool run_slice(struct execution *x, uint32_t i)
 	case FERRY_PUT:
 		source = pushed(x, instr, from, bytes);
 		landing = x->plan->flags & FERRY_PLAN_VARIABLE
-		                  ? part(x, instr->peer, instr->owner, false) + cut_at(x, instr)
+		                  ? part(x, instr->peer, instr->path ? instr->from : instr->owner, false) +
+		                            cut_at(x, instr)
 		                  : instr->user_destination / 4;
 		destination = inside(x, x->receive[instr->peer], landing, from, bytes);
 		break;

@@ -137,7 +137,7 @@ static bool resolve_reads(struct run *run)
 			act->reads = receive_writer(run->program, s->rank, s->gpu);
 			if (act->reads == NONE)
 				return wrong(run, s->line, "forwards what nobody brings");
-		} else if (s->opcode != FERRY_D2H && s->opcode != FERRY_PUT) {
+		} else if (s->opcode != FERRY_D2H && (s->opcode != FERRY_PUT || ferry_statement_puts_memory(s))) {
 			uint32_t version = least_version(s, s->source);
 			act->reads = version ? writer_of(run, s->source, version)
 			                     : earlier_writer(run->program, i, s->source);
@@ -278,20 +278,28 @@ static bool is_ready(const struct run *run, uint32_t i)
 	return true;
 }
 
-/* From the send buffer, or from where it has come, and not later than it has. */
+/* From the send buffer, or from where it has come, and not later than it has; or from memory. */
 static bool put_slice(struct run *run, uint32_t i)
 {
 	const struct ferry_statement *s = &run->program->statements[i];
 	struct act *act = &run->acts[i];
 	uint64_t from = (uint64_t)act->done * SLICE, source, destination, length, received;
 	uint64_t n = act->length - from < SLICE ? act->length - from : SLICE;
+	bool memory = ferry_statement_puts_memory(s);
+	if (memory && run->acts[act->reads].done != act->done + 1)
+		return wrong(run, s->line, "finds another slice in the slot");
 	chunk_in_buffer(run, s->rank, s->gpu, !s->forwards, &source, &length);
 	chunk_in_buffer(run, s->peer, s->peer_gpu, false, &destination, &received);
+	if (memory) {
+		source = 0;
+		length = act->length;
+	}
 	if (length != act->length || received != act->length || source + length > run->most ||
 	    destination + length > run->most)
 		return wrong(run, s->line, "puts a chunk of another length");
 	const uint32_t *buffer = s->forwards ? run->receive[s->rank] : run->send[s->rank];
-	memcpy(run->receive[s->peer] + destination + from, buffer + source + from, n * sizeof *buffer);
+	memcpy(run->receive[s->peer] + destination + from,
+	       memory ? run->acts[act->reads].slot : buffer + source + from, n * sizeof *buffer);
 	act->done++;
 	return true;
 }

@@ -177,7 +177,7 @@ static void passes_another_part_on(struct ferry_plan *plan)
 static void passes_on_what_goes_elsewhere(struct ferry_plan *plan)
 {
 	struct ferry_instr *relay = first_relay(plan);
-	relay->to = relay->from;
+	relay->from = relay->owner;
 }
 
 static void waits_for_another_part(struct ferry_plan *plan)
@@ -233,7 +233,7 @@ static void a_divided_plan_that_is_changed_is_refused(void **state)
 	        {passes_on_what_goes_elsewhere, "reads another part than instruction"},
 	        {waits_for_another_part, "is not what instruction"},
 	        {path_of_a_copy, "path 1 from rank"},
-	        {goes_to_nobody, "path 1 from rank 0 to rank 3"},
+	        {goes_to_nobody, "whose peer is rank 1, is of part 1"},
 	        {has_no_network, "instruction 0: path 1 from rank 0 to rank 1"},
 	        {network_lies_outside, "a network at"},
 	        {link_is_no_number, "its network has a speed below 0"},
