@@ -132,6 +132,7 @@ struct ferry_kernel_messages {
 	 */
 	uint32_t pieces[FERRY_MESSAGE_WAYS];
 	uint16_t first[FERRY_MESSAGE_WAYS];
+	uint16_t items[FERRY_MESSAGE_WAYS + 1]; /* of the ways before: each strand that has a piece is one */
 	struct ferry_kernel_message messages[FERRY_MESSAGES_MOST];
 };
 

@@ -289,6 +289,8 @@ static uint32_t fill_round(const struct ferry_request *requests, uint32_t nreque
 		all->pieces[way] += (uint32_t)((bytes + (1u << shift) - 1) >> shift);
 	}
 	all->pieces[FERRY_KERNEL_RANKS + mailboxes->blank.rank] = 0;
+	for (uint32_t way = 0, most = FERRY_MESSAGE_STRANDS(!mailboxes->peer); way < FERRY_MESSAGE_WAYS; way++)
+		all->items[way + 1] = (uint16_t)(all->items[way] + (all->pieces[way] < most ? all->pieces[way] : most));
 	return count;
 }
 
@@ -297,11 +299,9 @@ static ferryResult_t launch_round(struct ferryComm *comm, uint32_t count, ferryS
                                   struct ferry_kernel_messages *all)
 {
 	const struct ferry_mailboxes *mailboxes = &comm->mailboxes;
-	uint32_t blocks = 0, shift = 0, strands = FERRY_MESSAGE_STRANDS(!mailboxes->peer);
+	uint32_t blocks = all->items[FERRY_MESSAGE_WAYS], shift = 0;
 	for (uint32_t i = 0; i < count; i++)
 		shift = all->messages[i].shift > shift ? all->messages[i].shift : shift;
-	for (uint32_t way = 0; way < FERRY_MESSAGE_WAYS; way++)
-		blocks += all->pieces[way] < strands ? all->pieces[way] : strands;
 	return put(comm, ferry_modules_function(mailboxes->device, ferryUint8, FERRY_KERNEL_MESSAGES),
 	           blocks < mailboxes->blocks ? blocks : mailboxes->blocks, (1u << shift) / 8, stream, &all->call);
 }

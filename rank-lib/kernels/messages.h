@@ -36,21 +36,15 @@ struct ferry_piece {
 	uint32_t packets;
 };
 
-DEVICE uint32_t ferry_strands_of(const struct ferry_kernel_messages *m, uint32_t way)
-{
-	const uint32_t strands = FERRY_MESSAGE_STRANDS(m->call.out_shared);
-	return m->pieces[way] < strands ? m->pieces[way] : strands;
-}
-
 DEVICE struct ferry_strand ferry_find_strand(const struct ferry_kernel_messages *m, uint32_t item)
 {
 	struct ferry_strand strand = {0};
-	ROLL
-	while (item >= ferry_strands_of(m, strand.way))
-		item -= ferry_strands_of(m, strand.way++);
+	UNROLL
+	for (uint32_t way = 1; way < FERRY_MESSAGE_WAYS; way++)
+		strand.way += item >= m->items[way];
 	strand.receives = strand.way >= FERRY_KERNEL_RANKS;
 	strand.peer = strand.way % FERRY_KERNEL_RANKS;
-	strand.first = item;
+	strand.first = item - m->items[strand.way];
 	strand.number = ferry_look32(&m->call.state->moved[strand.way]);
 	strand.known = ferry_look32(&m->call.state->known[strand.peer]);
 	return strand;
@@ -209,16 +203,13 @@ KERNEL(NAME(messages), 1024, ferry_kernel_messages)
 	SHARED uint32_t moved[FERRY_MESSAGE_WAYS * FERRY_MESSAGE_STRANDS(0)]; /* pieces of each of several items */
 	const uint32_t strands = FERRY_MESSAGE_STRANDS(c->out_shared);
 	struct ferry_course course = ferry_enter(c, c);
-	uint32_t items = 0, done = 0, misses = 0;
+	uint32_t done = 0, misses = 0;
 	if (c->awaits)
 		ferry_fence(); /* what the call that it has waited for has moved */
 	course.flag--; /* the last call's number, for who waits */
 	course.message = FERRY_KERNEL_MESSAGE;
 	const bool over = c->awaits && ferry_any_of_block(course.given_up); /* lanes may see another state each */
-	ROLL
-	for (uint32_t way = 0; way < FERRY_MESSAGE_WAYS; way++)
-		items += ferry_strands_of(&call, way);
-	const uint32_t own = (items - BLOCK + BLOCKS - 1) / BLOCKS;
+	const uint32_t own = (call.items[FERRY_MESSAGE_WAYS] - BLOCK + BLOCKS - 1) / BLOCKS;
 	if (own > 1)
 		EACH_LANE (lane)
 			for (uint32_t i = lane; i < own; i += THREADS)

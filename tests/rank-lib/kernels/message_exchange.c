@@ -104,13 +104,14 @@ static void launch(struct player *player, uint32_t group, uint32_t ways)
 {
 	struct ferry_kernel_messages all = {.messages = {{0}}};
 	const struct job *job = player->job;
-	uint32_t messages = 0, items = 0, strands = FERRY_MESSAGE_STRANDS(job->shared);
+	uint32_t messages = 0, strands = FERRY_MESSAGE_STRANDS(job->shared);
 	uint64_t random = job->seed + group * 8 + player->rank;
 	set_boxes(job, player->rank, &all.call);
 	all.call.state = &player->state;
 	for (uint32_t way = 0; way < FERRY_MESSAGE_WAYS; way++) {
 		uint32_t peer = way % FERRY_KERNEL_RANKS, lengths[PER_WAY];
 		bool sends = way < FERRY_KERNEL_RANKS;
+		all.items[way + 1] = all.items[way];
 		if (peer >= job->nranks || !(ways >> way & 1))
 			continue;
 		uint32_t count = lengths_of(job, group, sends ? player->rank : peer, sends ? peer : player->rank,
@@ -118,8 +119,9 @@ static void launch(struct player *player, uint32_t group, uint32_t ways)
 		add(player, way, lengths, count, &all, &messages);
 		if (!sends && peer == player->rank)
 			all.pieces[way] = 0;
-		items += all.pieces[way] < strands ? all.pieces[way] : strands;
+		all.items[way + 1] += (uint16_t)(all.pieces[way] < strands ? all.pieces[way] : strands);
 	}
+	uint32_t items = all.items[FERRY_MESSAGE_WAYS];
 	uint32_t blocks = 1 + (uint32_t)(next(&random) % 5);
 	if (items && !ferry_kernel_emulate("ferry_messages_u8", &all, blocks < items ? blocks : items,
 	                                   64u << next(&random) % 5))
@@ -286,6 +288,8 @@ static void what_waits_is_free_when_it_is_given_up(void **unused)
 			all.call.state = &state;
 			all.messages[0] = (struct ferry_kernel_message){bytes, MOST, 13};
 			all.pieces[way + 1] = (MOST + 8191) / 8192;
+			for (uint32_t after = way + 2; after <= FERRY_MESSAGE_WAYS; after++)
+				all.items[after] = FERRY_MESSAGE_STRANDS(shared);
 			assert_true(ferry_kernel_emulate("ferry_messages_u8", &all, 3, 256));
 			assert_int_equal(state.given_up, 1);
 			const uint32_t *waits = &job.abort[FERRY_KERNEL_WAITS / sizeof(uint32_t)];
