@@ -8,7 +8,6 @@
 #include <linux/mempolicy.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -22,7 +21,6 @@
 #define PAIR_SLOT_MOST (3u << 20)
 #define PAIR_SLOT_LEAST 512u
 #define PAIR_SLOT_ALONE (256u << 10) /* of a rank that has little staging and sends to itself, at least */
-#define LOCK_PIECE (4ull << 20)      /* locked at a time: meanwhile no thread maps anything */
 #define MOST_NODES 1024 /* NUMA nodes */
 #define LONG_BITS (8 * (int)sizeof(long))
 
@@ -238,26 +236,7 @@ ferryResult_t ferry_arena_create(const struct ferry_arena_shape *shape, struct f
 	return ferrySuccess;
 }
 
-static ferryResult_t lock_staging(const struct ferry_arena *arena, const _Atomic uint32_t *given_up)
-{
-	uint64_t bytes = FERRY_PARITIES * arena->staging_bytes;
-	for (uint64_t done = 0; done < bytes; done += LOCK_PIECE) {
-		struct rlimit limit = {0, 0};
-		if (given_up && atomic_load_explicit(given_up, memory_order_relaxed))
-			return ferry_fail(ferrySystemError, "nobody needs the memory any more");
-		if (!mlock(arena->staging[0] + done, bytes - done < LOCK_PIECE ? bytes - done : LOCK_PIECE))
-			continue;
-		int error = errno;
-		getrlimit(RLIMIT_MEMLOCK, &limit);
-		return ferry_fail(ferrySystemError,
-		                  "mlock of %llu bytes of staging: %s (memlock limit %llu bytes; raise ulimit -l or "
-		                  "lower FERRY_STAGING)",
-		                  (unsigned long long)bytes, strerror(error), (unsigned long long)limit.rlim_cur);
-	}
-	return ferrySuccess;
-}
-
-ferryResult_t ferry_arena_allocate(const struct ferry_arena *arena, bool lock, const _Atomic uint32_t *given_up)
+ferryResult_t ferry_arena_allocate(const struct ferry_arena *arena, const _Atomic uint32_t *given_up)
 {
 	uint64_t bytes, windows_at = (uint64_t)(arena->staging[0] - (char *)arena->header);
 	ferryResult_t result = ferrySuccess;
@@ -269,7 +248,7 @@ ferryResult_t ferry_arena_allocate(const struct ferry_arena *arena, bool lock, c
 		return ferry_fail_context(result, "an arena of %llu bytes (staging %llu; FERRY_STAGING sets it)",
 		                          (unsigned long long)arena->bytes,
 		                          (unsigned long long)(FERRY_PARITIES * arena->staging_bytes));
-	return lock ? lock_staging(arena, given_up) : ferrySuccess;
+	return ferrySuccess;
 }
 
 ferryResult_t ferry_arena_map(int descriptor, struct ferry_arena *arena)

@@ -367,11 +367,11 @@ struct ferry_arena_shape {
 ferryResult_t ferry_arena_create(const struct ferry_arena_shape *shape, struct ferry_arena *arena);
 
 /**
- * To be called before its windows are used: allocates their memory where a missing page would raise SIGBUS; `lock`:
- * keeps the staging in memory in any case (mlock). That may take seconds. Ends early once *given_up is not 0, if
- * given_up is not NULL. Errors: ferrySystemError with the sizes (no room in /dev/shm, memlock limit too low).
+ * To be called before its windows are used: allocates their memory where a missing page would raise SIGBUS. That may
+ * take seconds. Ends early once *given_up is not 0, if given_up is not NULL. Errors: ferrySystemError with the sizes
+ * (no room in /dev/shm).
  */
-ferryResult_t ferry_arena_allocate(const struct ferry_arena *arena, bool lock, const _Atomic uint32_t *given_up);
+ferryResult_t ferry_arena_allocate(const struct ferry_arena *arena, const _Atomic uint32_t *given_up);
 
 /** Maps an arena received as a descriptor (which it then owns), checking magic, ABI, sizes and every offset. */
 ferryResult_t ferry_arena_map(int descriptor, struct ferry_arena *arena);

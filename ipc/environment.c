@@ -118,11 +118,6 @@ const struct ferry_variable ferry_variables[] = {
 	{"FERRY_WINDOW", "", "Slots per chunk version, 1 to 1024. Unset: chosen per plan."},
 	{"FERRY_WORKERS", "",
 	 "Worker threads of a router, 1 to 64. Unset: one per two CPUs of its domain, at least one."},
-	{"FERRY_NICE", "gpu",
-	 "How a router process schedules its lanes and workers: a nice value, -20 to 19; rt, SCHED_RR; or gpu, -10 "
-	 "once it moves the data of ranks on GPUs. What the system refuses is left as it is; ferry-stat has what was "
-	 "got. Threads of ranks stay as they are."},
-	{"FERRY_LOCK", "off", "require: lock staging into memory (mlock), or fail."},
 	{"FERRY_SHORT", "1M",
 	 "Bytes (K, M, G) that a rank on a host device puts down for the others at most in a call that the calling "
 	 "threads run themselves, at most its part of the staging; or sends or receives in a message. 0, and where "

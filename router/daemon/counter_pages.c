@@ -3,6 +3,7 @@
 
 #include "ipc/error.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -37,7 +38,7 @@ static void fill_head(struct ferry_jobs *jobs, struct ferry_counters *head)
 	head->config_bad = atomic_load_explicit(&jobs->config_bad, memory_order_relaxed);
 	head->staging = jobs->quota.used;
 	head->staging_limit = jobs->quota.limit;
-	ferry_priority_print(jobs->workers.priority, head->nice, sizeof head->nice);
+	snprintf(head->nice, sizeof head->nice, "%d", ferry_priority_got(jobs->workers.priority));
 	ferry_jobs_count_memory(jobs, &head->memory, &promised);
 	for (struct ferry_job *job = jobs->workers.jobs; job; job = job->next) {
 		head->jobs++;

@@ -20,7 +20,6 @@
 /* All but `asked` is written before the job thread sees it. */
 struct ferry_job_thread {
 	struct ferry_workers *workers;
-	bool lock; /* the staging */
 	pthread_t thread;
 	int client; /* the client that has asked for the job to be made ready */
 	/* 0 to 1 by the connection thread, to 2 by the job thread, when it has answered, or ends unasked */
@@ -71,7 +70,7 @@ static void answer_ready(struct ferry_job *job)
 static void allocate(struct ferry_job *job)
 {
 	const struct ferry_arena *arena = &job->shared.arenas[job->domain];
-	ferryResult_t result = ferry_arena_allocate(arena, job->job_thread->lock, &job->dead);
+	ferryResult_t result = ferry_arena_allocate(arena, &job->dead);
 	if (result && !atomic_load_explicit(&job->dead, memory_order_acquire))
 		ferry_job_fail(job, result, ferry_last_message());
 }
@@ -151,13 +150,12 @@ static void *job_thread_main(void *argument)
 	}
 }
 
-ferryResult_t ferry_job_thread_start(struct ferry_job *job, struct ferry_workers *workers, bool lock)
+ferryResult_t ferry_job_thread_start(struct ferry_job *job, struct ferry_workers *workers)
 {
 	struct ferry_job_thread *job_thread = calloc(1, sizeof *job_thread);
 	if (!job_thread)
 		return ferry_fail(ferrySystemError, "no memory for a job's thread");
 	job_thread->workers = workers;
-	job_thread->lock = lock;
 	job->job_thread = job_thread;
 	int refused = pthread_create(&job_thread->thread, NULL, job_thread_main, job);
 	if (!refused)

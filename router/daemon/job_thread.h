@@ -9,10 +9,10 @@
 #include "router/engine/workers.h"
 
 /**
- * Makes job->job_thread, which first allocates the arena (ferry_arena_allocate; lock: locked, too), or fails the job.
- * Error: ferrySystemError.
+ * Makes job->job_thread, which first allocates the arena (ferry_arena_allocate), or fails the job. Error:
+ * ferrySystemError.
  */
-ferryResult_t ferry_job_thread_start(struct ferry_job *job, struct ferry_workers *workers, bool lock);
+ferryResult_t ferry_job_thread_start(struct ferry_job *job, struct ferry_workers *workers);
 
 /** job->dead is set: returns when the job thread has ended, and frees job->job_thread. */
 void ferry_job_thread_join(struct ferry_job *job);

@@ -127,7 +127,7 @@ ferryResult_t ferry_jobs_add(struct ferry_jobs *jobs, struct ferry_job *job, con
 	job->gpu_lanes = &jobs->gpu_lanes;
 	job->mapper = &jobs->mapper;
 	job->process = jobs->process;
-	result = ferry_job_thread_start(job, &jobs->workers, jobs->lock_staging);
+	result = ferry_job_thread_start(job, &jobs->workers);
 	if (!result)
 		ferry_workers_add_job(&jobs->workers, job);
 	return result;

@@ -27,7 +27,6 @@ struct ferry_jobs {
 	struct ferry_layout layout;
 	uint32_t domain;
 	enum ferry_store store; /* as in ferry_job */
-	bool lock_staging;
 	struct ferry_quota quota;
 	const char *config;                   /* the tenants' file; NULL: none. Constant */
 	struct ferry_tenants *tenants;        /* as it was read; NULL: only this user and root */

@@ -8,7 +8,6 @@
 #include "ipc/error.h"
 #include "ipc/process.h"
 #include "router/daemon/guard.h"
-#include "router/daemon/priority.h"
 #include "router/daemon/router.h"
 
 #include <argp.h>
@@ -34,7 +33,6 @@ enum option_key {
 	KEY_IDLE_EXIT,
 	KEY_LAYOUT,
 	KEY_LOG,
-	KEY_NICE,
 	KEY_SOCKET_DIR,
 	KEY_NO_PIN,
 	KEY_DAEMON,
@@ -58,9 +56,6 @@ static const struct argp_option options[] = {
 	                                       "$XDG_RUNTIME_DIR/ferry, /run/ferry where writable, /tmp/ferry-UID)", 0},
 	{"workers", 'w', "N", 0,
 	 "Threads that reduce and copy between domains (default: one per two CPUs of the domain)", 0},
-	{"nice", KEY_NICE, "N", 0,
-	 "Nice value of the threads that move data, -20 to 19, or rt: real-time, or gpu: -10 once it moves data of "
-	 "GPUs (default: FERRY_NICE, else " FERRY_PRIORITY_DEFAULT "); what is refused is left as it is", 0},
 	{"staging-limit", KEY_STAGING_LIMIT, "BYTES", 0,
 	 "Staging for all jobs together, K, M and G understood (default: half of the memory that this domain may "
 	 "have, of the machine's, the NUMA node's and the control group's); windows for messages between two ranks "
@@ -107,14 +102,6 @@ static const char *text_of(const char *value, const char *name, const char *what
 	return value;
 }
 
-static const char *nice_of(const char *value, struct argp_state *state)
-{
-	struct ferry_priority priority;
-	if (ferry_priority_read(&priority, "--nice", value))
-		argp_error(state, "%s", ferry_last_message());
-	return value;
-}
-
 static void set_log(const char *value, struct argp_state *state)
 {
 	enum ferry_log_level level;
@@ -145,9 +132,6 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		return 0;
 	case 'w':
 		router->workers = number_of(value, 1, FERRY_MAX_RANKS, "--workers", state);
-		return 0;
-	case KEY_NICE:
-		router->nice = nice_of(value, state);
 		return 0;
 	case KEY_IDLE_EXIT:
 		router->idle_exit_ms = number_of(value, 0, 1000000, "--idle-exit", state) * 1000;
@@ -334,10 +318,10 @@ static const struct argp argp = {
 	"Usually ferryrun or the first rank (FERRY_ROUTER=auto) starts this command.",
 	NULL, NULL, NULL};
 
-/* What --log and --nice override. */
-static int read_environment(struct arguments *arguments)
+/* What --log overrides. */
+static int read_environment(void)
 {
-	const char *log = ferry_env("FERRY_LOG"), *nice = ferry_env("FERRY_NICE");
+	const char *log = ferry_env("FERRY_LOG");
 	enum ferry_log_level level;
 	if (log && !ferry_log_parse(log, &level)) {
 		fprintf(stderr, "ferry-router: FERRY_LOG=%s: error, warn, info or debug\n", log);
@@ -345,7 +329,6 @@ static int read_environment(struct arguments *arguments)
 	}
 	if (log)
 		ferry_log_set_level(level);
-	arguments->router.nice = nice ? nice : FERRY_PRIORITY_DEFAULT;
 	if (ferry_debug_read()) {
 		fprintf(stderr, "ferry-router: %s\n", ferry_last_message());
 		return EXIT_FAILED;
@@ -468,14 +451,14 @@ static void ask_for_small_contexts(void)
 
 int main(int argc, char **argv)
 {
-	struct arguments arguments = {.router = {.pin = true, .lost = end_of_loss}, .ready_fd = -1};
+	struct arguments arguments = {.router = {.pin = true, .better = true, .lost = end_of_loss}, .ready_fd = -1};
 	struct ferry_layout layout;
 	ask_for_small_contexts();
 	if (ferry_descriptors_fill())
 		return fail("standard input, output and error");
 	argp_program_version = "ferry-router 0.1.0";
 	argp_err_exit_status = EXIT_USAGE;
-	int failed = read_environment(&arguments);
+	int failed = read_environment();
 	if (failed)
 		return failed;
 	if (argp_parse(&argp, argc, argv, 0, NULL, &arguments))

@@ -102,8 +102,7 @@ static uint32_t workers_default(const struct ferry_layout *layout, uint32_t doma
 static ferryResult_t read_settings(struct ferry_router *router, const struct ferry_router_options *options,
                                    long *workers, long *spin)
 {
-	const char *lock = ferry_env("FERRY_LOCK");
-	struct ferry_priority *priority = options->nice ? &router->priority : NULL;
+	struct ferry_priority *priority = options->better ? &router->priority : NULL;
 	ferryResult_t result = ferry_env_integer("FERRY_WORKERS", 1, FERRY_MAX_RANKS,
 	                                         workers_default(options->layout, options->domain), workers);
 	/* Where there are cores to spare, a worker that spins for a while saves its waker a system call per slice. */
@@ -116,8 +115,8 @@ static ferryResult_t read_settings(struct ferry_router *router, const struct fer
 		                          options->staging_limit);
 	if (!result && options->config)
 		result = ferry_tenants_read(options->config, &router->jobs.tenants);
-	if (!result && priority)
-		result = ferry_priority_read(priority, "FERRY_NICE", options->nice);
+	if (priority)
+		ferry_priority_open(priority, FERRY_PRIORITY_OF_ROUTERS);
 	if (!result)
 		result = ferry_reduce_check();
 	if (!result)
@@ -125,9 +124,6 @@ static ferryResult_t read_settings(struct ferry_router *router, const struct fer
 	if (result)
 		return result;
 	router->jobs.store = ferry_cpu_demotes() ? FERRY_STORE_DEMOTE : FERRY_STORE_STREAM;
-	if (lock && strcmp(lock, "off") && strcmp(lock, "require"))
-		return ferry_fail(ferryInvalidArgument, "FERRY_LOCK=%s: off or require", lock);
-	router->jobs.lock_staging = lock && lock[0] == 'r';
 	return ferrySuccess;
 }
 

@@ -20,8 +20,7 @@ struct ferry_router_options {
 	const char *prefix;                /* the socket is <directory>/<prefix>-<domain>.sock; NULL: "router" */
 	uint32_t workers;                  /* 0: FERRY_WORKERS, else one per two CPUs of the domain, at least 1 */
 	uint64_t staging_limit;            /* bytes for all jobs together; 0: half of the memory for them */
-	/* of lanes and workers, as ferry_priority_read takes it; NULL: they stay as they are. For the daemon */
-	const char *nice;
+	bool better; /* once it serves GPUs its threads ask for a better priority (router/daemon/priority.h) */
 	bool pin; /* to the domain's CPUs */
 	const char *config; /* file of tenants (router/daemon/tenants.h), stays as long as the router; NULL: none */
 	/*

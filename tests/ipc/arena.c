@@ -102,7 +102,7 @@ static void counters_have_memory_once_a_plan_needs_them(void **state)
 	struct ferry_arena_shape shape = small;
 	shape.kind = FERRY_SHARED_POSIX;
 	assert_int_equal(ferry_arena_create(&shape, &first), ferrySuccess);
-	assert_int_equal(ferry_arena_allocate(&first, false, NULL), ferrySuccess);
+	assert_int_equal(ferry_arena_allocate(&first, NULL), ferrySuccess);
 	assert_int_equal(ferry_arena_map(dup(first.descriptor), &second), ferrySuccess);
 	long long copied = (char *)first.counters[0] - (char *)first.header;
 	long long before = blocks_of(&first), most = FERRY_MOST_COUNTERS * (long long)sizeof(struct ferry_counter);
@@ -264,33 +264,6 @@ static void no_room_in_shared_memory_is_an_error_with_the_size(void **state)
 	assert_int_equal(status, 0);
 }
 
-static void a_low_memlock_limit_is_an_error_with_both_sizes(void **state)
-{
-	(void)state;
-	int status;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-	skip(); /* the sanitizers make mlock do nothing */
-#endif
-	fflush(NULL);
-	pid_t child = fork();
-	if (!child) {
-		struct ferry_arena arena;
-		struct rlimit limit = {65536, 65536};
-		setrlimit(RLIMIT_MEMLOCK, &limit);
-		if (geteuid() == 0 && seteuid(65534)) /* root may lock what it likes */
-			_exit(2);
-		ferryResult_t result = ferry_arena_create(&small, &arena);
-		if (!result)
-			result = ferry_arena_allocate(&arena, true, NULL);
-		_exit(result == ferrySystemError && strstr(ferry_last_message(), "65536") &&
-		                      strstr(ferry_last_message(), "mlock")
-		              ? 0
-		              : 1);
-	}
-	assert_int_equal(waitpid(child, &status, 0), child);
-	assert_int_equal(status, 0);
-}
-
 /* By any process that has a descriptor, as every rank does: then a router that maps it gets no SIGBUS. */
 static void nobody_makes_an_arena_shorter_or_longer(void **state)
 {
@@ -318,7 +291,7 @@ static void windows_that_nobody_touches_cost_nothing(void **state)
 		ferry_arena_unmap(&arena);
 		skip(); /* the kernel counts what it promises */
 	}
-	assert_int_equal(ferry_arena_allocate(&arena, false, NULL), ferrySuccess);
+	assert_int_equal(ferry_arena_allocate(&arena, NULL), ferrySuccess);
 	assert_in_range(ferry_shared_held(arena.descriptor), 1, 64 << 10);
 	memset(arena.staging[0], 1, 1 << 20);
 	assert_in_range(ferry_shared_held(arena.descriptor), 1 << 20, 4 << 20); /* a large page perhaps */
@@ -338,9 +311,9 @@ static void posix_shared_memory_is_there_before_it_is_used(void **state)
 	control += FERRY_PARITIES * arena.ncounters * sizeof(struct ferry_counter);
 	assert_false(arena.sealed);
 	assert_in_range(ferry_shared_held(arena.descriptor), control, control + windows - 1);
-	assert_int_equal(ferry_arena_allocate(&arena, false, &given_up), ferrySystemError);
+	assert_int_equal(ferry_arena_allocate(&arena, &given_up), ferrySystemError);
 	assert_in_range(ferry_shared_held(arena.descriptor), control, control + windows - 1);
-	assert_int_equal(ferry_arena_allocate(&arena, false, NULL), ferrySuccess);
+	assert_int_equal(ferry_arena_allocate(&arena, NULL), ferrySuccess);
 	assert_in_range(ferry_shared_held(arena.descriptor), control + windows, control + windows + (2 << 20));
 	ferry_arena_unmap(&arena);
 }
@@ -371,7 +344,7 @@ static void without_memfd_there_is_posix_shared_memory(void **state)
 			_exit(2);
 		_exit(ferry_shared_kind_read(&shape.kind) || shape.kind != FERRY_SHARED_POSIX ||
 		      ferry_arena_create(&shape, &arena) || arena.sealed ||
-		      ferry_arena_allocate(&arena, false, NULL) || names_in_shm());
+		      ferry_arena_allocate(&arena, NULL) || names_in_shm());
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 2)
@@ -433,7 +406,6 @@ int main(void)
 		cmocka_unit_test(a_short_file_is_refused),
 		cmocka_unit_test(impossible_shapes_are_refused),
 		cmocka_unit_test(no_room_in_shared_memory_is_an_error_with_the_size),
-		cmocka_unit_test(a_low_memlock_limit_is_an_error_with_both_sizes),
 		cmocka_unit_test(nobody_makes_an_arena_shorter_or_longer),
 		cmocka_unit_test(windows_that_nobody_touches_cost_nothing),
 		cmocka_unit_test(posix_shared_memory_is_there_before_it_is_used),

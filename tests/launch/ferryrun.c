@@ -259,7 +259,6 @@ static void the_other_commands_refuse_by_option_and_value(void **state)
 		{"ferry-router --staging-limit 0", "--staging-limit: \"0\""}, {"ferry-router --socket-dir ''",
 		 "--socket-dir: \"\""},
 		{"ferry-router --layout ''", "--layout: \"\""}, {"ferry-router --private-dir", "--socket-dir"},
-		{"ferry-router --nice 20", "--nice=20"},
 		{"ferry-router --daemon --ready-fd 1", "--ready-fd 1"}, {"ferry-stat --markdown", "--env"},
 		{"ferry-digits --epochs 3x", "--epochs: \"3x\""}, {"ferry-digits --rate nan", "--rate: \"nan\""}};
 	char command[128], text[4096];
@@ -268,8 +267,8 @@ static void the_other_commands_refuse_by_option_and_value(void **state)
 		assert_int_equal(run(command, text, sizeof text), 64);
 		assert_non_null(strstr(text, cases[i][1]));
 	}
-	static const char *const settings[] = {"FERRY_LOG=loud",    "FERRY_NICE=loud",   "FERRY_WORKERS=zero",
-	                                       "FERRY_LOCK=perhaps", "FERRY_SPIN_US=-3", "FERRY_REDUCE=upside-down"};
+	static const char *const settings[] = {"FERRY_LOG=loud", "FERRY_WORKERS=zero", "FERRY_SPIN_US=-3",
+	                                       "FERRY_REDUCE=upside-down"};
 	for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
 		snprintf(command, sizeof command, "%s timeout 9 $B/ferry-router 2>&1", settings[i]);
 		assert_int_equal(run(command, text, sizeof text), 1);

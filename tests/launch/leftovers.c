@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * However a run ends, nothing of it is left: no process, shared memory, socket or locked memory. Given "loop" or
+ * However a run ends, nothing of it is left: no process, shared memory or socket. Given "loop" or
  * "abort" this program is a rank that calls until its communicator has an error; "abort": rank 0 aborts it.
  */
 #include "tests/commands.h"
@@ -12,12 +12,6 @@
 #include <time.h>
 
 #define COUNT (256u << 10)
-/* The sanitizers make mlock do nothing. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define LOCKS false
-#else
-#define LOCKS true
-#endif
 
 /* ---- a rank ---- */
 
@@ -208,9 +202,9 @@ static void of_a_run_whose_launcher_is_killed(void **state)
 
 static pid_t router; /* 0: none; a test that fails leaves it to its teardown */
 
-/* What a router has of jobs: memory without a name, locked memory, threads, connections. */
+/* What a router has of jobs: memory without a name, threads, connections. */
 struct holdings {
-	int memory, locked, threads, sockets;
+	int memory, threads, sockets;
 };
 
 static struct holdings holdings(void)
@@ -221,8 +215,6 @@ static struct holdings holdings(void)
 	held.memory = count_lines(command);
 	snprintf(command, sizeof command, "ls -l /proc/%d/fd | grep -c socket; true", (int)router);
 	held.sockets = count_lines(command);
-	snprintf(command, sizeof command, "awk '/^VmLck/{print $2}' /proc/%d/status", (int)router);
-	held.locked = count_lines(command);
 	snprintf(command, sizeof command, "awk '/^Threads/{print $2}' /proc/%d/status", (int)router);
 	held.threads = count_lines(command);
 	return held;
@@ -237,22 +229,20 @@ static void comes_back_to(struct holdings before)
 			return;
 		nanosleep(&(struct timespec){0, 20000000}, NULL);
 	}
-	fail_msg("the router has %d files of memory, %d kB locked, %d threads, %d sockets; it had %d, %d, %d, %d",
-	         now.memory, now.locked, now.threads, now.sockets, before.memory, before.locked, before.threads,
-	         before.sockets);
+	fail_msg("the router has %d files of memory, %d threads, %d sockets; it had %d, %d, %d", now.memory,
+	         now.threads, now.sockets, before.memory, before.threads, before.sockets);
 }
 
 /* Once all of a job but threads is given back, which may stay. The job's own thread ends before its memory does. */
 static struct holdings without_jobs(struct holdings before)
 {
 	struct holdings now = holdings();
-	for (int i = 0; i < 500 && now.memory + now.sockets + now.locked > before.memory + before.sockets; i++) {
+	for (int i = 0; i < 500 && now.memory + now.sockets > before.memory + before.sockets; i++) {
 		nanosleep(&(struct timespec){0, 20000000}, NULL);
 		now = holdings();
 	}
 	assert_int_equal(now.memory, before.memory);
 	assert_int_equal(now.sockets, before.sockets);
-	assert_int_equal(now.locked, 0);
 	return now;
 }
 
@@ -305,7 +295,6 @@ static void of_jobs_in_a_router_that_lives_on(void **state)
 	static const char fails[] = "FERRY_TIMEOUT=1 FERRY_ON_TIMEOUT=fail";
 	pid_t ranks[2];
 	(void)state;
-	setenv("FERRY_LOCK", "require", 1);
 	setenv("FERRY_STAGING", "1M", 1);
 	int before = shared_objects();
 	start_router();
@@ -317,7 +306,6 @@ static void of_jobs_in_a_router_that_lives_on(void **state)
 	pid_t victim = pid_of_rank(1);
 	struct holdings busy = holdings();
 	assert_true(busy.memory > idle.memory && busy.sockets > idle.sockets);
-	assert_int_equal(busy.locked > 0, LOCKS);
 	kill(victim, SIGKILL);
 	ended(ranks);
 	comes_back_to(idle);
@@ -340,7 +328,6 @@ static void of_jobs_in_a_router_that_lives_on(void **state)
 	run("cd $FERRY_SOCKET_DIR && ls && rm -f *.lock", text, sizeof text);
 	assert_string_equal(text, "router-0.sock.lock\n");
 	assert_int_equal(shared_objects(), before);
-	unsetenv("FERRY_LOCK");
 	unsetenv("FERRY_STAGING");
 }
 

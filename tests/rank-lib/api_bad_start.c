@@ -160,18 +160,6 @@ static int without_room(void)
 	return refused_init(ferrySystemError, "an arena of", "bytes");
 }
 
-static int without_memlock(void)
-{
-	struct rlimit limit = {65536, 65536};
-	setrlimit(RLIMIT_MEMLOCK, &limit);
-	if (geteuid() == 0 && seteuid(65534)) /* root may lock what it likes */
-		return 2;
-	setenv("FERRY_LOCK", "require", 1);
-	setenv("FERRY_STAGING", "1M", 1);
-	hosted_routers(1);
-	return refused_init(ferrySystemError, "mlock", "65536");
-}
-
 static int without_router(void)
 {
 	setenv("FERRY_ROUTER", "required", 1);
@@ -210,15 +198,6 @@ static void no_room_in_shared_memory_is_told_with_the_size(void **state)
 	in_child(without_room);
 }
 
-static void a_low_memlock_limit_is_told_with_the_limit(void **state)
-{
-	(void)state;
-#if defined(__SANITIZE_ADDRESS__)
-	skip(); /* AddressSanitizer makes mlock do nothing */
-#endif
-	in_child(without_memlock);
-}
-
 static void a_required_router_that_is_not_there_is_told_with_its_socket(void **state)
 {
 	(void)state;
@@ -236,7 +215,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        /* first: a child of a process with threads may do little */
 	        cmocka_unit_test(no_room_in_shared_memory_is_told_with_the_size),
-	        cmocka_unit_test(a_low_memlock_limit_is_told_with_the_limit),
 	        cmocka_unit_test(a_required_router_that_is_not_there_is_told_with_its_socket),
 	        cmocka_unit_test(a_router_command_that_is_not_there_is_told_by_name),
 	        cmocka_unit_test(a_driver_that_is_named_and_not_there_is_no_reason_for_host_memory),
