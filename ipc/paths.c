@@ -182,7 +182,7 @@ static bool add_relays(struct maker *maker, uint32_t first, uint32_t from, uint3
 {
 	uint64_t taken = 0;
 	uint32_t n = maker->nranks, most = n > 16 ? FEW_RELAYS : FERRY_MOST_RELAYS, limit = maker->limits->relays;
-	most = limit && limit < most ? limit : most;
+	most = limit == FERRY_NO_RELAYS ? 0 : limit && limit < most ? limit : most;
 	for (uint32_t count = 0; count < most; count++) {
 		float best = 0;
 		uint8_t via = 0;
@@ -222,7 +222,7 @@ static bool add_across(struct maker *maker, uint32_t first, uint32_t from, uint3
 			via[1] = (uint8_t)other;
 		}
 	}
-	if (via[0] == from || via[1] == to || via[0] == via[1])
+	if (via[0] == from || via[1] == to || via[0] == via[1] || maker->limits->relays == FERRY_NO_RELAYS)
 		return true;
 	return add_over(maker, first, from, to, 2, via);
 }

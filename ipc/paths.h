@@ -10,6 +10,7 @@
 
 #include "ipc/links.h"
 
+#define FERRY_NO_RELAYS UINT32_MAX
 #define FERRY_MOST_RELAYS 14 /* of a pair; of more than 16 ranks fewer */
 #define FERRY_UNIT_WEIGHT 1024
 #define FERRY_MOST_SPEED 1e9f /* GB/s */
@@ -54,7 +55,7 @@ struct ferry_paths {
 struct ferry_path_limits {
 	float up, down; /* to and from the host; 0: no path through the host */
 	float relay;    /* that it passes on for others; 0: as much as its links carry */
-	uint32_t relays; /* paths over relays that a pair has at most; 0: FERRY_MOST_RELAYS */
+	uint32_t relays; /* paths over relays that a pair has at most; 0: FERRY_MOST_RELAYS; or FERRY_NO_RELAYS */
 };
 
 /** All that paths are made of; a plan whose calls are divided among paths has one (ipc/plan.h). */

@@ -242,15 +242,31 @@ static ferryResult_t ask_peers(struct ferry_fabrics *fabrics, bool *can)
 	return result;
 }
 
+/* Of GPUs: what one pushes to all others, and moves to and from the host; where ferry-perf has measured both. */
+static bool find_gpu_network(const struct ferry_fabrics *fabrics, struct ferry_network *network)
+{
+	float push = (float)fabrics->costs->push, host = (float)fabrics->costs->host;
+	for (int from = 0; from < fabrics->rank->nranks; from++) {
+		network->links.port[from] = push;
+		for (int to = 0; to < fabrics->rank->nranks; to++)
+			network->links.speed[from][to] *= push;
+	}
+	network->limits.up = network->limits.down = host;
+	network->limits.relays = FERRY_NO_RELAYS;
+	return push > 0 && host > 0;
+}
+
 bool ferry_fabrics_network(const struct ferry_fabrics *fabrics, struct ferry_network *network)
 {
 	bool host = fabrics->wanted[FERRY_FABRIC_HOST];
 	memset(network, 0, sizeof *network); /* padding, too: it is hashed */
-	if (!fabrics->memory || !fabrics->speeds)
-		return false;
 	network->links = fabrics->links;
-	network->limits = (struct ferry_path_limits){.up = host ? fabrics->up : 0, .down = host ? fabrics->down : 0};
-	return true;
+	if (fabrics->memory && fabrics->speeds) {
+		network->limits.up = host ? fabrics->up : 0;
+		network->limits.down = host ? fabrics->down : 0;
+		return true;
+	}
+	return !fabrics->memory && host && find_gpu_network(fabrics, network);
 }
 
 ferryResult_t ferry_fabrics_check(struct ferry_fabrics *fabrics, const struct ferry_program *program)

@@ -69,7 +69,8 @@ ferryResult_t ferry_fabrics_divide(struct ferry_fabrics *fabrics, enum ferry_col
 
 /**
  * The network over which calls that are pushed may take relays and, where FERRY_FABRICS names the host beside, by that:
- * of host devices whose links are modelled. False: there is none. ferry_fabrics_divide must have settled it.
+ * of host devices whose links are modelled, and of GPUs, without relays, where FERRY_FABRICS names both fabrics and
+ * ferry-perf limits has measured them. False: there is none. ferry_fabrics_divide must have settled it.
  */
 bool ferry_fabrics_network(const struct ferry_fabrics *fabrics, struct ferry_network *network);
 

@@ -16,6 +16,7 @@
 #define SLICE_LEAST (16u << 10)
 #define SLICE_MOST (512u << 10)
 #define DEPTH 8
+#define VARIABLE_MOST ONE_SLICE /* of blocks whose lengths come with each call, beside PUTs */
 #define WINDOW_MOST 4
 
 /*
@@ -260,6 +261,8 @@ static ferryResult_t choose_slices(const struct ferry_tuning_facts *facts, struc
 	ferryResult_t result = facts->windows || !facts->puts ? choose_windows(facts, tuning) : ferrySuccess;
 	if (!result && facts->windows && facts->puts && !facts->options->slice && facts->longest <= tuning->slice) {
 		uint64_t most = room(facts) / tuning->window / 128 * 128; /* a window is whole pairs of lines */
+		if (facts->program->collective == FERRY_ALLTOALLV && most > VARIABLE_MOST) /* lengths unknown */
+			most = VARIABLE_MOST;
 		tuning->slice = (uint32_t)between(tuning->slice, put, most > tuning->slice ? most : tuning->slice);
 	}
 	if (!result && (facts->longest_of_all + tuning->slice - 1) / tuning->slice > UINT32_MAX / 64)

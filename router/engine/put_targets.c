@@ -14,13 +14,19 @@
  * A PUT to that rank of which something is left. What a router before this one has put is over, and so may the call be
  * for that rank, whose buffer is its application's then.
  */
-static bool puts_to(const struct ferry_transfer *transfer, uint32_t peer)
+static bool puts_to(const struct ferry_call *call, const struct ferry_transfer *transfer, uint32_t peer)
 {
-	const struct ferry_instr *instr = transfer->step->instr;
+	const struct ferry_step *step = transfer->step;
 	bool left = transfer->finished < transfer->nslices;
-	if (transfer->step->division && !transfer->current)
-		left = transfer->whole || instr->nsources;
-	return instr->opcode == FERRY_PUT && instr->peer == peer && left;
+	if (step->instr->opcode != FERRY_PUT || step->instr->peer != peer)
+		return false;
+	if (step->division && !transfer->current) { /* the lane has not taken its part yet */
+		uint64_t value = atomic_load_explicit(&step->counter->value, memory_order_acquire);
+		uint64_t slices = ferry_counter_slices(value, ferry_call_number(call));
+		left = slices * call->steps->plan->slice <
+		       atomic_load_explicit(&step->counter->part, memory_order_relaxed);
+	}
+	return left;
 }
 
 /*
@@ -62,7 +68,7 @@ static bool find_reach(struct ferry_member *member, const struct ferry_call *cal
 	*bytes = 0;
 	for (uint32_t i = 0; i < half->ntransfers; i++) {
 		struct ferry_transfer *transfer = &half->transfers[i];
-		if (!puts_to(transfer, peer))
+		if (!puts_to(call, transfer, peer))
 			continue;
 		if (!find_landing(member, call, transfer))
 			return false;
@@ -90,7 +96,7 @@ static bool find(struct ferry_member *member, struct ferry_call *call, uint32_t 
 	}
 	for (uint32_t i = 0; i < half->ntransfers; i++) {
 		struct ferry_transfer *transfer = &half->transfers[i];
-		if (!puts_to(transfer, peer))
+		if (!puts_to(call, transfer, peer))
 			continue;
 		transfer->destination = put_target.address + transfer->landing;
 		transfer->process = put_target.process;
@@ -100,9 +106,22 @@ static bool find(struct ferry_member *member, struct ferry_call *call, uint32_t 
 	return true;
 }
 
+/* Before a call is divided among paths it is not known which PUTs move anything. */
+static bool is_divided(const struct ferry_member *member, const struct ferry_call *call)
+{
+	const struct ferry_instr *division = ferry_plan_division(call->steps->plan);
+	if (!division)
+		return true;
+	const struct ferry_counter *counter =
+	        &member->shared->arenas[division->domain].counters[call->parity][division->counter];
+	uint64_t value = atomic_load_explicit(&counter->value, memory_order_acquire);
+	return ferry_counter_slices(value, ferry_call_number(call));
+}
+
 bool ferry_put_targets_find(struct ferry_member *member, struct ferry_call *call)
 {
-	if (call->targets_found == ferry_call_number(call) || !ferry_order_agreed(member, call))
+	if (call->targets_found == ferry_call_number(call) || !ferry_order_agreed(member, call) ||
+	    !is_divided(member, call))
 		return false;
 	call->targets_found = ferry_call_number(call);
 	for (uint64_t left = call->steps->puts_to; left; left &= left - 1)

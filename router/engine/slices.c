@@ -159,7 +159,8 @@ static bool take_part(struct ferry_member *member, const struct ferry_call *call
 /*
  * The slices are contiguous on both sides, so one copy takes all whose gates are open: a copy engine pauses between
  * copies. Where other ranks forward slices, a copy takes a few at a time. Where a block is divided among paths, a few
- * short copies are under way: slices of relays, and those to other ranks, do not wait behind all that goes directly.
+ * short copies of a host device are under way: slices of relays, and those to other ranks, do not wait behind all that
+ * goes directly.
  */
 static bool issue_put(struct ferry_pushes *pushes, struct ferry_lane_rank *lane_rank, struct ferry_call *call,
                       struct ferry_transfer *transfer)
@@ -167,11 +168,12 @@ static bool issue_put(struct ferry_pushes *pushes, struct ferry_lane_rank *lane_
 	const struct ferry_instr *instr = transfer->step->instr;
 	uint64_t slice = call->steps->plan->slice, start = slice * transfer->issued;
 	uint32_t slices = transfer->open - transfer->issued;
+	bool cut = transfer->step->division && !pushes->copier->ops->direct_memory_access;
 	if (instr->wakes_d2h && slices > PASSED_ON)
 		slices = PASSED_ON;
-	if (transfer->step->division && transfer->issued - transfer->finished >= AHEAD)
+	if (cut && transfer->issued - transfer->finished >= AHEAD)
 		return false;
-	if (transfer->step->division || transfer->step->source)
+	if (cut || transfer->step->source)
 		slices = 1;
 	if (transfer->step->division && transfer->at + transfer->length > transfer->whole) {
 		beyond_its_block(lane_rank->member);

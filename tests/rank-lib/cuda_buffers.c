@@ -150,6 +150,47 @@ static void messages_are_divided_as_was_measured(void **state)
 	assert_int_equal(wrong, 0);
 }
 
+/* Blocks of 1.2 to 3.6 MB each, of which the host carries a part where that is a piece of 1 MiB at least. */
+static void uneven_traffic_takes_the_host_beside(void **state)
+{
+	(void)state;
+	char file[] = "/tmp/ferry-rates-XXXXXX", line[1024];
+	int descriptor = mkstemp(file), kept = dup(STDERR_FILENO), divided = 0;
+	FILE *logged = tmpfile();
+	struct gang gang;
+	size_t wrong = 0;
+	assert_non_null(logged);
+	assert_int_equal(write(descriptor, rates, sizeof rates - 1), sizeof rates - 1);
+	close(descriptor);
+	setenv("FERRY_LIMITS", file, 1);
+	setenv("FERRY_FABRICS", "host,peer", 1);
+	setenv("FERRY_DEBUG", "plan", 1);
+	assert_true(dup2(fileno(logged), STDERR_FILENO) >= 0);
+	gang_open(&gang, 4, devices, 1);
+	for (unsigned i = 0; i < 6; i++) {
+		struct ferry_trial trial = {.collective = FERRY_ALLTOALLV,
+		                            .type = ferryFloat32,
+		                            .op = ferrySum,
+		                            .nranks = 4,
+		                            .ndomains = 1,
+		                            .count = i % 2 ? 900007 : 1 + i,
+		                            .seed = i + 1};
+		wrong += run_trial(&trial, &gang, i % 4);
+	}
+	gang_close(&gang);
+	assert_true(dup2(kept, STDERR_FILENO) >= 0);
+	close(kept);
+	unsetenv("FERRY_DEBUG");
+	unsetenv("FERRY_FABRICS");
+	unsetenv("FERRY_LIMITS");
+	unlink(file);
+	for (rewind(logged); fgets(line, sizeof line, logged);)
+		divided += strstr(line, "directly") && strstr(line, "by the host");
+	fclose(logged);
+	assert_int_equal(wrong, 0);
+	assert_true(divided > 0);
+}
+
 /*
  * Its slots wait for no reader: the next copy into one may start while the lane is at the last. Under ThreadSanitizer.
  */
@@ -283,6 +324,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test_teardown(every_collective_is_right_in_device_memory, no_misuse),
 	        cmocka_unit_test_teardown(messages_are_divided_as_was_measured, no_misuse),
+	        cmocka_unit_test_teardown(uneven_traffic_takes_the_host_beside, no_misuse),
 	        cmocka_unit_test_teardown(a_window_that_nobody_reads_is_the_copy_engines_alone, no_misuse),
 	        cmocka_unit_test_teardown(sends_and_receives_of_a_group_are_right, no_misuse),
 	        cmocka_unit_test_teardown(memory_pools_will_do, no_misuse),

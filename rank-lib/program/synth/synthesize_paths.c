@@ -119,9 +119,10 @@ ferryResult_t ferry_program_synthesize_paths(const struct ferry_topology *topolo
 {
 	ferryResult_t result = ferrySuccess;
 	*program = NULL;
-	for (uint32_t relays = FERRY_MOST_RELAYS; relays; relays--) {
+	bool none = network->limits.relays == FERRY_NO_RELAYS;
+	for (uint32_t relays = none ? 1 : FERRY_MOST_RELAYS; relays; relays--) {
 		struct ferry_paths paths;
-		network->limits.relays = relays;
+		network->limits.relays = none ? FERRY_NO_RELAYS : relays;
 		if (!ferry_paths_make(&network->links, topology->nranks, &network->limits, &paths))
 			return ferry_fail(ferrySystemError, "no memory for the paths of %u ranks", topology->nranks);
 		bool fits = windows_fit(&paths, topology, staging);
