@@ -7,7 +7,6 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -140,8 +139,7 @@ const struct ferry_variable ferry_variables[] = {
 	 "collective fits the communicator, rank 0 warns once of each."},
 	{"FERRY_LOG", "warn", "Messages on stderr: error, warn, info or debug."},
 	{"FERRY_DEBUG", "",
-	 "plan: rank 0 prints each plan as it is made. takeover: ranks and routers print each step by which a router "
-	 "takes the place of one that died, with the milliseconds since that. Or both, separated by a comma."},
+	 "plan: rank 0 prints each plan as it is made, and a router each division of an AllToAllv's pieces."},
 	{"FERRY_RANK", "",
 	 "This process's rank. ferryrun --fork and --join set it and the next three; under an mpiexec, which is "
 	 "ferryrun's default, and other launchers they are unset, and the launcher's own (below) are read. Where "
@@ -351,40 +349,18 @@ ferryResult_t ferry_env_integer(const char *name, long least, long most, long fa
 	return ferrySuccess;
 }
 
-static _Atomic unsigned wanted; /* bits of enum ferry_debug; the thread that reads the environment */
+static _Atomic bool shows_plans; /* written by the thread that reads the environment */
 
 ferryResult_t ferry_debug_read(void)
 {
 	const char *text = ferry_env("FERRY_DEBUG");
-	unsigned found = 0;
-	for (const char *at = text ? text : ""; *at;) {
-		size_t length = strcspn(at, ",");
-		if (length == 4 && !strncmp(at, "plan", length))
-			found |= FERRY_DEBUG_PLAN;
-		else if (length == 8 && !strncmp(at, "takeover", length))
-			found |= FERRY_DEBUG_TAKEOVER;
-		else
-			return ferry_fail(ferryInvalidArgument, "FERRY_DEBUG=%s: plan, takeover, both, or unset", text);
-		at += length + (at[length] == ',');
-	}
-	atomic_store_explicit(&wanted, found, memory_order_relaxed);
+	if (text && strcmp(text, "plan"))
+		return ferry_fail(ferryInvalidArgument, "FERRY_DEBUG=%s: plan, or unset", text);
+	atomic_store_explicit(&shows_plans, text != NULL, memory_order_relaxed);
 	return ferrySuccess;
 }
 
-bool ferry_debug_wants(enum ferry_debug what)
+bool ferry_debug_shows_plans(void)
 {
-	return atomic_load_explicit(&wanted, memory_order_relaxed) & what;
-}
-
-void ferry_debug_takeover(uint64_t since_ns, const char *format, ...)
-{
-	char text[256];
-	va_list arguments;
-	if (!ferry_debug_wants(FERRY_DEBUG_TAKEOVER))
-		return;
-	va_start(arguments, format);
-	vsnprintf(text, sizeof text, format, arguments);
-	va_end(arguments);
-	fprintf(stderr, "ferry[%d] takeover, %.2f ms: %s\n", (int)getpid(), (double)(ferry_now_ns() - since_ns) / 1e6,
-	        text);
+	return atomic_load_explicit(&shows_plans, memory_order_relaxed);
 }

@@ -54,18 +54,12 @@ ferryResult_t ferry_env_switch(const char *name, bool fallback, bool *value);
 /** Parses "64K", "1G", "4096"; false if it is no such number. Used by command lines too. */
 int ferry_parse_bytes(const char *text, uint64_t *value);
 
-/* Values of FERRY_DEBUG: output of ranks and routers beside the log, whatever its level. */
-enum ferry_debug { FERRY_DEBUG_PLAN = 1, FERRY_DEBUG_TAKEOVER = 2 };
-
-/** Reads FERRY_DEBUG, again with each communicator. Error: ferryInvalidArgument, with its value. */
+/**
+ * Reads FERRY_DEBUG, again with each communicator: output of ranks and routers beside the log, whatever its level.
+ * Error: ferryInvalidArgument, with its value.
+ */
 ferryResult_t ferry_debug_read(void);
 
-bool ferry_debug_wants(enum ferry_debug what);
-
-/**
- * FERRY_DEBUG_TAKEOVER: prints a step of a takeover on standard error, and how long after `since_ns` (ferry_now_ns) it
- * is.
- */
-void ferry_debug_takeover(uint64_t since_ns, const char *format, ...) __attribute__((format(printf, 2, 3)));
+bool ferry_debug_shows_plans(void);
 
 #endif

@@ -81,7 +81,7 @@ static ferryResult_t read_log_settings(struct ferryComm *comm)
 	if (!comm->rank.self) /* the others have the same */
 		ferry_env_name_unknown();
 	ferryResult_t result = ferry_debug_read();
-	comm->plans.shown = ferry_debug_wants(FERRY_DEBUG_PLAN);
+	comm->plans.shown = ferry_debug_shows_plans();
 	return result;
 }
 

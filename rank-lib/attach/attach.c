@@ -53,7 +53,7 @@ static ferryResult_t find_next(const struct attaching *attaching, uint32_t domai
 
 /*
  * Asks again where an idle router has left between our connecting and its looking: another one is started then; and
- * where one has died. Not where a rank hosts it: that has ended, and with it the job.
+ * where one has died.
  */
 static ferryResult_t ask_router(const struct attaching *attaching, uint32_t domain,
                                 struct ferry_attach_message *message, struct ferry_attach_reply *reply, int *descriptor)

@@ -7,10 +7,6 @@ static ferryResult_t ask(struct ferry_handover *handover, struct ferry_attach_me
                          const int *sent)
 {
 	struct ferry_attach_reply reply;
-	handover->plans_given += message->kind == FERRY_ATTACH_PLAN;
-	handover->exports_given += message->kind == FERRY_ATTACH_EXPORT;
-	if (message->kind == FERRY_ATTACH_RESUBMIT)
-		handover->submissions_given += message->payload;
 	return ferry_attach_exchange(handover->connection, message, payload, sent, &reply, NULL, 0, handover->given_up);
 }
 

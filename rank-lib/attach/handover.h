@@ -34,8 +34,6 @@ struct ferry_handover {
 	int connection;                 /* to the router; the caller's */
 	uint64_t lost_ns;               /* since when the rank has had no router (ferry_now_ns) */
 	const _Atomic uint32_t *given_up; /* as in ferry_attach_exchange */
-	uint32_t plans_given, exports_given; /* out: how many were given so far */
-	uint64_t submissions_given;          /* and bytes of these; for messages */
 	int process;                    /* out: the router's pidfd, the caller's; -1: it had not answered */
 };
 

@@ -20,13 +20,6 @@ static struct ferry_link *link_of(const struct ferry_takeover *takeover)
 	return &takeover->all->rank->links[takeover->domain];
 }
 
-/* For FERRY_DEBUG. */
-static void report(const struct ferry_takeover *takeover, const char *what)
-{
-	ferry_debug_takeover(takeover->lost_ns, "rank %d, domain %u: %s", takeover->all->rank->self, takeover->domain,
-	                     what);
-}
-
 /* ---- giving up ---- */
 
 /* Whether the rank waits for a call. */
@@ -68,7 +61,6 @@ static bool end(struct ferry_takeover *takeover, const char *why)
 	char text[FERRY_MESSAGE_BYTES], loss[FERRY_RANK_LOSS];
 	ferry_rank_report_loss(takeover->all->rank, takeover->domain, loss);
 	snprintf(text, sizeof text, "%.*s%.240s", *loss ? 140 : FERRY_MESSAGE_BYTES - 1, why, loss);
-	report(takeover, "given up");
 	ferry_rank_lose_router(takeover->all->rank, text);
 	return end_failed(takeover);
 }
@@ -127,7 +119,6 @@ static bool still_adopts(struct ferry_takeover *takeover)
 	if (epoch_of(takeover) == takeover->epoch)
 		return true;
 	takeover->state = FERRY_ROUTER_SERVES;
-	report(takeover, "that router serves");
 	return false;
 }
 
@@ -135,14 +126,6 @@ static bool still_adopts(struct ferry_takeover *takeover)
 static bool leaves(const struct ferry_takeovers *all)
 {
 	return atomic_load(&all->given_up) || ferry_departed(&all->rank->shared) >> all->rank->self & 1;
-}
-
-static void report_given(const struct ferry_takeover *takeover, const struct ferry_handover *given)
-{
-	char text[128];
-	snprintf(text, sizeof text, "handed over: %u plans, %u exports, %llu bytes of submissions", given->plans_given,
-	         given->exports_given, (unsigned long long)given->submissions_given);
-	report(takeover, text);
 }
 
 /* A router listens. True: to be called again. */
@@ -158,10 +141,7 @@ static bool go_over(struct ferry_takeover *takeover, int connection)
 	                                  .given_up = &takeover->all->given_up};
 	char text[FERRY_MESSAGE_BYTES];
 	takeover->epoch = epoch_of(takeover);
-	report(takeover, "a router listens");
 	ferryResult_t result = ferry_hand_over(&handover);
-	if (!result)
-		report_given(takeover, &handover);
 	int process = handover.process;
 	if (!result)
 		return serves(takeover, connection, process);
@@ -174,7 +154,6 @@ static bool go_over(struct ferry_takeover *takeover, int connection)
 			close(process);
 		return leaves(takeover->all) ? false : end(takeover, text);
 	}
-	report(takeover, "that router has died, too");
 	takeover->since_ns = ferry_now_ns();
 	if (process >= 0) {
 		count_death(takeover, false); /* else it had not answered, and may be counted, or listen, still */
@@ -206,7 +185,6 @@ static void see_end(struct ferry_takeover *takeover)
 {
 	if (takeover->state != FERRY_ROUTER_ENDS || !ferry_process_has_ended(link_of(takeover)->process))
 		return;
-	report(takeover, "the process of the router has ended");
 	takeover->state = FERRY_ROUTER_SOUGHT;
 	takeover->since_ns = ferry_now_ns();
 }
@@ -243,7 +221,6 @@ static void on_router_lost(struct ferry_monitor_entry *entry)
 	takeover->state = FERRY_ROUTER_ENDS;
 	takeover->lost_ns = takeover->since_ns = now;
 	takeover->logged = false;
-	report(takeover, "the connection to the router has closed");
 	count_death(takeover, true);
 	ferry_router_monitor_look(entry);
 }

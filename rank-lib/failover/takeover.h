@@ -10,10 +10,10 @@
  * router ended before it answered a rank's first message, the rank has no pidfd of it and needs none: that router has
  * begun nothing, as it waits for all ranks.
  *
- * The job ends, as without takeover, if FERRY_TAKEOVER=off, if a rank hosts the routers, if the kernel has no pidfds,
- * if the old router's process has not ended ten seconds after its connection closed, if no router takes the place for
- * FERRY_ATTACH_TIMEOUT, if the one that comes refuses the job, and if FERRY_MOST_ROUTERS die in a row without progress,
- * or FERRY_MOST_LOSSES where the last has lost a GPU of the job (ipc/publish.h).
+ * The job ends, as without takeover, if FERRY_TAKEOVER=off, if the kernel has no pidfds, if the old router's process
+ * has not ended ten seconds after its connection closed, if no router takes the place for FERRY_ATTACH_TIMEOUT, if the
+ * one that comes refuses the job, and if FERRY_MOST_ROUTERS die in a row without progress, or FERRY_MOST_LOSSES where
+ * the last has lost a GPU of the job (ipc/publish.h).
  */
 #ifndef FERRY_RANK_LIB_FAILOVER_TAKEOVER_H
 #define FERRY_RANK_LIB_FAILOVER_TAKEOVER_H

@@ -179,7 +179,7 @@ bool ferry_division_run(struct ferry_division *division, const struct ferry_job_
 		return false;
 	if (!divided->planned) {
 		ferry_balance_plan(&divided->balance, divided->sends);
-		if (ferry_debug_wants(FERRY_DEBUG_PLAN))
+		if (ferry_debug_shows_plans())
 			show(division, divided);
 	}
 	divided->planned = true;

@@ -142,7 +142,6 @@ ferryResult_t ferry_adoption_join(struct ferry_jobs *jobs, const struct ferry_at
 	if (message->hash < job->adoption->since_ns)
 		job->adoption->since_ns = message->hash;
 	*joined = job;
-	ferry_debug_takeover(job->adoption->since_ns, "router %u: rank %u is here", jobs->domain, message->rank);
 	return ferrySuccess;
 }
 
@@ -194,7 +193,6 @@ static void serve(struct ferry_jobs *jobs, struct ferry_job *job)
 {
 	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
 	uint64_t now = ferry_now_ns(), since = job->adoption->since_ns;
-	ferry_debug_takeover(since, "router %u: serves the job of %u ranks", jobs->domain, job->shared.nranks);
 	uint64_t epoch = atomic_load_explicit(&header->epoch, memory_order_relaxed) + 1;
 	job->attached |= ferry_departed(&job->shared); /* none is waited for */
 	job->takeover = (struct ferry_takeover_reported){.at_ns = now, .took_ns = now - since};
@@ -245,7 +243,6 @@ static void go_on(struct ferry_jobs *jobs, struct ferry_job *job)
 	}
 	if (!atomic_load_explicit(&job->opened, memory_order_acquire))
 		return;
-	ferry_debug_takeover(job->adoption->since_ns, "router %u: its thread is ready to move data", jobs->domain);
 	serve(jobs, job);
 }
 
@@ -263,7 +260,6 @@ ferryResult_t ferry_adoption_come(struct ferry_jobs *jobs, struct ferry_job *job
 		job->recovery[rank]->calls = message->staging;
 	}
 	job->adoption->come |= 1ull << rank;
-	ferry_debug_takeover(job->adoption->since_ns, "router %u: rank %u has handed over all", jobs->domain, rank);
 	if (!absent(job) && !atomic_load(&job->dead))
 		go_on(jobs, job);
 	return ferrySuccess;

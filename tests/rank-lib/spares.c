@@ -128,49 +128,6 @@ static void two_kills_are_served_by_two_spares(void **state)
 	replaced(2);
 }
 
-/* Until the end of `test`. */
-static void hear(char *said, size_t bytes, void (*test)(void))
-{
-	FILE *file = tmpfile();
-	int before = dup(STDERR_FILENO);
-	assert_true(file && before >= 0 && dup2(fileno(file), STDERR_FILENO) >= 0);
-	test();
-	assert_true(dup2(before, STDERR_FILENO) >= 0);
-	close(before);
-	rewind(file);
-	said[fread(said, 1, bytes - 1, file)] = '\0';
-	fclose(file);
-}
-
-static void replace_one(void)
-{
-	replaced(1);
-}
-
-static void each_step_of_a_takeover_is_told(void **state)
-{
-	static const char *const of_rank[] = {"rank 0, domain 0: the connection to the router has closed\n",
-	                                      "rank 0, domain 0: the process of the router has ended\n",
-	                                      "rank 0, domain 0: a router listens\n",
-	                                      "rank 0, domain 0: handed over: 1 plans, 2 exports, ",
-	                                      "rank 0, domain 0: that router serves\n", NULL};
-	static const char *const of_router[] = {"router 0: rank 0 is here\n", "router 0: rank 0 has handed over all\n",
-	                                        "router 0: its thread is ready to move data\n",
-	                                        "router 0: serves the job of 2 ranks\n", NULL};
-	static const char *const *const steps[] = {of_rank, of_router};
-	char said[16384];
-	(void)state;
-	setenv("FERRY_DEBUG", "takeover", 1);
-	hear(said, sizeof said, replace_one);
-	unsetenv("FERRY_DEBUG");
-	for (int i = 0; i < 2; i++) {
-		const char *at = said;
-		for (const char *const *step = steps[i]; *step; step++)
-			if (!(at = strstr(at, *step)))
-				fail_msg("no \"%s\" where it belongs in:\n%s", *step, said);
-	}
-}
-
 #define TEST(name) cmocka_unit_test_teardown(name, no_misuse)
 
 int main(void)
@@ -178,7 +135,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        TEST(a_spare_makes_its_contexts_when_it_takes_over),
 	        TEST(two_kills_are_served_by_two_spares),
-	        TEST(each_step_of_a_takeover_is_told),
 	};
 	int file = mkstemp(logged);
 	if (file < 0)
