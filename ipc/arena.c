@@ -101,13 +101,6 @@ uint64_t ferry_arena_window_bytes(const struct ferry_arena_shape *shape)
 	return header.counters_at - header.staging_at + shape->nranks * header.outbox_bytes;
 }
 
-uint64_t ferry_arena_bytes(const struct ferry_arena_shape *shape)
-{
-	struct ferry_arena_header header;
-	header_for(shape, &header);
-	return header.bytes;
-}
-
 static void view(struct ferry_arena *arena, void *base, const struct ferry_arena_header *header)
 {
 	char *bytes = base;

@@ -381,9 +381,6 @@ void ferry_arena_unmap(struct ferry_arena *arena);
 /** The bytes of such an arena's windows and outboxes: nearly all that it may come to cost. */
 uint64_t ferry_arena_window_bytes(const struct ferry_arena_shape *shape);
 
-/** The bytes of address space that such an arena takes. */
-uint64_t ferry_arena_bytes(const struct ferry_arena_shape *shape);
-
 /**
  * Allocates memory for the first `counters` counters of each parity; pages that have memory stay as they are. A rank or
  * a router calls it for every arena before it reads a plan's counters: where there is no memory, touching a counter

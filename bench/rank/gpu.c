@@ -87,13 +87,6 @@ ferryResult_t gpu_take(int ordinal, size_t bytes, void **buffer)
 	return gpu_good(gpu_driver->MemAlloc((CUdeviceptr *)buffer, bytes), tried);
 }
 
-ferryResult_t gpu_take_host(size_t bytes, void **buffer)
-{
-	char tried[96];
-	snprintf(tried, sizeof tried, "allocating %zu bytes of host memory for a GPU", bytes);
-	return gpu_good(gpu_driver->MemHostAlloc(buffer, bytes, CU_MEMHOSTALLOC_PORTABLE), tried);
-}
-
 void gpu_give_back(void *buffer)
 {
 	if (buffer)

@@ -26,8 +26,6 @@ ferryResult_t gpu_open_stream(int local_rank, int *ordinal, void **stream);
 void gpu_close_stream(int ordinal, void *stream);
 ferryResult_t gpu_take(int ordinal, size_t bytes, void **buffer);
 void gpu_give_back(void *buffer);
-/** Host memory that copy engines reach; for as long as the process lives. */
-ferryResult_t gpu_take_host(size_t bytes, void **buffer);
 /** In the stream, which gpu_wait waits for. */
 ferryResult_t gpu_zero(void *buffer, size_t bytes, void *stream);
 ferryResult_t gpu_copy(void *to, const void *from, size_t bytes, void *stream);

@@ -27,6 +27,13 @@ void kills_place_close(struct kills_place *place)
 			ferryStreamDestroy(place->streams[i]);
 }
 
+/* Host memory that copy engines reach; for as long as the process lives. */
+static ferryResult_t take_pinned(size_t bytes, char **buffer)
+{
+	return gpu_good(gpu_driver->MemHostAlloc((void **)buffer, bytes, CU_MEMHOSTALLOC_PORTABLE),
+	                "allocating host memory for a GPU");
+}
+
 ferryResult_t kills_place_take(const struct kills_place *place, struct trial_buffers *host,
                                struct kills_buffers *buffers)
 {
@@ -39,7 +46,7 @@ ferryResult_t kills_place_take(const struct kills_place *place, struct trial_buf
 		buffers->memory[i] = memory;
 		buffers->areas[i] = (char *)memory + off;
 		if (!result)
-			result = gpu_take_host(host->bytes[i] + 1, (void **)&buffers->pinned[i]);
+			result = take_pinned(host->bytes[i] + 1, &buffers->pinned[i]);
 	}
 	return result;
 }
