@@ -9,7 +9,13 @@
 #include <stdio.h>
 
 #define PASSED_ON 4u /* slices of a PUT in one copy, where others wait for them to pass them on */
-#define AHEAD 4u     /* slices of a PUT under way at a time, where slices of relays go over the same links */
+/*
+ * Slices of a PUT under way at a time, where slices of relays go over the same links: a part of all, so that PUTs that
+ * share a port end together.
+ */
+#define AHEAD_PART  16u
+#define AHEAD_LEAST 4u
+#define AHEAD_MOST  24u
 
 static void transfer_done(struct ferry_lane_rank *lane_rank, struct ferry_call *call, struct ferry_transfer *transfer)
 {
@@ -156,6 +162,12 @@ static bool take_part(struct ferry_member *member, const struct ferry_call *call
 	return true;
 }
 
+static uint32_t most_ahead(const struct ferry_transfer *transfer)
+{
+	uint32_t part = transfer->nslices / AHEAD_PART;
+	return part < AHEAD_LEAST ? AHEAD_LEAST : part > AHEAD_MOST ? AHEAD_MOST : part;
+}
+
 /*
  * The slices are contiguous on both sides, so one copy takes all whose gates are open: a copy engine pauses between
  * copies. Where other ranks forward slices, a copy takes a few at a time. Where a block is divided among paths, a few
@@ -171,7 +183,7 @@ static bool issue_put(struct ferry_pushes *pushes, struct ferry_lane_rank *lane_
 	bool cut = transfer->step->division && !pushes->copier->ops->direct_memory_access;
 	if (instr->wakes_d2h && slices > PASSED_ON)
 		slices = PASSED_ON;
-	if (cut && transfer->issued - transfer->finished >= AHEAD)
+	if (cut && transfer->issued - transfer->finished >= most_ahead(transfer))
 		return false;
 	if (cut || transfer->step->source)
 		slices = 1;
