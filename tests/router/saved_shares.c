@@ -171,11 +171,35 @@ static void what_a_job_has_not_measured_stays(void **state)
 	leave(connection, &arena);
 }
 
+/* Where ferry-stat looks for routers. */
+static char directory[] = "/tmp/ferry-tests-XXXXXX";
+
+static int start_in_directory(void **state)
+{
+	(void)state;
+	struct ferry_router_options options = {.layout = &layout, .directory = directory, .workers = 2};
+	setenv("FERRY_DOMAINS", "1", 1);
+	if (!mkdtemp(directory) || setenv("FERRY_SOCKET_DIR", directory, 1))
+		return 1;
+	snprintf(path, sizeof path, "%s/router-0.sock", directory);
+	return ferry_layout_load(&layout) || ferry_router_start(&options, &router);
+}
+
+static int stop_in_directory(void **state)
+{
+	char lock[sizeof path + 5];
+	stop_router(state);
+	snprintf(lock, sizeof lock, "%s.lock", path);
+	unlink(lock);
+	unsetenv("FERRY_SOCKET_DIR");
+	return rmdir(directory);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        TEST(lines_are_rows_of_the_routers_counters),
-	        TEST(ferry_stat_shows_them),
+	        cmocka_unit_test_setup_teardown(ferry_stat_shows_them, start_in_directory, stop_in_directory),
 	        TEST(the_next_job_finds_what_one_has_learned),
 	        TEST(what_a_job_has_not_measured_stays),
 	};
