@@ -85,7 +85,7 @@ static const char description[] = "Checks, shows, draws and synthesizes collecti
                                   "  ferryprog synth allreduce --ranks 8 --domains 2\n"
                                   "  ferryprog synth broadcast --place 0,0,1,1,1 --root 2 | ferryprog check -\n"
                                   "  ferryprog synth allgather --fabric peer --links links=dgx1v:25,devices=0,2,5\n"
-                                  "  ferryprog rates links=dgx1v:25,devices=0,2,5\n"
+                                  "  ferryprog rates links=dgx1v:25,devices=0,2,3\n"
                                   "  ferryprog show allgather.txt --count 64K --type bf16\n"
                                   "  ferryprog draw figure3.txt -o figure3.svg\n"
                                   "\n"

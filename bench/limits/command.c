@@ -27,7 +27,7 @@ enum option_key { KEY_JSON = 256, KEY_QUICK, KEY_DEVICES, KEY_PROGRAM };
 static const struct argp_option options[] = {
 	{"json", KEY_JSON, "FILE", 0,
 	 "Where to write the figures (default: FERRY_LIMITS, else ~/.cache/ferry/limits.json)", 0},
-	{"quick", KEY_QUICK, NULL, 0, "Shorter measurements, fewer windows: about 10 seconds, and more noise", 0},
+	{"quick", KEY_QUICK, NULL, 0, "Shorter measurements, fewer windows, and more noise", 0},
 	{"devices", KEY_DEVICES, "N", 0, "Measure the first N GPUs (default: all)", 0},
 	{"program", KEY_PROGRAM, "FILE", OPTION_HIDDEN, "", 0}, /* else it is short for argp's --program-name */
 	{0}};
