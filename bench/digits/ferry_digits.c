@@ -275,7 +275,7 @@ static void show_times(const struct trainer *trainer, const struct options *opti
 		       trainer->nranks, cpus, cpus == 1 ? "" : "s");
 	else
 		printf("rank 0 waits for the others, too.\n");
-	printf("A network this small is for the proof below. Ferry is made for messages of 4 MiB and more.\n");
+	printf("A network this small is for the proof below.\n");
 }
 
 static int run(const struct options *options, struct trainer *trainer)
