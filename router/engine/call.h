@@ -20,6 +20,7 @@ struct ferry_transfer {
 	char *destination;             /* COPY; PUT: once it is known where the peer has its buffer */
 	int64_t process;               /* PUT, and what is pushed: as in struct ferry_put_target */
 	void *hold;                    /* the same; of PUTs to one rank the first has it. NULL: released */
+	bool aims;                     /* PUT: something was left of it when targets were found */
 	uint64_t length;               /* bytes */
 	uint64_t landing;              /* PUT: where in its target; WAIT_PUT, variable plans: in the receive buffer */
 	uint32_t nslices;

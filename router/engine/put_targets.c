@@ -10,16 +10,19 @@
 
 #define PATIENCE_NS 10000000000ull
 
+static bool is_put_to(const struct ferry_transfer *transfer, uint32_t peer)
+{
+	return transfer->step->instr->opcode == FERRY_PUT && transfer->step->instr->peer == peer;
+}
+
 /*
- * A PUT to that rank of which something is left. What a router before this one has put is over, and so may the call be
- * for that rank, whose buffer is its application's then.
+ * Whether something is left of a PUT. What a router before this one has put is over, and so may the call be for the
+ * rank that receives, whose buffer is its application's then.
  */
-static bool puts_to(const struct ferry_call *call, const struct ferry_transfer *transfer, uint32_t peer)
+static bool is_left(const struct ferry_call *call, const struct ferry_transfer *transfer)
 {
 	const struct ferry_step *step = transfer->step;
 	bool left = transfer->finished < transfer->nslices;
-	if (step->instr->opcode != FERRY_PUT || step->instr->peer != peer)
-		return false;
 	if (step->division && !transfer->current) { /* the lane has not taken its part yet */
 		uint64_t value = atomic_load_explicit(&step->counter->value, memory_order_acquire);
 		uint64_t slices = ferry_counter_slices(value, ferry_call_number(call));
@@ -61,14 +64,17 @@ static bool find_landing(struct ferry_member *member, const struct ferry_call *c
 	return false;
 }
 
-/* How far this rank's PUTs reach into that rank's buffer. False: the job has failed. */
+/*
+ * How far this rank's PUTs reach into that rank's buffer. False: the job has failed. What is left is read once, as any
+ * rank can write there: no other PUT gets a target that was not looked at for it.
+ */
 static bool find_reach(struct ferry_member *member, const struct ferry_call *call, uint32_t peer, uint64_t *bytes)
 {
 	const struct ferry_half *half = &call->halves[FERRY_DIR_D2H];
 	*bytes = 0;
 	for (uint32_t i = 0; i < half->ntransfers; i++) {
 		struct ferry_transfer *transfer = &half->transfers[i];
-		if (!puts_to(call, transfer, peer))
+		if (!is_put_to(transfer, peer) || !(transfer->aims = is_left(call, transfer)))
 			continue;
 		if (!find_landing(member, call, transfer))
 			return false;
@@ -96,7 +102,7 @@ static bool find(struct ferry_member *member, struct ferry_call *call, uint32_t 
 	}
 	for (uint32_t i = 0; i < half->ntransfers; i++) {
 		struct ferry_transfer *transfer = &half->transfers[i];
-		if (!puts_to(call, transfer, peer))
+		if (!is_put_to(transfer, peer) || !transfer->aims)
 			continue;
 		transfer->destination = put_target.address + transfer->landing;
 		transfer->process = put_target.process;
