@@ -163,19 +163,25 @@ static bool is_carried(const struct ferry_nccl_call *call)
 	       ferry_nccl_kernels_carry(call, shadow_comm);
 }
 
-/* The calls of a communicator, or its messages. */
+/*
+ * The calls of a communicator, or its messages: these by one launch as in any group, as the first ones may wait for
+ * what comes last on another rank. Without memory for that they take turns.
+ */
 static ncclResult_t issue_last(const struct ferry_nccl_call *calls, int n, ncclComm_t handle, bool messages)
 {
-	const struct ferry_nccl_call *carried[FERRY_NCCL_KERNELS_TURN];
-	uint32_t count = 0;
+	const struct ferry_nccl_call *few[FERRY_NCCL_KERNELS_TURN], **many = NULL, **carried;
+	uint32_t count = 0, room = FERRY_NCCL_KERNELS_TURN;
 	ncclResult_t result = ncclSuccess;
+	if (messages && n > (int)room && (many = malloc((size_t)n * sizeof *many)))
+		room = (uint32_t)n;
+	carried = many ? many : few;
 	for (int i = 0; i <= n; i++) {
 		bool ours = i < n && calls[i].handle == handle && is_message(&calls[i]) == messages;
 		if (ours && is_carried(&calls[i]))
 			carried[count++] = &calls[i];
 		else if (ours && (!result || result == ncclInProgress))
 			result = ferry_nccl_issue(&calls[i]);
-		if (!count || (i < n && count < FERRY_NCCL_KERNELS_TURN))
+		if (!count || (i < n && count < room))
 			continue;
 		struct ferry_shadow_comm *shadow_comm = ferry_nccl_comm_shadow_comm(carried[0]->comm);
 		if (messages)
@@ -184,6 +190,7 @@ static ncclResult_t issue_last(const struct ferry_nccl_call *calls, int n, ncclC
 			ferry_nccl_kernels_launch(carried, count, shadow_comm);
 		count = 0;
 	}
+	free(many);
 	return result;
 }
 
@@ -365,7 +372,9 @@ static bool is_all_kernels(const struct launch *launch, const struct ferry_nccl_
 	return true;
 }
 
-/* Where NCCL has other calls it has what a rank sends to itself, too. No other rank need know. */
+/*
+ * Where NCCL has other calls, or Ferry has failed, NCCL has what a rank sends to itself, too. No other rank need know.
+ */
 static void decide_own(struct launch *launch)
 {
 	for (int i = 0; i < launch->n; i++) {
@@ -374,7 +383,7 @@ static void decide_own(struct launch *launch)
 			continue;
 		struct ferry_shadow_comm *shadow_comm = ferry_nccl_comm_shadow_comm(call->comm);
 		int other = other_end(launch, i);
-		if (other < 0 || !shadow_comm || !ferry_shadow_comm_is_ready(shadow_comm) ||
+		if (other < 0 || !shadow_comm || !ferry_shadow_comm_works(shadow_comm) ||
 		    !ferry_nccl_kernels_carry(call, shadow_comm) || !is_all_kernels(launch, call->comm))
 			continue;
 		launch->splits[i] = (struct ferry_split){

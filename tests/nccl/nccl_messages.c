@@ -369,6 +369,34 @@ static void a_communicator_may_end_in_the_group_of_its_last_messages(void **stat
 	play(ends_in_group);
 }
 
+/* More than 64, of which none is received before all are sent: as a group's they end. */
+static void ends_with_many(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	size_t n = most();
+	player_open(player);
+	warm_up(player);
+	fill(player, LARGE, 1);
+	NCCL(ncclGroupStart());
+	for (int sends = 1; sends >= 0; sends--)
+		for (int i = 0; i < 100; i++)
+			NCCL(sends ? ncclSend(player->send, n, ncclFloat32, other(player, 1), rank->comm,
+			                      stream_of(player))
+			           : ncclRecv(player->receive, n, ncclFloat32, other(player, -1), rank->comm,
+			                      stream_of(player)));
+	NCCL(ncclCommDestroy(rank->comm));
+	NCCL(ncclGroupEnd());
+	settle(player);
+	HOLDS(player->out[n - 1] == value_of(other(player, -1), n - 1, 1));
+	buffers_close(player);
+}
+
+static void a_communicator_may_end_in_a_group_of_many_messages(void **state)
+{
+	(void)state;
+	play(ends_with_many);
+}
+
 /* ---- what fails ---- */
 
 /* The others wait for what rank 0 never sends, and for room that it never makes. */
@@ -427,6 +455,39 @@ static void where_one_fails_messages_end_with_an_error_on_all(void **state)
 	play(fails);
 }
 
+/* What a rank sends to itself needs no other rank: NCCL has it where Ferry's part has failed. */
+static void to_itself(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	bool ready = false;
+	player_open(player);
+	for (int round = 0; round < MANY && !all(player, ready); round++) {
+		fill(player, LARGE, round);
+		NCCL(ncclAllReduce(player->send, player->receive, LARGE, ncclFloat32, ncclSum, rank->comm,
+		                   stream_of(player)));
+		settle(player);
+		ready = shadow_of(rank->comm) && ferry_shadow_comm_is_ready(shadow_of(rank->comm));
+	}
+	ferry_shadow_comm_withdraw(shadow_of(rank->comm), "this rank is broken on purpose");
+	fill(player, SMALL, 1);
+	NCCL(ncclGroupStart());
+	NCCL(ncclSend(player->send, SMALL, ncclFloat32, rank->rank, rank->comm, stream_of(player)));
+	NCCL(ncclRecv(player->receive, SMALL, ncclFloat32, rank->rank, rank->comm, stream_of(player)));
+	NCCL(ncclGroupEnd());
+	settle(player);
+	HOLDS(player->out[SMALL - 1] == value_of(rank->rank, SMALL - 1, 1));
+	pthread_barrier_wait(&together);
+	player_close(player);
+}
+
+static void a_rank_sends_to_itself_where_ferrys_part_has_failed(void **state)
+{
+	(void)state;
+	setenv("FERRY_SHARES", "nccl:1,host:0", 1);
+	play(to_itself);
+	unsetenv("FERRY_SHARES");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -436,8 +497,10 @@ int main(void)
 	        cmocka_unit_test_teardown(a_group_may_have_more_messages_than_a_kernel, no_misuse),
 	        cmocka_unit_test_teardown(a_group_ends_whose_calls_another_rank_makes_one_after_another, no_misuse),
 	        cmocka_unit_test_teardown(a_communicator_may_end_in_the_group_of_its_last_messages, no_misuse),
+	        cmocka_unit_test_teardown(a_communicator_may_end_in_a_group_of_many_messages, no_misuse),
 	        cmocka_unit_test_teardown(what_is_revoked_frees_streams_that_wait, no_misuse),
 	        cmocka_unit_test_teardown(where_one_fails_messages_end_with_an_error_on_all, no_misuse),
+	        cmocka_unit_test_teardown(a_rank_sends_to_itself_where_ferrys_part_has_failed, no_misuse),
 	};
 	setenv("FERRY_KERNELS", "on", 1);
 	fake_is_the_driver();
