@@ -18,7 +18,7 @@
 #define PIECE_LEAST      11 /* 2 KiB, as above */
 #define PIECE_MOST       13
 #define MESSAGE_MOST     (256u << 10)
-#define MESSAGE_MOST_HOST (4u << 10) /* of 8 KiB 23 us for NCCL's 20, of 32 KiB 70 */
+#define MESSAGE_MOST_HOST (32u << 10)
 
 static uint32_t at_most(uint64_t blocks, uint32_t most)
 {

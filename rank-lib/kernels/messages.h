@@ -94,17 +94,32 @@ DEVICE uint32_t *ferry_read_words_of(const struct ferry_kernel_call *c, const st
 	return (uint32_t *)(uintptr_t)(box + FERRY_BOX_READ(c->box_bytes) + (c->out_shared ? 128 * sender : 0));
 }
 
-/* By one lane, of the receiver's words. Returns the number below which it has read all pieces. */
+DEVICE uint32_t ferry_less_read(uint32_t a, uint32_t b)
+{
+	return (int32_t)(a - b) < 0 ? a : b;
+}
+
+/*
+ * By one lane, of the receiver's words. Returns the number below which it has read all pieces. Four words at a time: in
+ * host memory a GPU reads words of one line one after the other, 0.6 us each.
+ */
 APART uint32_t ferry_least_read(const uint32_t *words, uint32_t strands)
 {
-	uint32_t read[FERRY_MESSAGE_STRANDS(0)];
+	struct ferry_vector four[FERRY_MESSAGE_STRANDS(0) / 4];
 	UNROLL
-	for (uint32_t i = 0; i < FERRY_MESSAGE_STRANDS(0); i++)
-		read[i] = ferry_look32(words + i % strands);
+	for (uint32_t i = 0; i < FERRY_MESSAGE_STRANDS(0) / 4; i++)
+		if (4 * i < strands)
+			four[i] = ferry_load_packet((const char *)(words + 4 * i));
+	uint32_t least = (uint32_t)four[0].low;
 	UNROLL
-	for (uint32_t i = 1; i < FERRY_MESSAGE_STRANDS(0); i++)
-		read[0] = (int32_t)(read[i] - read[0]) < 0 ? read[i] : read[0];
-	return read[0];
+	for (uint32_t i = 0; i < FERRY_MESSAGE_STRANDS(0) / 4; i++)
+		if (4 * i < strands) {
+			least = ferry_less_read((uint32_t)four[i].low, least);
+			least = ferry_less_read((uint32_t)(four[i].low >> 32), least);
+			least = ferry_less_read((uint32_t)four[i].high, least);
+			least = ferry_less_read((uint32_t)(four[i].high >> 32), least);
+		}
+	return least;
 }
 
 DEVICE uint32_t ferry_ask_credit(const struct ferry_kernel_call *c, const struct ferry_strand *strand)
