@@ -8,12 +8,16 @@
 #include "orchestrator/redops.h"
 #include "orchestrator/watch.h"
 
+#define MOST_COUNT (SIZE_MAX >> 16) /* bytes of all ranks' blocks fit 64 bits */
+
 /* Whether NCCL would take the call. NCCL itself refuses calls that are wrong at sight. */
 static bool is_sound(const struct ferry_nccl_call *call)
 {
 	struct ferry_nccl_redop redop;
 	bool has_root = ferry_collective_has_root(call->collective) || call->collective == FERRY_SENDRECV;
 	if (!ferry_type_size((ferryDataType_t)call->type) || (unsigned)call->op > ncclMaxRedOp)
+		return false;
+	if (call->count > MOST_COUNT)
 		return false;
 	if (has_root && (call->root < 0 || call->root >= call->comm->nranks))
 		return false;

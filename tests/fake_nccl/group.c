@@ -147,6 +147,8 @@ static ncclResult_t check(const struct fake_op *op)
 		return ncclInvalidArgument;
 	if (op->op >= ncclNumOps && (op->op - ncclNumOps >= COMM_REDOPS || !op->comm->redops[op->op - ncclNumOps].made))
 		return ncclInvalidArgument;
+	if (op->count > SIZE_MAX >> 16)
+		return ncclInvalidArgument;
 	return op->comm->error == ncclInProgress ? ncclInvalidArgument : (ncclResult_t)op->comm->error;
 }
 

@@ -392,6 +392,23 @@ static void a_communicator_may_end_in_a_group_of_many_messages(void **state)
 
 /* ---- what fails ---- */
 
+/* Its bytes are none modulo 2^64: a kernel would have nothing to move. */
+static void sends_too_much(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	player_open(player);
+	warm_up(player);
+	EQUAL(ncclSend(player->send, (size_t)1 << 62, ncclFloat32, other(player, 1), rank->comm, stream_of(player)),
+	      ncclInvalidArgument);
+	player_close(player);
+}
+
+static void a_count_that_wraps_is_nccls_to_refuse(void **state)
+{
+	(void)state;
+	play(sends_too_much);
+}
+
 /* The others wait for what rank 0 never sends, and for room that it never makes. */
 static void revokes(struct rank *rank)
 {
@@ -491,6 +508,7 @@ int main(void)
 	        cmocka_unit_test_teardown(a_group_ends_whose_calls_another_rank_makes_one_after_another, no_misuse),
 	        cmocka_unit_test_teardown(a_communicator_may_end_in_the_group_of_its_last_messages, no_misuse),
 	        cmocka_unit_test_teardown(a_communicator_may_end_in_a_group_of_many_messages, no_misuse),
+	        cmocka_unit_test_teardown(a_count_that_wraps_is_nccls_to_refuse, no_misuse),
 	        cmocka_unit_test_teardown(what_is_revoked_frees_streams_that_wait, no_misuse),
 	        cmocka_unit_test_teardown(where_one_fails_messages_end_with_an_error_on_all, no_misuse),
 	        cmocka_unit_test_teardown(a_rank_sends_to_itself_where_ferrys_part_has_failed, no_misuse),
