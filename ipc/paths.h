@@ -58,7 +58,7 @@ struct ferry_path_limits {
 	uint32_t relays; /* paths over relays that a pair has at most; 0: FERRY_MOST_RELAYS; or FERRY_NO_RELAYS */
 };
 
-/** All that paths are made of; a plan whose calls are divided among paths has one (ipc/plan.h). */
+/** What paths are made of. A plan holds one if its calls are divided among paths (ipc/plan.h). */
 struct ferry_network {
 	struct ferry_links links;
 	struct ferry_path_limits limits;

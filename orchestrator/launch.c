@@ -104,7 +104,7 @@ static uint32_t list_messages(struct launch *launch, const struct ferry_shadow_c
 	return n;
 }
 
-/* Behind kernels of other calls, as NCCL does. ends: the second step, of those that have one. */
+/* The messages follow the kernels of other calls, as in NCCL. ends: this joins kernels that run beside the stream. */
 static ncclResult_t carry_messages(struct launch *launch, bool ends)
 {
 	ncclResult_t result = ncclSuccess;

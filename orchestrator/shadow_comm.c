@@ -85,7 +85,7 @@ static void open_agreements(struct ferry_shadow_comm *shadow_comm, bool joins)
 		}
 	}
 	ferry_arena_agreement(arena, (uint32_t)self, &shadow_comm->agreement);
-	if (joins) /* last: who sees it finds the others */
+	if (joins) /* last: a rank that sees this one join finds the pairs joined, too */
 		ferry_agreement_join(&shadow_comm->agreement, shadow_comm->made);
 }
 

@@ -68,9 +68,9 @@ ferryResult_t ferry_fabrics_divide(struct ferry_fabrics *fabrics, enum ferry_col
                                    size_t element, uint64_t *host);
 
 /**
- * The network over which calls that are pushed may take relays and, where FERRY_FABRICS names the host beside, by that:
- * of host devices whose links are modelled, and of GPUs, without relays, where FERRY_FABRICS names both fabrics and
- * ferry-perf limits has measured them. False: there is none. ferry_fabrics_divide must have settled it.
+ * The network that pushed calls are divided over. Host devices have one where their links are modelled; it has relays,
+ * and the host where FERRY_FABRICS names it. GPUs have one where FERRY_FABRICS names both fabrics and ferry-perf limits
+ * has measured them; it has no relays. False: there is none. ferry_fabrics_divide must have settled it.
  */
 bool ferry_fabrics_network(const struct ferry_fabrics *fabrics, struct ferry_network *network);
 

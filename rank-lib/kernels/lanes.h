@@ -53,7 +53,7 @@ DEVICE bool ferry_any_of_block(bool mine)
 	return __syncthreads_or(mine);
 }
 
-/* What this lane has seen and stored before comes before all that it, or who meets it at a barrier, does behind. */
+/* Orders what this lane has seen and stored before what it, and each lane that it meets at a barrier, does later. */
 DEVICE void ferry_fence(void)
 {
 	__threadfence();
