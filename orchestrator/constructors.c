@@ -236,14 +236,16 @@ ncclResult_t ferry_nccl_CommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 
 ncclResult_t ferry_nccl_CommFinalize(ncclComm_t comm)
 {
-	ferry_nccl_group_give_back(comm);
+	if (ferry_nccl_group_defers_end(comm, ferry_nccl_CommFinalize))
+		return ncclSuccess;
 	unsigned set = ferry_nccl_comm_change(comm, FERRY_NCCL_FINALIZED, 0);
 	return keep_unless_refused(comm, set, ferry_nccl_real_CommFinalize(comm));
 }
 
 ncclResult_t ferry_nccl_CommDestroy(ncclComm_t comm)
 {
-	ferry_nccl_group_give_back(comm);
+	if (ferry_nccl_group_defers_end(comm, ferry_nccl_CommDestroy))
+		return ncclSuccess;
 	ferry_nccl_pending_comms_ready(comm);
 	ferry_nccl_comm_remove(comm);
 	return ferry_nccl_real_CommDestroy(comm);
@@ -251,7 +253,7 @@ ncclResult_t ferry_nccl_CommDestroy(ncclComm_t comm)
 
 ncclResult_t ferry_nccl_CommAbort(ncclComm_t comm)
 {
-	ferry_nccl_group_give_back(comm);
+	ferry_nccl_group_drop(comm);
 	ferry_nccl_pending_comms_ready(comm);
 	/*
 	 * Ferry's first, as streams wait for it; but a thread that makes one may wait for streams, and those for NCCL

@@ -16,12 +16,19 @@ struct destroyed {
 	ncclComm_t comm;
 };
 
+struct ended {
+	ncclComm_t comm;
+	ncclResult_t (*end)(ncclComm_t comm);
+};
+
 static _Thread_local struct {
 	int depth;
 	struct ferry_nccl_call *calls;
 	int ncalls, capacity;
 	struct destroyed *destroyed;
 	int ndestroyed;
+	struct ended *ended;
+	int nended;
 } group;
 
 bool ferry_nccl_group_is_open(void)
@@ -104,10 +111,36 @@ static bool fine(ncclResult_t result)
 	return !result || result == ncclInProgress;
 }
 
-void ferry_nccl_group_give_back(ncclComm_t handle)
+bool ferry_nccl_group_defers_end(ncclComm_t comm, ncclResult_t (*end)(ncclComm_t comm))
 {
-	int calls = 0, redops = 0;
-	ferry_nccl_issue_last(group.calls, group.ncalls, handle);
+	struct ended *grown = group.ncalls ? realloc(group.ended, (size_t)(group.nended + 1) * sizeof *grown) : NULL;
+	if (!grown)
+		return false;
+	group.ended = grown;
+	grown[group.nended++] = (struct ended){comm, end};
+	return true;
+}
+
+/* When no calls are kept any more. As a group, as they were made. Returns NCCL's first error. */
+static ncclResult_t end_all(void)
+{
+	struct ended *ended = group.ended;
+	int n = group.nended;
+	group.ended = NULL;
+	group.nended = 0;
+	ncclResult_t result = n ? ferry_nccl_real_GroupStart() : ncclSuccess;
+	for (int i = 0; i < n; i++) {
+		ncclResult_t one = ended[i].end(ended[i].comm);
+		result = fine(result) && one ? one : result;
+	}
+	ncclResult_t all = n ? ferry_nccl_real_GroupEnd() : ncclSuccess;
+	free(ended);
+	return fine(result) && all ? all : result;
+}
+
+void ferry_nccl_group_drop(ncclComm_t handle)
+{
+	int calls = 0, redops = 0, ends = 0;
 	for (int i = 0; i < group.ncalls; i++) {
 		if (group.calls[i].handle != handle) {
 			group.calls[calls++] = group.calls[i];
@@ -123,6 +156,10 @@ void ferry_nccl_group_give_back(ncclComm_t handle)
 			group.destroyed[redops++] = group.destroyed[i];
 	}
 	group.ndestroyed = redops;
+	for (int i = 0; i < group.nended; i++)
+		if (group.ended[i].comm != handle)
+			group.ended[ends++] = group.ended[i];
+	group.nended = ends;
 }
 
 /* Returns NCCL's first error. */
@@ -132,7 +169,8 @@ static ncclResult_t give_back_all(void)
 	for (int i = 0; i < group.ncalls && fine(result); i++)
 		result = ferry_nccl_issue(&group.calls[i]);
 	forget();
-	return result;
+	ncclResult_t ended = end_all();
+	return fine(result) && ended ? ended : result;
 }
 
 ncclResult_t ferry_nccl_GroupStart(void)
@@ -156,7 +194,8 @@ ncclResult_t ferry_nccl_GroupEnd(void)
 		result = launched ? launched : result;
 	}
 	forget();
-	return result;
+	ncclResult_t ended = end_all();
+	return fine(result) && ended ? ended : result;
 }
 
 /* Nothing of the group runs; NCCL is to count all of it. */

@@ -2,7 +2,8 @@
 /**
  * NCCL's groups. NCCL's own group is open as long as the program's is, so that it has all calls that are passed on, and
  * communicators are made and ended in it. Calls that Ferry may divide are kept. When the outermost group ends, NCCL's
- * is ended first, then the kept calls are launched together (launch.h). All state is the calling thread's.
+ * is ended first, then the kept calls are launched together (launch.h), and then communicators end that the program has
+ * ended meanwhile. All state is the calling thread's.
  *
  * An error that NCCL would return at a kept call is returned at the group's end; a call that is wrong at sight is not
  * kept, so its error comes at once.
@@ -22,10 +23,13 @@ bool ferry_nccl_group_is_open(void);
 bool ferry_nccl_group_keep(const struct ferry_nccl_call *call);
 
 /**
- * Makes the kept calls of a communicator that is about to end: in NCCL's open group, which returns errors at its end,
- * or by kernels. Those of other communicators stay: their ranks may end nothing, and look the same calls up.
+ * Whether calls are kept, so that the function is called when these have been launched: what a communicator's calls
+ * wait for may be calls of the group.
  */
-void ferry_nccl_group_give_back(ncclComm_t handle);
+bool ferry_nccl_group_defers_end(ncclComm_t comm, ncclResult_t (*end)(ncclComm_t comm));
+
+/** Drops what is kept of a communicator that is about to be aborted. */
+void ferry_nccl_group_drop(ncclComm_t handle);
 
 /**
  * Whether a kept call needs the reduction, which is then destroyed when the group has ended: NCCL lets programs destroy

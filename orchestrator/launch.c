@@ -163,44 +163,6 @@ static bool is_carried(const struct ferry_nccl_call *call)
 	       ferry_nccl_kernels_carry(call, shadow_comm);
 }
 
-/*
- * The calls of a communicator, or its messages: these by one launch as in any group, as the first ones may wait for
- * what comes last on another rank. Without memory for that they take turns.
- */
-static ncclResult_t issue_last(const struct ferry_nccl_call *calls, int n, ncclComm_t handle, bool messages)
-{
-	const struct ferry_nccl_call *few[FERRY_NCCL_KERNELS_TURN], **many = NULL, **carried;
-	uint32_t count = 0, room = FERRY_NCCL_KERNELS_TURN;
-	ncclResult_t result = ncclSuccess;
-	if (messages && n > (int)room && (many = malloc((size_t)n * sizeof *many)))
-		room = (uint32_t)n;
-	carried = many ? many : few;
-	for (int i = 0; i <= n; i++) {
-		bool ours = i < n && calls[i].handle == handle && is_message(&calls[i]) == messages;
-		if (ours && is_carried(&calls[i]))
-			carried[count++] = &calls[i];
-		else if (ours && (!result || result == ncclInProgress))
-			result = ferry_nccl_issue(&calls[i]);
-		if (!count || (i < n && count < room))
-			continue;
-		struct ferry_shadow_comm *shadow_comm = ferry_nccl_comm_shadow_comm(carried[0]->comm);
-		if (messages)
-			ferry_nccl_kernels_exchange(carried, count, shadow_comm, FERRY_KERNELS_WHOLE);
-		else
-			ferry_nccl_kernels_launch(carried, count, shadow_comm);
-		count = 0;
-	}
-	free(many);
-	return result;
-}
-
-void ferry_nccl_issue_last(const struct ferry_nccl_call *calls, int n, ncclComm_t handle)
-{
-	ncclResult_t result = issue_last(calls, n, handle, false);
-	if (!result || result == ncclInProgress)
-		issue_last(calls, n, handle, true);
-}
-
 /* Before any call of the group is in the streams. */
 static void mark(struct launch *launch)
 {

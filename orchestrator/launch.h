@@ -14,10 +14,4 @@
  */
 ncclResult_t ferry_nccl_launch(struct ferry_nccl_call *calls, int n);
 
-/**
- * Makes the kept calls of a communicator that ends within the group: by kernels, where these have begun, the same as
- * on ranks that end it behind the group; the others into the group of NCCL's that is open, until one is refused.
- */
-void ferry_nccl_issue_last(const struct ferry_nccl_call *calls, int n, ncclComm_t handle);
-
 #endif

@@ -260,7 +260,7 @@ static void ending_a_communicator_in_a_group_leaves_the_calls_of_others(void **s
 	pthread_barrier_destroy(&barrier);
 }
 
-static void its_own_calls_go_before_it_and_the_rest_keep_their_order(void **state)
+static void a_communicator_ends_behind_the_calls_of_its_group(void **state)
 {
 	(void)state;
 	ncclComm_t comms[2], ended[2];
@@ -274,11 +274,13 @@ static void its_own_calls_go_before_it_and_the_rest_keep_their_order(void **stat
 		NCCL(ncclAllReduce(&in[i], &others[i], 1, ncclFloat32, ncclSum, ended[i], NULL));
 		NCCL(ncclAllReduce(&sums[i], &twice[i], 1, ncclFloat32, ncclSum, comms[i], NULL));
 	}
-	for (int i = 0; i < 2; i++) {
+	unsigned long finalized = fake_nccl_count("CommFinalize");
+	for (int i = 0; i < 2; i++)
 		NCCL(ncclCommFinalize(ended[i]));
-		EQUAL(fake_nccl_count("AllReduce"), before + (unsigned)i + 1);
-	}
+	EQUAL(fake_nccl_count("AllReduce"), before);
+	EQUAL(fake_nccl_count("CommFinalize"), finalized);
 	NCCL(ncclGroupEnd());
+	EQUAL(fake_nccl_count("CommFinalize"), finalized + 2);
 	for (int i = 0; i < 2; i++) {
 		HOLDS(sums[i] == 8 && twice[i] == 16 && others[i] == 8);
 		destroy(comms[i]);
@@ -368,7 +370,7 @@ int main(void)
 	        cmocka_unit_test(a_reduction_may_be_destroyed_before_its_group_ends),
 	        cmocka_unit_test(what_is_wrong_at_sight_is_told_at_the_call),
 	        cmocka_unit_test(ending_a_communicator_in_a_group_leaves_the_calls_of_others),
-	        cmocka_unit_test(its_own_calls_go_before_it_and_the_rest_keep_their_order),
+	        cmocka_unit_test(a_communicator_ends_behind_the_calls_of_its_group),
 	        cmocka_unit_test(a_simulated_group_has_all_calls_and_runs_none),
 	        cmocka_unit_test(nccls_calls_of_itself_go_through),
 	        cmocka_unit_test(a_configuration_is_needed_at_the_call_alone),
