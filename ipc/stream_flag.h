@@ -40,7 +40,7 @@ struct ferry_stream_flag {
 	/*
 	 * For messages that are numbered as streams come to them, by direction. Bit r: all messages of the call with
 	 * rank r are over. Stored by the lane of that direction, release, before the messages of another call with that
-	 * rank begin; 0 between the mark and `done`.
+	 * rank begin; 0 between the mark and `done`. Of a mailbox: as `waits`, of messages.
 	 */
 	_Atomic uint64_t passed[2];
 	_Atomic uint64_t waits[2]; /* of a mailbox: what its kernels wait for (rank-lib/kernels/kernel_call.h) */

@@ -34,11 +34,12 @@
  * the word of n as all others do, and the same errors.
  *
  * Order in streams: kernels of a group come first, in the order of their calls, several calls by one where they fit,
- * then all messages by one, and NCCL's and the routers' calls of the group after them, on all ranks. Calls in NCCL's
- * open group that Ferry has no say in come before both.
+ * and NCCL's and the routers' calls of the group after them, on all ranks. Calls in NCCL's open group that Ferry has no
+ * say in come before both.
  *
- * Where a group has other calls of the communicator its messages go by a kernel beside these, in a stream of Ferry's:
- * another rank may make the same calls one after another, so that the first of them waits for what comes last here.
+ * A group's messages are one kernel. Where the group has other calls of the communicator, or in the stream, it goes
+ * beside them, in a stream of Ferry's: another rank may make the same calls one after another, so that the first of
+ * them waits for what comes last here.
  */
 #ifndef FERRY_ORCHESTRATOR_KERNELS_H
 #define FERRY_ORCHESTRATOR_KERNELS_H

@@ -89,22 +89,24 @@ static ncclResult_t carry_turn(struct launch *launch, int first, int *kernels)
 	return launched ? as_nccl(launched) : ncclSuccess;
 }
 
-/* Messages of a communicator that kernels carry; returns how many. alone: its group has no other calls of it. */
-static uint32_t list_messages(struct launch *launch, const struct ferry_shadow_comm *shadow_comm, bool *alone)
+/*
+ * Messages of a communicator that kernels carry, from the first one on; returns how many. alone: its group has no other
+ * calls of it, or in the stream.
+ */
+static uint32_t list_messages(struct launch *launch, int first, bool *alone)
 {
+	const struct ferry_nccl_call *calls = launch->calls;
 	uint32_t n = 0;
 	*alone = true;
-	for (int i = 0; i < launch->n; i++) {
-		if (is_kernel_of(launch, i, shadow_comm, true))
-			launch->messages[n++] = &launch->calls[i];
-		else if (!launch->splits[i].kernel &&
-		         ferry_nccl_comm_shadow_comm(launch->calls[i].comm) == shadow_comm)
-			*alone = false;
-	}
+	for (int i = 0; i < launch->n; i++)
+		if (is_kernel_of(launch, i, launch->splits[first].shadow_comm, true))
+			launch->messages[n++] = &calls[i];
+		else
+			*alone &= calls[i].comm != calls[first].comm && calls[i].stream != calls[first].stream;
 	return n;
 }
 
-/* The messages follow the kernels of other calls, as in NCCL. ends: this joins kernels that run beside the stream. */
+/* Before all else of the group: what they wait for may come behind it. ends: the stream goes on behind them. */
 static ncclResult_t carry_messages(struct launch *launch, bool ends)
 {
 	ncclResult_t result = ncclSuccess;
@@ -117,7 +119,7 @@ static ncclResult_t carry_messages(struct launch *launch, bool ends)
 			done = is_kernel_of(launch, before, shadow_comm, true);
 		if (done)
 			continue;
-		uint32_t n = list_messages(launch, shadow_comm, &alone);
+		uint32_t n = list_messages(launch, i, &alone);
 		if (ends && alone)
 			continue;
 		ferryResult_t launched = ferry_nccl_kernels_exchange(launch->messages, n, shadow_comm,
@@ -135,7 +137,7 @@ static ncclResult_t carry_messages(struct launch *launch, bool ends)
  */
 static ncclResult_t carry(struct launch *launch)
 {
-	ncclResult_t result = ncclSuccess;
+	ncclResult_t result = carry_messages(launch, false);
 	int kernels = 0;
 	for (int i = 0; i < launch->n; i++) {
 		if (!launch->splits[i].kernel || is_message(&launch->calls[i]))
@@ -151,8 +153,7 @@ static ncclResult_t carry(struct launch *launch)
 			ncclResult_t carried = carry_turn(launch, i, &kernels);
 			result = result ? result : carried;
 		}
-	ncclResult_t exchanged = carry_messages(launch, false);
-	return result ? result : exchanged;
+	return result;
 }
 
 /* The kept call is a kernel's. */
@@ -381,8 +382,10 @@ static ncclResult_t run(struct launch *launch)
 	bool ferrys = false, lost = false;
 	int kernels = decide(launch, &ferrys);
 	ncclResult_t carried = kernels ? carry(launch) : ncclSuccess;
-	if (kernels == launch->n)
-		return carried;
+	if (kernels == launch->n) {
+		ncclResult_t joined = carry_messages(launch, true);
+		return carried ? carried : joined;
+	}
 	mark(launch);
 	measure(launch);
 	ferryResult_t begun = ferrys ? begin_ferrys(launch) : ferrySuccess;

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define STATE_BYTES (FERRY_BOX_COUNTERS + FERRY_CHANNELS * 128u) /* FERRY_CHANNEL_WORDS of ferry_device.cuh */
+#define STATE_BYTES (FERRY_BOX_TABLE + FERRY_MESSAGES_TABLE * sizeof(struct ferry_kernel_message))
 /* what nobody has, of each device; an import keeps the memory of another process */
 #define BOXES_KEPT   4u
 #define IMPORTS_KEPT FERRY_KERNEL_RANKS
@@ -29,10 +29,13 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of both lists, newes
 static struct ferry_box *boxes;
 static struct import *imports;
 
-_Static_assert(sizeof(struct ferry_kernel_state) <= FERRY_BOX_COUNTERS, "counters of channels come behind it");
+_Static_assert(FERRY_BOX_LINES * sizeof(struct ferry_kernel_state) <= FERRY_BOX_COUNTERS, "counters come behind them");
 _Static_assert(offsetof(struct ferry_stream_flag, waits) - offsetof(struct ferry_stream_flag, flag) ==
                        FERRY_KERNEL_WAITS,
-               "kernels find these words from the other one");
+               "kernels find these words from the other one,");
+_Static_assert(offsetof(struct ferry_stream_flag, passed) - offsetof(struct ferry_stream_flag, flag) ==
+                       FERRY_KERNEL_MESSAGE_WAITS,
+               "and those of messages");
 
 /* ---- boxes ---- */
 
@@ -51,14 +54,21 @@ static bool is_held(const struct ferry_box *box)
 	return atomic_load_explicit(&box->holders, memory_order_acquire);
 }
 
-bool ferry_box_is_idle(const struct ferry_box *box)
+static bool is_over(const struct ferry_box *box, enum ferry_box_line line)
 {
 	const struct ferry_kernels_ops *kernels = box->device->ops->kernels;
-	if (!kernels->is_over(box->device, &box->order) ||
-	    kernels->read(box->device, &box->aborted->scalar, &box->state->counts, sizeof box->state->counts))
+	const struct ferry_kernel_order *order = &box->orders[line];
+	if (!kernels->is_over(box->device, order) ||
+	    kernels->read(box->device, &box->aborted->scalar, &box->states[line].counts, sizeof(uint64_t)))
 		return false;
 	uint64_t counts = atomic_load_explicit(&box->aborted->scalar, memory_order_relaxed);
-	return (uint32_t)(counts >> 32) == box->order.counted;
+	return (uint32_t)(counts >> 32) == order->counted;
+}
+
+/* That of calls last: its counts stay in `scalar`. */
+bool ferry_box_is_idle(const struct ferry_box *box)
+{
+	return is_over(box, FERRY_BOX_MESSAGES) && is_over(box, FERRY_BOX_CALLS);
 }
 
 static void remove_windows(struct ferry_box *box)
@@ -74,12 +84,15 @@ static void remove_windows(struct ferry_box *box)
 static void box_free(struct ferry_box *box)
 {
 	remove_windows(box);
-	box->device->ops->kernels->order_end(box->device, &box->order);
+	for (int line = 0; line < FERRY_BOX_LINES; line++)
+		box->device->ops->kernels->order_end(box->device, &box->orders[line]);
 	if (box->memory)
 		box->device->ops->pieces->release(box->device, box->memory);
-	if (box->state)
-		box->device->ops->pieces->release(box->device, box->state);
+	if (box->states)
+		box->device->ops->pieces->release(box->device, box->states);
 	atomic_store_explicit(&box->aborted->flag, 0, memory_order_relaxed);
+	for (int i = 0; i < 2; i++) /* as calls of streams expect it */
+		atomic_store_explicit(&box->aborted->passed[i], 0, memory_order_relaxed);
 	ferry_stream_flag_give_back(box->word);
 	free(box);
 }
@@ -181,7 +194,7 @@ static ferryResult_t box_new(struct ferry_device *device, uint64_t bytes, struct
 	box->device = device;
 	box->aborted = ferry_stream_flag_at(box->word);
 	result = device->ops->pieces->allocate(device, STATE_BYTES, &state);
-	box->state = state;
+	box->states = state;
 	if (!result && bytes)
 		result = device->ops->pieces->allocate(device, bytes, &memory);
 	box->memory = memory;
@@ -211,9 +224,10 @@ ferryResult_t ferry_box_take(struct ferry_device *device, const struct ferry_ran
 		box->rank = rank->self;
 		atomic_store_explicit(&box->aborted->flag, 0, memory_order_relaxed);
 		atomic_store_explicit(&box->aborted->waits[1], 0, memory_order_relaxed);
-		box->order = (struct ferry_kernel_order){
-		        .event = box->order.event, .joint = box->order.joint, .beside = box->order.beside};
-		result = device->ops->kernels->zero(device, box->state, STATE_BYTES);
+		atomic_store_explicit(&box->aborted->passed[1], 0, memory_order_relaxed);
+		for (struct ferry_kernel_order *o = box->orders; o < box->orders + FERRY_BOX_LINES; o++)
+			*o = (struct ferry_kernel_order){.event = o->event, .joint = o->joint, .beside = o->beside};
+		result = device->ops->kernels->zero(device, box->states, FERRY_BOX_TABLE);
 		if (!result && bytes)
 			result = device->ops->kernels->zero(device, box->memory, bytes);
 		if (result) { /* it is freed with the last one */

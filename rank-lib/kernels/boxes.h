@@ -19,7 +19,12 @@ struct ferry_box_window {
 	uint64_t bytes;
 };
 
-#define FERRY_BOX_COUNTERS 4096u /* bytes from a box's state to the counters of channels */
+/* Kernels of calls, and of messages, each have a state and an order by themselves. */
+enum ferry_box_line { FERRY_BOX_CALLS, FERRY_BOX_MESSAGES, FERRY_BOX_LINES };
+
+/* Bytes from a box's states to the counters of channels, and to the table of messages (kernel_call.h). */
+#define FERRY_BOX_COUNTERS 4096u
+#define FERRY_BOX_TABLE    (FERRY_BOX_COUNTERS + FERRY_CHANNELS * 128u) /* FERRY_CHANNEL_WORDS of ferry_device.cuh */
 
 /* A rank's own. */
 struct ferry_box {
@@ -28,15 +33,16 @@ struct ferry_box {
 	/* the inbox that other ranks map; NULL and 0: it has none */
 	char *memory;
 	uint64_t bytes;
-	struct ferry_kernel_state *state; /* an allocation apart, which no other process can map; device memory */
+	/* FERRY_BOX_LINES, and more; an allocation apart, which no other process can map; device memory */
+	struct ferry_kernel_state *states;
 	uint32_t word;                 /* the stream flag whose `flag` is its abort word, */
 	struct ferry_stream_flag *aborted; /* and that */
 	struct ferry_box_window windows[FERRY_KERNEL_RANKS];
 	uint32_t nwindows;
 	struct ferry_box *next;        /* under the lock of boxes.c; so are the next two */
 	bool failed;                   /* its communicator had failed: others' kernels may write to it yet */
-	/* its event, which graphs name, outlives the communicator, under whose lock it is while it has the box */
-	struct ferry_kernel_order order;
+	/* their events, which graphs name, outlive the communicator, under whose lock they are while it has the box */
+	struct ferry_kernel_order orders[FERRY_BOX_LINES];
 	_Atomic uint32_t holders;      /* the communicator, and each graph with a kernel of its: any thread */
 	bool owned;                    /* a communicator has it; under the lock, as the next two: whose, */
 	uint8_t key[FERRY_KEY_BYTES];

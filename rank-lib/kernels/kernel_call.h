@@ -57,11 +57,15 @@
  */
 #define FERRY_KERNEL_SWEEP (1u << 20)
 
-/* In the rank's own device memory, zeroed before the first call; written by its kernels alone. */
+/*
+ * In the rank's own device memory, zeroed before the first call; written by its kernels alone. Kernels of messages have
+ * another one than those of calls: neither wait for the other ones.
+ */
 struct ferry_kernel_state {
 	/*
-	 * in the low half the number of the last call; in the high half how many calls were counted, for which a call
-	 * on another stream waits. One word, so that who waits for the one finds the other without a fence.
+	 * in the low half the number of the last call, 0 of messages; in the high half how many calls were counted, for
+	 * which a call on another stream waits. One word, so that who waits for the one finds the other without a
+	 * fence.
 	 */
 	uint64_t counts;
 	uint32_t arrived; /* blocks of the call under way that have ended */
@@ -75,8 +79,8 @@ struct ferry_kernel_state {
  * When a warp that waits looks at the abort word it says behind it what it waits for, in two words of 8 bytes: the
  * rank, or nranks for an earlier call of its own; and polls << 32 | the call's number. While it waits, that changes.
  */
-#define FERRY_KERNEL_WAITS   40u /* bytes from the abort word to them */
-#define FERRY_KERNEL_MESSAGE 16u /* beside the rank: for a message, behind that call */
+#define FERRY_KERNEL_WAITS         40u /* bytes from the abort word to them, */
+#define FERRY_KERNEL_MESSAGE_WAITS 24u /* and to those of kernels of messages */
 
 struct ferry_kernel_call {
 	const char *send;
@@ -122,10 +126,17 @@ struct ferry_kernel_message {
 	uint32_t shift; /* a piece has 1 << shift of them; the same at both ends */
 };
 
-#define FERRY_MESSAGES_MOST 224u /* a kernel's argument has 4 KiB */
+#define FERRY_MESSAGES_MOST  224u         /* a kernel's argument has 4 KiB; */
+#define FERRY_MESSAGES_TABLE (32u << 10) /* those of a larger group are in device memory, in such a table */
 
 struct ferry_kernel_messages {
 	struct ferry_kernel_call call; /* what all calls have alike */
+	/*
+	 * Of a larger group: kernels before fill the table, each with `puts` messages from `puts_at` on, and move
+	 * nothing; puts = 0: moves those of the table. NULL: those below.
+	 */
+	struct ferry_kernel_message *table;
+	uint16_t puts, puts_at;
 	/*
 	 * Pieces of each way, in the order of the messages from `first` on. What a rank sends to itself is to go into
 	 * those buffers that it receives from itself, of which there are no pieces.

@@ -7,6 +7,7 @@
 #include "router/reduce/reduce.h"
 
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 bool ferry_kernels_ready(const struct ferryComm *comm)
@@ -168,27 +169,30 @@ static bool is_new(const struct ferry_request *requests, uint32_t which)
 static ferryResult_t join_streams(const struct ferry_request *requests, uint32_t nrequests, ferryStream_t stream,
                                   bool behind)
 {
+	enum ferry_box_line line = requests[0].collective == FERRY_SENDRECV ? FERRY_BOX_MESSAGES : FERRY_BOX_CALLS;
 	struct ferry_mailboxes *mailboxes = &requests[0].comm->mailboxes;
 	struct ferry_device *device = mailboxes->device;
 	ferryResult_t result = ferrySuccess;
 	for (uint32_t i = 0; i < nrequests && !result; i++) {
 		ferryStream_t other = requests[i].stream;
 		if (is_new(requests, i))
-			result = device->ops->kernels->follow(device, &mailboxes->box->order, behind ? other : stream,
-			                                      behind ? stream : other);
+			result = device->ops->kernels->follow(device, &mailboxes->box->orders[line],
+			                                      behind ? other : stream, behind ? stream : other);
 	}
 	return result;
 }
 
 /* call: the kernel's argument. */
-static ferryResult_t put(struct ferryComm *comm, void *function, uint32_t blocks, uint32_t threads,
-                         ferryStream_t stream, struct ferry_kernel_call *call)
+static ferryResult_t put(struct ferryComm *comm, enum ferry_box_line line, void *function, uint32_t blocks,
+                         uint32_t threads, ferryStream_t stream, struct ferry_kernel_call *call)
 {
 	struct ferry_mailboxes *mailboxes = &comm->mailboxes;
 	struct ferry_device *device = mailboxes->device;
 	struct ferry_box *box = mailboxes->box;
-	ferryResult_t result = device->ops->kernels->launch(device, function, blocks, threads, stream, &box->order,
-	                                                    call, ferry_box_hold, ferry_box_drop, box);
+	call->state = &box->states[line];
+	ferryResult_t result = device->ops->kernels->launch(device, function, blocks, threads, stream,
+	                                                    &box->orders[line], call, ferry_box_hold, ferry_box_drop,
+	                                                    box);
 	if (!result)
 		ferry_mailboxes_count(mailboxes);
 	return result;
@@ -208,7 +212,8 @@ static ferryResult_t launch(struct batch *batch, struct ferryComm *comm)
 	ferryStream_t stream = batch->requests[0].stream;
 	ferryResult_t result = join_streams(batch->requests, batch->count, stream, false);
 	if (!result)
-		result = put(comm, ferry_modules_function(mailboxes->device, batch->type, choice.kernel), choice.blocks,
+		result = put(comm, FERRY_BOX_CALLS,
+		             ferry_modules_function(mailboxes->device, batch->type, choice.kernel), choice.blocks,
 		             choice.threads, stream, &batch->group.calls[0]);
 	if (!result)
 		result = join_streams(batch->requests, batch->count, stream, true);
@@ -249,75 +254,83 @@ static uint32_t way_of(const struct ferry_request *request)
 	return (uint32_t)request->root + (request->direction == FERRY_DIR_D2H ? 0 : FERRY_KERNEL_RANKS);
 }
 
-/* Messages of one kernel: so many of each way, behind those of the kernels before. */
-struct round {
-	uint32_t number, quota;
-	uint32_t seen[FERRY_MESSAGE_WAYS];
-};
-
-/* To be asked of all in order. A message of no bytes is nothing, at both ends. */
-static bool is_of_round(const struct ferry_request *request, struct round *round)
-{
-	return block_bytes(request) && round->seen[way_of(request)]++ / round->quota == round->number;
-}
-
-/* Returns how many messages the kernel has. */
-static uint32_t fill_round(const struct ferry_request *requests, uint32_t nrequests, struct round round,
-                           struct ferry_kernel_messages *all)
+/* Lists the messages by ways, those of no bytes aside, which are nothing at both ends. Returns how many there are. */
+static uint32_t list(const struct ferry_request *requests, uint32_t nrequests, struct ferry_kernel_messages *all,
+                     struct ferry_kernel_message *messages)
 {
 	const struct ferry_mailboxes *mailboxes = &requests[0].comm->mailboxes;
-	uint32_t sizes[FERRY_MESSAGE_WAYS] = {0}, next[FERRY_MESSAGE_WAYS], count = 0;
-	struct round counted = round;
+	uint32_t next[FERRY_MESSAGE_WAYS + 1] = {0}, most = FERRY_MESSAGE_STRANDS(!mailboxes->peer);
 	all->call = mailboxes->blank;
-	memset(all->pieces, 0, sizeof *all - offsetof(struct ferry_kernel_messages, pieces));
+	memset(&all->table, 0, sizeof *all - offsetof(struct ferry_kernel_messages, table));
 	for (uint32_t i = 0; i < nrequests; i++)
-		if (is_of_round(&requests[i], &counted))
-			sizes[way_of(&requests[i])]++;
+		next[way_of(&requests[i]) + 1] += !!block_bytes(&requests[i]);
 	for (uint32_t way = 0; way < FERRY_MESSAGE_WAYS; way++) {
-		all->first[way] = (uint16_t)count;
-		next[way] = count;
-		count += sizes[way];
+		all->first[way] = (uint16_t)next[way];
+		next[way + 1] += next[way];
 	}
 	for (uint32_t i = 0; i < nrequests; i++) {
 		const struct ferry_request *request = &requests[i];
 		uint64_t bytes = block_bytes(request);
 		uint32_t way = way_of(request), shift = ferry_kernel_message_shift(bytes, mailboxes->peer);
 		char *buffer = way < FERRY_KERNEL_RANKS ? (char *)(uintptr_t)request->send : request->receive;
-		if (!is_of_round(request, &round))
+		if (!bytes)
 			continue;
-		all->messages[next[way]++] = (struct ferry_kernel_message){buffer, (uint32_t)bytes, shift};
+		messages[next[way]++] = (struct ferry_kernel_message){buffer, (uint32_t)bytes, shift};
 		all->pieces[way] += (uint32_t)((bytes + (1u << shift) - 1) >> shift);
 	}
 	all->pieces[FERRY_KERNEL_RANKS + mailboxes->blank.rank] = 0;
-	for (uint32_t way = 0, most = FERRY_MESSAGE_STRANDS(!mailboxes->peer); way < FERRY_MESSAGE_WAYS; way++)
+	for (uint32_t way = 0; way < FERRY_MESSAGE_WAYS; way++)
 		all->items[way + 1] = (uint16_t)(all->items[way] + (all->pieces[way] < most ? all->pieces[way] : most));
-	return count;
+	return next[FERRY_MESSAGE_WAYS];
+}
+
+static ferryResult_t put_messages(struct ferryComm *comm, uint32_t blocks, uint32_t threads, ferryStream_t stream,
+                                  struct ferry_kernel_messages *all)
+{
+	void *function = ferry_modules_function(comm->mailboxes.device, ferryUint8, FERRY_KERNEL_MESSAGES);
+	return put(comm, FERRY_BOX_MESSAGES, function, blocks, threads, stream, &all->call);
+}
+
+/* By kernels whose arguments have a part of it each. */
+static ferryResult_t fill_table(struct ferryComm *comm, const struct ferry_kernel_message *messages, uint32_t count,
+                                ferryStream_t stream, struct ferry_kernel_messages *all)
+{
+	const struct ferry_mailboxes *mailboxes = &comm->mailboxes;
+	struct ferry_kernel_messages part = {.call = mailboxes->blank};
+	ferryResult_t result = ferrySuccess;
+	if (count > FERRY_MESSAGES_TABLE)
+		return ferry_fail(ferryInvalidUsage, "%u messages of a group: %u at most", count, FERRY_MESSAGES_TABLE);
+	part.table = all->table = (void *)((char *)mailboxes->box->states + FERRY_BOX_TABLE);
+	for (uint32_t at = 0; at < count && !result; at += part.puts) {
+		part.puts_at = (uint16_t)at;
+		part.puts = (uint16_t)(count - at < FERRY_MESSAGES_MOST ? count - at : FERRY_MESSAGES_MOST);
+		memcpy(part.messages, messages + at, part.puts * sizeof *messages);
+		result = put_messages(comm, 1, FERRY_MESSAGES_MOST, stream, &part);
+	}
+	return result;
 }
 
 /* A lane for each packet of the largest piece; a block for each strand while they last. */
-static ferryResult_t launch_round(struct ferryComm *comm, uint32_t count, ferryStream_t stream,
-                                  struct ferry_kernel_messages *all)
+static ferryResult_t launch_messages(const struct ferry_request *requests, uint32_t nrequests, ferryStream_t stream)
 {
-	const struct ferry_mailboxes *mailboxes = &comm->mailboxes;
-	uint32_t blocks = all->items[FERRY_MESSAGE_WAYS], shift = 0;
-	for (uint32_t i = 0; i < count; i++)
-		shift = all->messages[i].shift > shift ? all->messages[i].shift : shift;
-	return put(comm, ferry_modules_function(mailboxes->device, ferryUint8, FERRY_KERNEL_MESSAGES),
-	           blocks < mailboxes->blocks ? blocks : mailboxes->blocks, (1u << shift) / 8, stream, &all->call);
-}
-
-static ferryResult_t launch_rounds(const struct ferry_request *requests, uint32_t nrequests, ferryStream_t stream)
-{
+	struct ferryComm *comm = requests[0].comm;
 	struct ferry_kernel_messages all;
-	uint32_t quota = nrequests <= FERRY_MESSAGES_MOST ? FERRY_MESSAGES_MOST
-	                                                  : FERRY_MESSAGES_MOST / FERRY_MESSAGE_WAYS;
-	struct round round = {.quota = quota};
-	uint32_t count;
+	struct ferry_kernel_message *messages = nrequests > FERRY_MESSAGES_MOST ? malloc(nrequests * sizeof *messages)
+	                                                                        : all.messages;
+	uint32_t shift = 0;
 	ferryResult_t result = ferrySuccess;
-	while (!result && (count = fill_round(requests, nrequests, round, &all))) {
-		result = launch_round(requests[0].comm, count, stream, &all);
-		round.number++;
-	}
+	if (!messages)
+		return ferry_fail(ferrySystemError, "no memory for %u messages", nrequests);
+	uint32_t count = list(requests, nrequests, &all, messages), blocks = all.items[FERRY_MESSAGE_WAYS];
+	for (uint32_t i = 0; i < count; i++)
+		shift = messages[i].shift > shift ? messages[i].shift : shift;
+	if (messages != all.messages)
+		result = fill_table(comm, messages, count, stream, &all);
+	if (blocks && !result)
+		result = put_messages(comm, blocks < comm->mailboxes.blocks ? blocks : comm->mailboxes.blocks,
+		                      (1u << shift) / 8, stream, &all);
+	if (messages != all.messages)
+		free(messages);
 	return result;
 }
 
@@ -329,11 +342,12 @@ ferryResult_t ferry_kernels_exchange(const struct ferry_request *requests, uint3
 	ferryStream_t stream = requests[0].stream;
 	ferryResult_t result = ferrySuccess;
 	if (step != FERRY_KERNELS_WHOLE)
-		result = device->ops->kernels->stream_beside(device, &mailboxes->box->order, &stream);
+		result = device->ops->kernels->stream_beside(device, &mailboxes->box->orders[FERRY_BOX_MESSAGES],
+		                                             &stream);
 	if (!result && step != FERRY_KERNELS_END)
 		result = join_streams(requests, nrequests, stream, false);
 	if (!result && step != FERRY_KERNELS_END)
-		result = launch_rounds(requests, nrequests, stream);
+		result = launch_messages(requests, nrequests, stream);
 	if (!result && step != FERRY_KERNELS_BEGIN)
 		result = join_streams(requests, nrequests, stream, true);
 	return end(result, &requests[0]);

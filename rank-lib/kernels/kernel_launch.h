@@ -35,10 +35,11 @@ enum ferry_kernels_step { FERRY_KERNELS_WHOLE, FERRY_KERNELS_BEGIN, FERRY_KERNEL
 
 /**
  * Puts the messages (FERRY_SENDRECV) of a group of one communicator, all that kernels carry, into the first one's
- * stream, as one kernel that moves all side by side. Those to oneself and from oneself are as many, of the same bytes
- * in pairs. In two steps, with the same requests, where the group has other calls, which may have to go on before the
- * messages can: BEGIN puts the kernel into a stream beside the program's, END has these wait for that. Locks and errors
- * as above.
+ * stream, as one kernel that moves all side by side; it waits for none of the communicator's other kernels. Those to
+ * oneself and from oneself are as many, of the same bytes in pairs. In two steps, with the same requests, where the
+ * group has other calls, which may have to go on before the messages can: BEGIN puts the kernel into a stream beside
+ * the program's, END has these wait for that. Locks and errors as above, and ferryInvalidUsage for more than
+ * FERRY_MESSAGES_TABLE.
  */
 ferryResult_t ferry_kernels_exchange(const struct ferry_request *requests, uint32_t nrequests,
                                      enum ferry_kernels_step step);

@@ -28,7 +28,7 @@ struct ferry_course {
 	uint32_t block, blocks; /* this one, of those that carry the call: LL */
 	uint64_t bytes;  /* of a block of the user's */
 	uint64_t unread; /* out_shared: bytes from one receiver's part of the box to the next; in units of `data` */
-	uint32_t message; /* beside the rank that it waits for */
+	uint32_t waits;  /* bytes from the abort word to where it says for whom it does */
 	bool given_up;   /* by this lane: it waits for nothing any more */
 	bool all;        /* every rank sends data to every other one, and no factors: no headers */
 };
@@ -42,7 +42,7 @@ DEVICE bool ferry_sends(const struct ferry_kernel_call *c, uint32_t from, uint32
 DEVICE void ferry_miss(const struct ferry_kernel_call *c, struct ferry_course *course, const char *from,
                        uint32_t *misses)
 {
-	uint64_t *waits = (uint64_t *)(void *)((char *)c->abort + FERRY_KERNEL_WAITS);
+	uint64_t *waits = (uint64_t *)(void *)((char *)c->abort + course->waits);
 	uint32_t r = 0;
 	course->given_up |= ferry_gives_up(c->abort, &c->state->given_up, misses);
 	if (!ferry_has_turn(*misses))
@@ -50,7 +50,7 @@ DEVICE void ferry_miss(const struct ferry_kernel_call *c, struct ferry_course *c
 	ROLL
 	while (r < c->nranks && (uint64_t)from - (uint64_t)c->in[r] >= FERRY_BOX_REGION(c->box_bytes, c->out_shared))
 		r++;
-	ferry_tell64(waits, r + course->message);
+	ferry_tell64(waits, r);
 	ferry_tell64(waits + 1, (uint64_t)*misses << 32 | course->flag);
 }
 
@@ -182,6 +182,7 @@ DEVICE struct ferry_course ferry_enter(const struct ferry_kernel_call *c, const 
 	struct ferry_course course = {0};
 	uint32_t every = c->nranks == 32 ? ~0u : (1u << c->nranks) - 1, misses = 0;
 	course.bytes = of->bytes;
+	course.waits = FERRY_KERNEL_WAITS;
 	course.all = of->senders == every && of->receivers == every && of->scaled != 1;
 	course.given_up = ferry_look32(&c->state->given_up); /* many kernels may stand in a stream that is given up */
 	course.counts = ferry_look64(&c->state->counts);

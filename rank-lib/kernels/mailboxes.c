@@ -155,12 +155,12 @@ static ferryResult_t make_box(struct ferry_mailboxes *mailboxes)
 	ferryResult_t result = ferry_box_take(mailboxes->device, mailboxes->rank, bytes, &mailboxes->box);
 	if (result)
 		return result;
-	blank->state = mailboxes->box->state;
+	blank->state = mailboxes->box->states; /* of calls */
 	blank->abort = (uint32_t *)(void *)&mailboxes->box->aborted->flag;
 	blank->out_shared = !mailboxes->peer;
 	blank->rank = (uint32_t)mailboxes->rank->self;
 	blank->nranks = (uint32_t)mailboxes->rank->nranks;
-	mailboxes->channels.counters = (uint32_t *)(void *)((char *)mailboxes->box->state + FERRY_BOX_COUNTERS);
+	mailboxes->channels.counters = (uint32_t *)(void *)((char *)mailboxes->box->states + FERRY_BOX_COUNTERS);
 	return ferrySuccess;
 }
 
@@ -299,8 +299,8 @@ static uint32_t blocks_of(const struct ferry_rank *rank, int other)
 		sharers += !memcmp(cell_of(rank, one)->gpu, cell->gpu, sizeof cell->gpu);
 	if (sharers < 2)
 		return blocks;
-	/* beside a rank's kernel its next one may be there, which waits for it in another stream */
-	return blocks < most / (2 * sharers) ? blocks : most / (2 * sharers);
+	/* beside a rank's kernel its next one may be there, which waits for it, and two of messages */
+	return blocks < most / (4 * sharers) ? blocks : most / (4 * sharers);
 }
 
 /*
@@ -347,68 +347,86 @@ static ferryResult_t compare_channels(const struct ferry_mailboxes *mailboxes)
 
 /* ---- open and close ---- */
 
-/* A rank that has left in order takes no part in a call behind its last one: that never ends, so the job does. */
-static void look_for_departed(const struct ferry_mailboxes *mailboxes, uint32_t number)
+/* A rank that has left in order takes no part in what comes behind its last call: that never ends, so the job does. */
+static void fail_departed(const struct ferry_mailboxes *mailboxes, int other, const char *what)
 {
 	struct ferry_rank *rank = mailboxes->rank;
 	char text[200];
-	for (int other = 0; other < rank->nranks; other++) {
-		if (stage_of(rank, other) != FERRY_MAILBOX_LEFT ||
-		    (int32_t)(number - atomic_load_explicit(&cell_of(rank, other)->last, memory_order_relaxed)) <= 0 ||
-		    (!ferry_rank_failed(rank) && !ferry_departed_are_over(&rank->shared, 1ull << other)))
-			continue;
-		snprintf(text, sizeof text,
-		         "rank %d has left the communicator: it takes no part in call %u of kernels, which rank %d is "
-		         "in",
-		         other, number, rank->self);
-		ferry_rank_fail(rank, ferryRemoteError, text);
+	if (stage_of(rank, other) != FERRY_MAILBOX_LEFT ||
+	    (!ferry_rank_failed(rank) && !ferry_departed_are_over(&rank->shared, 1ull << other)))
 		return;
-	}
+	snprintf(text, sizeof text, "rank %d has left the communicator: it takes no part in %s, which rank %d is in",
+	         other, what, rank->self);
+	ferry_rank_fail(rank, ferryRemoteError, text);
+}
+
+static void look_for_departed(const struct ferry_mailboxes *mailboxes, uint32_t number)
+{
+	const struct ferry_rank *rank = mailboxes->rank;
+	char what[40];
+	snprintf(what, sizeof what, "call %u of kernels", number);
+	for (int other = 0; other < rank->nranks; other++)
+		if ((int32_t)(number - atomic_load_explicit(&cell_of(rank, other)->last, memory_order_relaxed)) > 0)
+			fail_departed(mailboxes, other, what);
+}
+
+/*
+ * What the rank has sent lies there since before it left: a kernel that has looked since then looks in vain. What it
+ * says may be of a look just before; the next but one is not.
+ */
+static void look_for_departed_message(struct ferry_mailboxes *mailboxes, int other)
+{
+	uint32_t *departed = &mailboxes->waits[FERRY_BOX_MESSAGES].departed;
+	*departed += stage_of(mailboxes->rank, other) == FERRY_MAILBOX_LEFT;
+	if (*departed > 2)
+		fail_departed(mailboxes, other, "messages");
 }
 
 /* By FERRY_TIMEOUT. Each of two ranks waits for the other one where they have made different calls. */
-static void report_wait(struct ferry_mailboxes *mailboxes, uint32_t number, int other, uint64_t message)
+static void report_wait(struct ferry_mailboxes *mailboxes, enum ferry_box_line line, int other)
 {
 	const struct ferry_rank *rank = mailboxes->rank;
+	struct ferry_mailbox_waits *waits = &mailboxes->waits[line];
 	char text[160];
-	uint64_t waited = ferry_now_ns() - mailboxes->watchdog.since;
-	if (!ferry_watchdog_is_due(&mailboxes->watchdog, waited) || ferry_rank_ends_kernels(mailboxes->rank))
+	uint64_t waited = ferry_now_ns() - waits->watchdog.since;
+	if (!ferry_watchdog_is_due(&waits->watchdog, waited) || ferry_rank_ends_kernels(mailboxes->rank))
 		return;
 	bool differ = atomic_load_explicit(&cell_of(rank, other)->waits, memory_order_relaxed) ==
-	              ((uint64_t)number << 32 | (uint32_t)(1 + rank->self));
-	if (message)
-		snprintf(text, sizeof text, "for a message to or from rank %d, behind call %u of kernels", other,
-		         number);
+	              ((uint64_t)waits->number << 32 | (uint32_t)(1 + rank->self));
+	if (line == FERRY_BOX_MESSAGES)
+		snprintf(text, sizeof text, "for a message to or from rank %d", other);
 	else
-		snprintf(text, sizeof text, "in call %u of kernels for rank %d, which %s", number, other,
+		snprintf(text, sizeof text, "in call %u of kernels for rank %d, which %s", waits->number, other,
 		         differ ? "waits for it there: they have made different calls"
 		                : "has not made that call, or another one");
-	ferry_watchdog_say(&mailboxes->watchdog, waited, text);
+	ferry_watchdog_say(&waits->watchdog, waited, text);
 }
 
 /* What kernels have said that wait (kernel_call.h). */
-static void look_for_waits(struct ferry_mailboxes *mailboxes)
+static void look_for_waits(struct ferry_mailboxes *mailboxes, enum ferry_box_line line)
 {
-	const struct ferry_stream_flag *line = mailboxes->box->aborted;
-	struct ferry_mailbox_cell *cell = cell_of(mailboxes->rank, mailboxes->rank->self);
-	uint64_t other = atomic_load_explicit(&line->waits[0], memory_order_relaxed),
-	         waits = atomic_load_explicit(&line->waits[1], memory_order_relaxed);
-	uint32_t number = (uint32_t)waits;
-	uint64_t message = other & FERRY_KERNEL_MESSAGE;
-	other -= message;
-	bool is_new = waits != mailboxes->waits, says_whom = is_new && other < (uint64_t)mailboxes->rank->nranks;
+	const struct ferry_stream_flag *aborted = mailboxes->box->aborted;
+	const _Atomic uint64_t *words = line == FERRY_BOX_MESSAGES ? aborted->passed : aborted->waits;
+	struct ferry_mailbox_waits *waits = &mailboxes->waits[line];
+	uint64_t other = atomic_load_explicit(&words[0], memory_order_relaxed),
+	         said = atomic_load_explicit(&words[1], memory_order_relaxed);
+	uint32_t number = (uint32_t)said;
+	bool is_new = said != waits->said, says_whom = is_new && other < (uint64_t)mailboxes->rank->nranks;
 	/* what waits says so again and again; what was said long ago may be of 2^31 calls before */
-	if (says_whom && !message) /* a message may have come since, from a rank that has left */
+	if (says_whom && line == FERRY_BOX_CALLS)
 		look_for_departed(mailboxes, number);
-	if (!is_new || number != mailboxes->waits_in || !mailboxes->watchdog.since)
-		mailboxes->watchdog = (struct ferry_watchdog){.rank = mailboxes->rank,
-		                                              .since = is_new ? ferry_now_ns() : 0};
-	mailboxes->waits = waits;
-	mailboxes->waits_in = number;
-	atomic_store_explicit(&cell->waits, is_new ? (uint64_t)number << 32 | (1 + other + message) : 0,
-	                      memory_order_relaxed);
+	else if (says_whom)
+		look_for_departed_message(mailboxes, (int)other);
+	if (!is_new || number != waits->number || !waits->watchdog.since)
+		waits->watchdog = (struct ferry_watchdog){.rank = mailboxes->rank,
+		                                          .since = is_new ? ferry_now_ns() : 0};
+	waits->said = said;
+	waits->number = number;
+	if (line == FERRY_BOX_CALLS)
+		atomic_store_explicit(&cell_of(mailboxes->rank, mailboxes->rank->self)->waits,
+		                      is_new ? (uint64_t)number << 32 | (1 + other) : 0, memory_order_relaxed);
 	if (says_whom)
-		report_wait(mailboxes, number, (int)other, message);
+		report_wait(mailboxes, line, (int)other);
 }
 
 /* Whether every router lives, and would tell of ranks that die. By the router monitor, which alone replaces them. */
@@ -437,7 +455,8 @@ static void look_for_dead(const struct ferry_mailboxes *mailboxes)
 static void watch(struct ferry_monitor_entry *entry)
 {
 	struct ferry_mailboxes *mailboxes = (struct ferry_mailboxes *)entry;
-	look_for_waits(mailboxes);
+	for (int line = 0; line < FERRY_BOX_LINES; line++)
+		look_for_waits(mailboxes, line);
 	look_for_dead(mailboxes);
 	if (ferry_rank_ends_kernels(mailboxes->rank))
 		atomic_store_explicit(&mailboxes->box->aborted->flag, 1, memory_order_release);
@@ -544,7 +563,9 @@ void ferry_mailboxes_close(struct ferry_mailboxes *mailboxes)
 {
 	/* nobody gets memory that others' kernels may still write to: of a rank that failed, or the caller's own */
 	bool failed = ferry_rank_ends_kernels(mailboxes->rank), discard = failed || mailboxes->channels.bytes;
-	bool graphs = mailboxes->box && mailboxes->box->order.mixed; /* others may replay theirs, too */
+	bool graphs = false; /* others may replay theirs, too */
+	for (int line = 0; mailboxes->box && line < FERRY_BOX_LINES; line++)
+		graphs |= mailboxes->box->orders[line].mixed;
 	if (mailboxes->watched)
 		ferry_router_monitor_remove(&mailboxes->entry);
 	if (!mailboxes->box)

@@ -20,6 +20,14 @@
 #include "rank-lib/failover/watchdog.h"
 #include "rank-lib/kernels/boxes.h"
 
+/* What kernels of calls, or of messages, have said that wait. */
+struct ferry_mailbox_waits {
+	struct ferry_watchdog watchdog; /* since when one has waited in call `number`, */
+	uint32_t number;
+	uint64_t said;     /* as it last said */
+	uint32_t departed; /* times that one has said that it waits for a message of a rank that has left */
+};
+
 struct ferry_mailboxes {
 	struct ferry_monitor_entry entry; /* first: raises the abort word where the rank has failed; router monitor */
 	/* constant, set by the maker of the communicator */
@@ -37,10 +45,7 @@ struct ferry_mailboxes {
 	struct ferry_kernel_call blank;          /* all that is the same for every call */
 	ferryChannels_t channels; /* for kernels of the caller's own; bytes 0: none, */
 	char why_not[200];        /* as this says, if the caller has asked for them */
-	/* the router monitor's: since when a kernel has waited in call `waits_in`, as it last said in `waits` */
-	struct ferry_watchdog watchdog;
-	uint32_t waits_in;
-	uint64_t waits;
+	struct ferry_mailbox_waits waits[FERRY_BOX_LINES]; /* the router monitor's */
 };
 
 /**

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Messages: the Sends and Recvs of a group, as one kernel that counts as none of the communicator's calls. A part of
- * kernels.cu, which includes it for one type, behind all that it uses.
+ * Messages: the Sends and Recvs of a group, as one kernel that counts as none of the communicator's calls and waits for
+ * none. A part of kernels.cu, which includes it for one type, behind all that it uses.
  *
  * Both ends of a way, from one rank to another, cut each message alike into pieces of 2 to 8 KiB, which both number,
  * each in its own device memory. Piece n goes as LL packets with the flag n + 1 through slot n mod slots; so by strand
@@ -50,30 +50,35 @@ DEVICE struct ferry_strand ferry_find_strand(const struct ferry_kernel_messages 
 	return strand;
 }
 
+DEVICE struct ferry_kernel_message ferry_message_at(const struct ferry_kernel_messages *m, uint32_t which)
+{
+	return m->table ? m->table[which] : m->messages[which];
+}
+
 /* index: of the way's pieces in this kernel. */
 DEVICE struct ferry_piece ferry_find_piece(const struct ferry_kernel_messages *m, const struct ferry_strand *strand,
                                            uint32_t index)
 {
 	const uint32_t slots = FERRY_MESSAGE_SLOTS(m->call.out_shared);
 	struct ferry_piece piece = {strand->number + index, 0, 0, 0, 0};
-	const struct ferry_kernel_message *messages = &m->messages[m->first[strand->way]];
+	struct ferry_kernel_message message;
 	uint32_t which = 0;
 	ROLL
 	for (;; which++) {
-		const uint32_t pieces = (messages[which].bytes + (1u << messages[which].shift) - 1) >>
-		                        messages[which].shift;
+		message = ferry_message_at(m, m->first[strand->way] + which);
+		const uint32_t pieces = (message.bytes + (1u << message.shift) - 1) >> message.shift;
 		if (index < pieces)
 			break;
 		index -= pieces;
 	}
-	const uint32_t most = 1u << messages[which].shift, at = index * most, left = messages[which].bytes - at;
-	piece.data = messages[which].buffer + at;
+	const uint32_t most = 1u << message.shift, at = index * most, left = message.bytes - at;
+	piece.data = message.buffer + at;
 	piece.bytes = left < most ? left : most;
 	piece.packets = ((uint32_t)piece.bytes + 7) / 8;
 	if ((~piece.number & (FERRY_KERNEL_SWEEP - 1)) < slots) /* not the first ones */
 		piece.packets = FERRY_MESSAGE_SLOT / 16;
 	if (strand->peer == m->call.rank)
-		piece.copy = m->messages[m->first[FERRY_KERNEL_RANKS + m->call.rank] + which].buffer + at;
+		piece.copy = ferry_message_at(m, m->first[FERRY_KERNEL_RANKS + m->call.rank] + which).buffer + at;
 	return piece;
 }
 
@@ -221,8 +226,11 @@ KERNEL(NAME(messages), 1024, ferry_kernel_messages)
 	uint32_t done = 0, misses = 0;
 	if (c->awaits)
 		ferry_fence(); /* what the call that it has waited for has moved */
-	course.flag--; /* the last call's number, for who waits */
-	course.message = FERRY_KERNEL_MESSAGE;
+	course.flag = 0; /* it is no call */
+	course.waits = FERRY_KERNEL_MESSAGE_WAITS;
+	EACH_LANE (lane)
+		for (uint32_t i = lane; i < call.puts; i += THREADS)
+			call.table[call.puts_at + i] = call.messages[i];
 	const bool over = c->awaits && ferry_any_of_block(course.given_up); /* lanes may see another state each */
 	const uint32_t own = (call.items[FERRY_MESSAGE_WAYS] - BLOCK + BLOCKS - 1) / BLOCKS;
 	if (own > 1)

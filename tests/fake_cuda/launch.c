@@ -92,6 +92,8 @@ static void find_messages(struct held *held, const struct launch *launch, struct
 		struct ferry_kernel_message *message = &messages->messages[i];
 		message->buffer = hold(held, launch->context, message->buffer, message->bytes);
 	}
+	messages->table = (void *)hold(held, launch->context, messages->table,
+	                               FERRY_MESSAGES_TABLE * sizeof *messages->table);
 }
 
 static void run(void *argument)

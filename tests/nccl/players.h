@@ -194,7 +194,8 @@ static inline void warm_up_in(struct player *player, ncclComm_t comm)
 /* Kernels that were launched, plain ones. */
 static inline uint32_t launches_in(ncclComm_t comm)
 {
-	return shadow_of(comm)->comm->mailboxes.box->order.plain;
+	const struct ferry_kernel_order *orders = shadow_of(comm)->comm->mailboxes.box->orders;
+	return orders[FERRY_BOX_CALLS].plain + orders[FERRY_BOX_MESSAGES].plain;
 }
 
 #endif

@@ -471,7 +471,7 @@ static void ranks_on_one_gpu_share_its_multiprocessors(void **state)
 		pthread_join(threads[rank], NULL);
 		OK(sharers[rank].result);
 		assert_true(sharers[rank].comm->mailboxes.ready);
-		assert_int_equal(sharers[rank].comm->mailboxes.blocks, 132 / (2 * 5));
+		assert_int_equal(sharers[rank].comm->mailboxes.blocks, 132 / (4 * 5));
 	}
 	for (int rank = 0; rank < 5; rank++)
 		OK(ferryCommDestroy(sharers[rank].comm));
