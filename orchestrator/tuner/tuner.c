@@ -36,6 +36,8 @@
 /* Which calls are measured: two events take some 3 us of the caller's thread. */
 #define CHEAP_US 1000 /* all that are longer, */
 #define EVERY    8u   /* two in so many pairs of others, */
+#define RAREST   64u  /* or in more, up to so many, of calls that are short: */
+#define WORTH_US 800  /* so much time of them is worth the events of one */
 #define UNREADY  24u  /* and so many while the best arm is not ready */
 
 /* ---- kinds and arms ---- */
@@ -370,8 +372,12 @@ static bool is_measured(struct ferry_tuner_line *line, const struct ferry_arm *a
 {
 	uint32_t counted = counted_calls(line);
 	bool best = arm == &line->arms[line->best], few = line->asked < counted;
+	double us = ferry_arm_us(arm);
+	uint32_t every = EVERY;
+	while (us > 0 && every < RAREST && every * us < WORTH_US)
+		every *= 2;
 	/* two in a row: from one start to the next is what the program's calls take with all that is between them */
-	bool now = ferry_arm_us(arm) > CHEAP_US || line->calls / 2 % EVERY == 0;
+	bool now = us > CHEAP_US || line->calls / 2 % every == 0;
 	/*
 	 * The best one is not ready, or NCCL has all calls by the steps' veto: what they have is a measure, says how
 	 * far ahead the program is, and whether anything hides them still.
@@ -381,7 +387,7 @@ static bool is_measured(struct ferry_tuner_line *line, const struct ferry_arm *a
 	if (!best)
 		return true;
 	line->asked += few;
-	return few || line->doubted || now;
+	return few || (line->doubted && every == EVERY) || now;
 }
 
 /* The times of a trial are not known yet. */
