@@ -80,9 +80,9 @@ static bool ask(struct ferry_preregister *preregister, const struct ferry_prereg
 }
 
 enum ferry_shown ferry_preregister_has(struct ferry_preregister *preregister,
-                                       const struct ferry_preregister_asked *asked)
+                                       const struct ferry_preregister_asked *asked, bool now)
 {
-	enum ferry_shown shown = ferry_launch_has_shown(&asked->request, asked->put_target, asked->whole);
+	enum ferry_shown shown = ferry_launch_has_shown(&asked->request, asked->put_target, asked->whole, now);
 	return shown != FERRY_SHOWN && ask(preregister, asked) ? FERRY_SHOWN : shown;
 }
 
@@ -96,7 +96,7 @@ enum ferry_shown ferry_preregister_await(struct ferry_preregister *preregister,
 	while (is_asked(preregister, asked) && !late)
 		late = pthread_cond_timedwait(&preregister->shown, &preregister->lock, &deadline);
 	pthread_mutex_unlock(&preregister->lock);
-	return ferry_preregister_has(preregister, asked);
+	return ferry_preregister_has(preregister, asked, true);
 }
 
 /* ---- the thread ---- */

@@ -52,10 +52,10 @@ void ferry_preregister_free(struct ferry_preregister *preregister);
 
 /**
  * Whether the call would find its buffers mapped, or is known to go by a bounce buffer, and its plan with the routers;
- * well under 1 us. If not, asks the thread to preregister them.
+ * well under 1 us. If not, asks the thread to preregister them. now: as in ferry_launch_has_shown.
  */
 enum ferry_shown ferry_preregister_has(struct ferry_preregister *preregister,
-                                       const struct ferry_preregister_asked *asked);
+                                       const struct ferry_preregister_asked *asked, bool now);
 
 /** The same, after the thread has done it, or after so many microseconds. */
 enum ferry_shown ferry_preregister_await(struct ferry_preregister *preregister,

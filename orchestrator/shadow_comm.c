@@ -451,7 +451,7 @@ bool ferry_shadow_comm_has_shown(struct ferry_shadow_comm *shadow_comm, const st
                                  bool now)
 {
 	double ahead_us = now ? ferry_meter_ahead_us(&shadow_comm->meter) : 0;
-	enum ferry_shown shown = ferry_preregister_has(&shadow_comm->preregister, call);
+	enum ferry_shown shown = ferry_preregister_has(&shadow_comm->preregister, call, now);
 	if (shown != FERRY_SHOWN && ahead_us > AHEAD_US)
 		shown = ferry_preregister_await(&shadow_comm->preregister, call, fmin(ahead_us / 2, PATIENCE_US));
 	if (shown != FERRY_SHOWN_UNKNOWN)

@@ -315,7 +315,7 @@ static bool has_plan(const struct ferry_request *request, bool *put_target)
 	return entry;
 }
 
-enum ferry_shown ferry_launch_has_shown(const struct ferry_request *request, bool put_target, bool whole)
+enum ferry_shown ferry_launch_has_shown(const struct ferry_request *request, bool put_target, bool whole, bool now)
 {
 	struct ferryComm *comm = request->comm;
 	struct ferry_exports *exports = comm->mapped.exports;
@@ -324,7 +324,8 @@ enum ferry_shown ferry_launch_has_shown(const struct ferry_request *request, boo
 		return FERRY_SHOWN;
 	if (!ferry_comm_try_enter(comm))
 		return FERRY_SHOWN_UNKNOWN;
-	ferry_exports_begin(exports);
+	if (now)
+		ferry_exports_begin(exports);
 	ferry_request_extents(request, &comm->rank, &sends, &receives);
 	bool shown = (!whole || !is_planned(request) || has_plan(request, &put_target)) &&
 	             (!sends || ferry_exports_have(exports, request->send, sends, false)) &&

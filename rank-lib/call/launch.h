@@ -46,9 +46,10 @@ enum ferry_shown { FERRY_SHOWN_NOT, FERRY_SHOWN, FERRY_SHOWN_UNKNOWN };
 
 /**
  * Whether a call would find all that mapped and made: well under 1 us. It may go again: idle buffers are unmapped, and
- * plans that are not used are evicted by others (plan_cache.h).
+ * plans that are not used are evicted by others (plan_cache.h). now: the call is about to be made; otherwise the driver
+ * is not asked again whether memory is still there that a call has found since.
  */
-enum ferry_shown ferry_launch_has_shown(const struct ferry_request *request, bool put_target, bool whole);
+enum ferry_shown ferry_launch_has_shown(const struct ferry_request *request, bool put_target, bool whole, bool now);
 
 /** Starts sends and receives of one communicator and stream as one call. They are checked as by ferry_launch. */
 ferryResult_t ferry_launch_pairs(const struct ferry_request *requests, uint32_t nrequests);

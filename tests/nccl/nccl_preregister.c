@@ -308,9 +308,9 @@ static void prepared(struct rank *rank)
 	                                .receive = player->receive, .count = 100, .type = ferryFloat32, .comm = comm};
 	uint64_t late = comm->plans.late;
 	for (int again = 0; again < 2; again++) {
-		EQUAL(ferry_launch_has_shown(&request, false, true), FERRY_SHOWN_NOT);
+		EQUAL(ferry_launch_has_shown(&request, false, true, true), FERRY_SHOWN_NOT);
 		EQUAL(ferry_launch_show(&request, false, true), ferrySuccess);
-		EQUAL(ferry_launch_has_shown(&request, false, true), FERRY_SHOWN);
+		EQUAL(ferry_launch_has_shown(&request, false, true, true), FERRY_SHOWN);
 		/* as where two ranks divide it */
 		gather_alone(player, request, (struct ferry_left_out){0, true});
 		EQUAL(comm->plans.late, late);
@@ -318,7 +318,7 @@ static void prepared(struct rank *rank)
 			struct ferry_request next = request;
 			next.count += other;
 			EQUAL(ferry_launch_show(&next, false, true), ferrySuccess);
-			EQUAL(ferry_launch_has_shown(&next, false, true), FERRY_SHOWN);
+			EQUAL(ferry_launch_has_shown(&next, false, true, true), FERRY_SHOWN);
 		}
 		HOLDS(comm->plans.cache.nentries <= KEPT + 1);
 	}

@@ -105,8 +105,9 @@ static bool is_asked(const struct virtual_preregister *preregister, const struct
 }
 
 enum ferry_shown ferry_preregister_has(struct ferry_preregister *preregister,
-                                       const struct ferry_preregister_asked *asked)
+                                       const struct ferry_preregister_asked *asked, bool now)
 {
+	(void)now;
 	(void)preregister;
 	struct virtual_rank *rank = virtual_all.current;
 	struct virtual_preregister *own = &rank->preregister;
@@ -133,7 +134,7 @@ enum ferry_shown ferry_preregister_await(struct ferry_preregister *preregister,
 	}
 	if (is_asked(&rank->preregister, asked))
 		rank->now_us = until;
-	return ferry_preregister_has(preregister, asked);
+	return ferry_preregister_has(preregister, asked, true);
 }
 
 void ferry_preregister_init(struct ferry_preregister *preregister)
