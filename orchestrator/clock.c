@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * While a stream is captured, looking at an event that has nothing to do with it ends the capture, in the capture's
- * thread or, if the capture is global, in any. So the thread is in relaxed mode while it works with events of Ferry's.
+ * thread or, if the capture is global, in any. So the thread is in relaxed mode while it makes events of Ferry's, looks
+ * at them or ends them. To record one is allowed.
  */
 #include "orchestrator/clock.h"
 
@@ -20,6 +21,13 @@ bool ferry_clock_captures(cudaStream_t stream)
 	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
 	return driver &&
 	       (driver->StreamIsCapturing((CUstream)stream, &status) || status != CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
+bool ferry_clock_look(struct ferry_clock_look *look, cudaStream_t stream)
+{
+	if (!look->asked || look->stream != stream)
+		*look = (struct ferry_clock_look){stream, true, ferry_clock_captures(stream)};
+	return look->captures;
 }
 
 int ferry_clock_relax(void)
@@ -43,35 +51,34 @@ void ferry_clock_restore(int mode)
 static bool elapsed(void *earlier, void *later, double *us)
 {
 	const struct ferry_cuda_driver *driver = open_driver();
-	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 	float ms;
-	if (!driver || !earlier || !later)
-		return false;
-	driver->ThreadExchangeStreamCaptureMode(&mode);
-	CUresult refused = driver->EventQuery((CUevent)later);
-	refused = refused ? refused : driver->EventElapsedTime(&ms, (CUevent)earlier, (CUevent)later);
-	driver->ThreadExchangeStreamCaptureMode(&mode);
-	if (refused)
+	if (!driver || !earlier || !later || driver->EventElapsedTime(&ms, (CUevent)earlier, (CUevent)later))
 		return false;
 	*us = 1e3 * (double)ms;
 	return true;
 }
 
-/* A program that drives several GPUs by one thread calls with streams of contexts that are not current. */
-static bool record(void **event, cudaStream_t stream)
+static bool make(const struct ferry_cuda_driver *driver, void **event)
 {
-	const struct ferry_cuda_driver *driver = open_driver();
-	CUcontext of_stream, before;
-	if (!driver || driver->CtxGetCurrent(&before) || driver->StreamGetCtx((CUstream)stream, &of_stream))
-		return false;
-	bool elsewhere = of_stream != before;
-	if (elsewhere && driver->CtxSetCurrent(of_stream))
-		return false;
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 	driver->ThreadExchangeStreamCaptureMode(&mode);
-	bool recorded = (*event || !driver->EventCreate((CUevent *)event, CU_EVENT_DEFAULT)) &&
-	                !driver->EventRecord((CUevent)*event, (CUstream)stream);
+	CUresult refused = driver->EventCreate((CUevent *)event, CU_EVENT_DEFAULT);
 	driver->ThreadExchangeStreamCaptureMode(&mode);
+	return !refused;
+}
+
+/* A program that drives several GPUs by one thread calls with streams of contexts that are not current. */
+static bool record(struct ferry_clock *clock, void **event, cudaStream_t stream)
+{
+	const struct ferry_cuda_driver *driver = open_driver();
+	CUcontext before;
+	if (!driver || driver->CtxGetCurrent(&before) ||
+	    (!clock->context && driver->StreamGetCtx((CUstream)stream, (CUcontext *)&clock->context)))
+		return false;
+	bool elsewhere = clock->context != before;
+	if (elsewhere && driver->CtxSetCurrent((CUcontext)clock->context))
+		return false;
+	bool recorded = (*event || make(driver, event)) && !driver->EventRecord((CUevent)*event, (CUstream)stream);
 	if (elsewhere)
 		driver->CtxSetCurrent(before);
 	return recorded;
@@ -79,12 +86,12 @@ static bool record(void **event, cudaStream_t stream)
 
 bool ferry_clock_start(struct ferry_clock *clock, cudaStream_t stream)
 {
-	return record(&clock->start, stream);
+	return record(clock, &clock->start, stream);
 }
 
 bool ferry_clock_stop(struct ferry_clock *clock, cudaStream_t stream)
 {
-	return record(&clock->end, stream);
+	return record(clock, &clock->end, stream);
 }
 
 bool ferry_clock_read(const struct ferry_clock *clock, double *us)
@@ -114,5 +121,5 @@ void ferry_clock_free(struct ferry_clock *clock)
 			driver->EventDestroy((CUevent)clock->end);
 		driver->ThreadExchangeStreamCaptureMode(&mode);
 	}
-	*clock = (struct ferry_clock){NULL, NULL};
+	*clock = (struct ferry_clock){NULL, NULL, NULL};
 }

@@ -12,10 +12,20 @@
 
 struct ferry_clock {
 	void *start, *end; /* events; NULL: not made yet */
+	void *context;     /* the streams', and the events' */
 };
 
 /** Whether what the stream gets goes into a graph. */
 bool ferry_clock_captures(cudaStream_t stream);
+
+/* What was found of the stream that was asked for last, while one thread makes the calls of a group; all 0: none. */
+struct ferry_clock_look {
+	cudaStream_t stream;
+	bool asked, captures;
+};
+
+/** The same; the driver is asked once for calls of one stream in a row. */
+bool ferry_clock_look(struct ferry_clock_look *look, cudaStream_t stream);
 
 /** Lets this thread call the driver without ending a capture, until the returned mode is given back. */
 int ferry_clock_relax(void);
@@ -26,7 +36,10 @@ bool ferry_clock_start(struct ferry_clock *clock, cudaStream_t stream);
 
 bool ferry_clock_stop(struct ferry_clock *clock, cudaStream_t stream);
 
-/** Whether the stream has passed the second place, and the time between the two. Waits for nothing. */
+/**
+ * Whether the stream has passed the second place, and the time between the two. Waits for nothing. Within
+ * ferry_clock_relax, as the next one.
+ */
 bool ferry_clock_read(const struct ferry_clock *clock, double *us);
 
 /** From the first place of one clock to that of another; the stream has passed both. */

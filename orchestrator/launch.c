@@ -17,6 +17,7 @@ struct launch {
 	struct ferry_nccl_call *rests; /* what is left for NCCL */
 	const struct ferry_nccl_call **messages; /* room for those of a communicator */
 	int n, nrests;
+	struct ferry_clock_look look; /* at the streams */
 	struct ferry_open_group open;
 };
 
@@ -46,7 +47,7 @@ static bool may_measure(const struct launch *launch, int which)
 		    launch->splits[i].word != split->word)
 			return false;
 	}
-	return !ferry_clock_captures(launch->calls[which].stream);
+	return !split->captured;
 }
 
 /* Whether a kernel carries the call, of that communicator, and whether it is a message. */
@@ -230,7 +231,7 @@ static ferryResult_t begin_ferrys(struct launch *launch)
 		const struct ferry_split *split = &launch->splits[i];
 		if (!split->ferrys || split->lost)
 			continue;
-		if (ferry_clock_captures(launch->calls[i].stream))
+		if (split->captured)
 			ferry_shadow_comm_captured(split->shadow_comm);
 		result = ferry_split_ask(&launch->calls[i], split);
 	}
@@ -238,11 +239,13 @@ static ferryResult_t begin_ferrys(struct launch *launch)
 	return result ? result : ended;
 }
 
-static bool is_captured(const struct launch *launch)
+static bool is_captured(struct launch *launch)
 {
-	for (int i = 0; i < launch->n; i++)
-		if (launch->splits[i].shadow_comm && ferry_clock_captures(launch->calls[i].stream))
+	for (int i = 0; i < launch->n; i++) {
+		const struct ferry_split *split = &launch->splits[i];
+		if (split->captured || (split->kernel && ferry_clock_look(&launch->look, launch->calls[i].stream)))
 			return true;
+	}
 	return false;
 }
 
@@ -251,7 +254,7 @@ static bool is_captured(const struct launch *launch)
  * forbids. A program has made a call once before it captures it; but NCCL may have had all of it then, or its part by
  * another algorithm.
  */
-static ncclResult_t issue_nccls(const struct launch *launch)
+static ncclResult_t issue_nccls(struct launch *launch)
 {
 	if (!launch->nrests)
 		return ncclSuccess;
@@ -365,7 +368,7 @@ static int decide(struct launch *launch, bool *ferrys)
 		ferry_split_expect(&launch->calls[i]);
 	for (int i = 0; i < launch->n; i++)
 		ferry_split_decide(&launch->calls[i], is_alone(launch, i), first_message(launch, i),
-		                   &launch->splits[i]);
+		                   &launch->look, &launch->splits[i]);
 	decide_own(launch);
 	for (int i = 0; i < launch->n; i++) {
 		const struct ferry_split *split = &launch->splits[i];

@@ -12,6 +12,9 @@
 
 #define OLD 4096 /* looks after which a sample is given up, or a window */
 
+/* Where the program is far ahead of its stream, to ask at each of its calls would cost more than it tells. */
+#define AGAIN_US 100.0
+
 /* Two H200s: shorter calls gain little, and to find that out costs more (docs/lab/nccl-programs.md). */
 #define FLOOR (8u << 20)
 
@@ -396,10 +399,10 @@ static void learn(struct ferry_meter *meter, uint32_t at, double us)
 {
 	struct ferry_sample *sample = &meter->samples[at];
 	const struct ferry_sample *before = sample_before(meter, at);
-	double busy_us, span_us;
-	if (before && ferry_clock_read(&before->clock, &busy_us) &&
-	    ferry_clock_between(&before->clock, &sample->clock, &span_us))
-		ferry_veto_gap(&meter->veto, busy_us, span_us);
+	double span_us;
+	sample->us = us;
+	if (before && before->us > 0 && ferry_clock_between(&before->clock, &sample->clock, &span_us))
+		ferry_veto_gap(&meter->veto, before->us, span_us);
 	ferry_tuner_feed(&meter->tuner, sample->line, sample->word, sample->bytes, us, is_still(meter));
 	publish(meter, sample->line);
 	log_sample(meter, sample, us);
@@ -427,8 +430,19 @@ static void look_at_samples(struct ferry_meter *meter)
 	}
 }
 
+static bool awaits_times(const struct ferry_meter *meter)
+{
+	return meter->nsamples || ferry_veto_awaits(&meter->veto) >= 0;
+}
+
 bool ferry_meter_look(struct ferry_meter *meter)
 {
+	if (!awaits_times(meter) || ferry_clock_now_us() < meter->again_us)
+		return false;
+	int mode = ferry_clock_relax();
 	look_at_samples(meter);
-	return look_at_windows(meter);
+	bool news = look_at_windows(meter);
+	ferry_clock_restore(mode);
+	meter->again_us = awaits_times(meter) ? ferry_clock_now_us() + AGAIN_US : 0;
+	return news;
 }

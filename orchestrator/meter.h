@@ -26,6 +26,7 @@ struct ferry_sample {
 	struct ferry_tuner_line *line;
 	uint64_t n, bytes;
 	uint32_t word, age;
+	double us; /* what its call took; 0: not known */
 };
 
 struct ferry_meter {
@@ -49,6 +50,7 @@ struct ferry_meter {
 	uint32_t untimed;        /* bit i: of window i the stream has no time */
 	uint32_t window_age;     /* looks at the oldest one */
 	double busy_until_us;    /* the rank's stream has so long with what it was given, by what such calls take */
+	double again_us;           /* until then the driver is not asked about them again */
 	uint32_t oldest, nsamples; /* in the order of their calls, from samples[oldest] on, around */
 	struct ferry_sample samples[FERRY_METER_SAMPLES];
 	FILE *log; /* FERRY_SHARES_LOG; NULL: none */
@@ -130,8 +132,8 @@ double ferry_meter_ahead_us(const struct ferry_meter *meter);
 
 /**
  * Feeds the tuner with the calls that have ended, in the order in which they were made. For each call: costs next to
- * nothing without samples, and asks the driver about one unfinished call at most. Returns true if the steps have a new
- * verdict.
+ * nothing without samples, and asks the driver about one unfinished call at most, and not again within 0.1 ms.
+ * Returns true if the steps have a new verdict.
  */
 bool ferry_meter_look(struct ferry_meter *meter);
 

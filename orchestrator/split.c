@@ -220,6 +220,7 @@ static void take(const struct ferry_nccl_call *call, struct asking *asking)
 static void decide_large(const struct ferry_nccl_call *call, bool alone, const struct ferry_split *first,
                          struct ferry_split *split)
 {
+	bool captured = split->captured;
 	struct ferry_shadow_comm *shadow_comm = split->shadow_comm;
 	bool works = ferry_shadow_comm_works(shadow_comm);
 	split->asked.in_place = is_in_place(call);
@@ -228,7 +229,6 @@ static void decide_large(const struct ferry_nccl_call *call, bool alone, const s
 	split->divided = is_divided(call, split, works);
 	split->asked.divided = split->divided && !shadow_comm->meter.pinned;
 	/* what a call that cannot be measured tries teaches nothing, and in a graph it stays */
-	bool captured = ferry_clock_captures(call->stream);
 	struct asking asking = {call, split, is_like(split, first) ? first : NULL, captured,
 	                        works && alone && !captured, !first, false};
 	take(call, &asking);
@@ -249,7 +249,7 @@ void ferry_split_expect(const struct ferry_nccl_call *call)
 }
 
 void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, const struct ferry_split *first,
-                        struct ferry_split *split)
+                        struct ferry_clock_look *look, struct ferry_split *split)
 {
 	*split = (struct ferry_split){.nccls = call->count, .marks = {-1, -1}};
 	struct ferry_shadow_comm *shadow_comm = ferry_nccl_comm_shadow_comm(call->comm);
@@ -269,7 +269,8 @@ void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, const st
 	                                         .bytes = bytes};
 	if (split->kernel)
 		return;
-	if (!begun && !shadow_comm->awaited && ferry_clock_captures(call->stream))
+	split->captured = ferry_clock_look(look, call->stream);
+	if (!begun && !shadow_comm->awaited && split->captured)
 		ferry_shadow_comm_await_for_capture(shadow_comm);
 	if (!is_short) {
 		decide_large(call, alone, first, split);

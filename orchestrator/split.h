@@ -20,6 +20,7 @@ struct ferry_split {
 	uint32_t before;                       /* such calls of the communicator that its group has before it */
 	struct ferry_tuner_call asked;
 	uint32_t word;
+	bool captured;              /* what its stream gets goes into a graph */
 	bool divided, measure;      /* divided: both may have a part; else one has the whole */
 	struct ferry_veto_marks marks; /* to be timed before it */
 	uint64_t n;                 /* its number */
@@ -36,10 +37,10 @@ void ferry_split_expect(const struct ferry_nccl_call *call);
 /**
  * Decides. Numbers the call among all ranks; so it is called once for each call, in the program's order. alone: the
  * only call of its communicator in a group, or in none; or the first of its messages there. first: for another message,
- * that one; else NULL.
+ * that one; else NULL. look: of the group's streams.
  */
 void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, const struct ferry_split *first,
-                        struct ferry_split *split);
+                        struct ferry_clock_look *look, struct ferry_split *split);
 
 /** Gives Ferry its part, inside a group of Ferry's. */
 ferryResult_t ferry_split_ask(const struct ferry_nccl_call *call, const struct ferry_split *split);

@@ -11,6 +11,12 @@ bool ferry_clock_captures(cudaStream_t stream)
 	return virtual_all.captures;
 }
 
+bool ferry_clock_look(struct ferry_clock_look *look, cudaStream_t stream)
+{
+	(void)look;
+	return ferry_clock_captures(stream);
+}
+
 int ferry_clock_relax(void)
 {
 	return 0;
