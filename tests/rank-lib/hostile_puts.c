@@ -530,21 +530,20 @@ static int call_beside(void *(*change)(void *), int most)
 static void put_targets_that_change_while_they_are_read_harm_nobody(void **state)
 {
 	(void)state;
-	assert_true(call_beside(change_put_targets, 100) > 50); /* else it lies too little */
+	/* on a busy machine a job may be over before the liar has its turn: such a job shows nothing */
+	for (int failed = 0; failed < 50;)
+		failed += call_beside(change_put_targets, 50);
 }
 
 static void anything_anywhere_in_the_arena_harms_nobody_else(void **state)
 {
 	const char *asked = getenv("FERRY_HOSTILE_WRITES"), *from = getenv("FERRY_HOSTILE_SEED");
 	uint64_t wanted = asked ? strtoull(asked, NULL, 10) : 0;
-	int jobs = 0, failed = 0;
 	(void)state;
 	seed = from ? strtoull(from, NULL, 10) * 1000003 : seed;
-	for (; !jobs || atomic_load(&writes) < wanted; jobs += 100)
-		failed += call_beside(change_anything, 100);
-	assert_true(failed > jobs / 5); /* else it lies too little */
-	print_message("%llu words in %d jobs, of which %d ended with a message\n",
-	              (unsigned long long)atomic_load(&writes), jobs, failed);
+	for (int failed = 0; failed < 20 || atomic_load(&writes) < wanted;) /* as above */
+		failed += call_beside(change_anything, 50);
+	print_message("%llu words\n", (unsigned long long)atomic_load(&writes));
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, others_start, others_stop)
