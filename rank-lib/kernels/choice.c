@@ -105,10 +105,16 @@ static uint64_t host_most(const struct ferry_kernel_facts *facts)
 	return facts->collective == FERRY_ALLREDUCE ? HOST_MOST * 8ull / (n * n * n) : HOST_MOST;
 }
 
+/*
+ * Of blocks for each rank a kernel moves all, whatever their number: four H200s had 1.6 times NCCL's rate where a rank's
+ * buffer has 4 MiB, and 0.75 to 0.9 at 16 MiB.
+ */
 static uint64_t peer_most(const struct ferry_kernel_facts *facts)
 {
-	if (!ferry_collective_has_root(facts->collective))
+	if (facts->collective == FERRY_ALLREDUCE)
 		return PEER_MOST;
+	if (!ferry_collective_has_root(facts->collective))
+		return PEER_MOST * 2ull / facts->nranks;
 	return ferry_collective_reduces(facts->collective) ? PEER_ROOTED_SUM : PEER_ROOTED_COPY;
 }
 

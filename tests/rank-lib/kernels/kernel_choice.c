@@ -133,6 +133,19 @@ static void sums_of_more_ranks_by_host_memory_are_shorter(void **state)
 	assert_int_equal(kernel_of(FERRY_REDUCESCATTER, 4, false, MIB / 2 + 16), FERRY_KERNEL_BULK);
 }
 
+static void blocks_for_each_rank_are_shorter_the_more_there_are(void **state)
+{
+	static const enum ferry_collective collectives[] = {FERRY_ALLGATHER, FERRY_ALLTOALL, FERRY_REDUCESCATTER};
+	(void)state;
+	for (int i = 0; i < 3; i++)
+		for (uint32_t nranks = 2; nranks <= 8; nranks *= 2) {
+			assert_int_equal(kernel_of(collectives[i], nranks, true, 8 * MIB / nranks), FERRY_KERNEL_LL128);
+			assert_int_equal(kernel_of(collectives[i], nranks, true, 8 * MIB / nranks + 16),
+			                 FERRY_KERNEL_NONE);
+		}
+	assert_int_equal(kernel_of(FERRY_ALLREDUCE, 4, true, 4 * MIB), FERRY_KERNEL_LL128);
+}
+
 /* NCCL moves what has a root in one direction, and was faster sooner. */
 static void calls_with_a_root_are_shorter(void **state)
 {
@@ -147,8 +160,6 @@ static void calls_with_a_root_are_shorter(void **state)
 			assert_int_equal(kernel_of(collective, nranks, true, most + 16), FERRY_KERNEL_NONE);
 			assert_int_equal(kernel_of(collective, nranks, false, MIB / 8 + 16), FERRY_KERNEL_NONE);
 		}
-	assert_int_equal(kernel_of(FERRY_ALLGATHER, 4, true, 4 * MIB), FERRY_KERNEL_LL128);
-	assert_int_equal(kernel_of(FERRY_ALLTOALL, 4, true, 4 * MIB), FERRY_KERNEL_LL128);
 	assert_int_equal(kernel_of(FERRY_BROADCAST, 2, false, MIB / 8), FERRY_KERNEL_LL);
 }
 
@@ -181,6 +192,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(what_is_chosen_fits_the_box),
 	        cmocka_unit_test(sums_of_more_ranks_by_host_memory_are_shorter),
+	        cmocka_unit_test(blocks_for_each_rank_are_shorter_the_more_there_are),
 	        cmocka_unit_test(calls_with_a_root_are_shorter),
 	        cmocka_unit_test(calls_of_a_group_share_the_blocks_that_one_call_may_have),
 	};
