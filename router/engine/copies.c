@@ -101,6 +101,16 @@ bool ferry_pushes_start(struct ferry_pushes *pushes, struct ferry_lane_rank *lan
 	return true;
 }
 
+uint32_t ferry_pushes_under_way(const struct ferry_pushes *pushes)
+{
+	uint32_t count = 0;
+	for (uint32_t left = pushes->open; left; left &= left - 1) {
+		const struct ferry_copies *copies = &pushes->queues[__builtin_ctz(left)];
+		count += copies->tail - copies->head;
+	}
+	return count;
+}
+
 int64_t ferry_pushes_wait_us(struct ferry_pushes *pushes, int64_t most)
 {
 	for (uint32_t left = pushes->open; left; left &= left - 1) {

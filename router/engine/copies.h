@@ -70,6 +70,9 @@ bool ferry_pushes_start(struct ferry_pushes *pushes, struct ferry_lane_rank *lan
                         struct ferry_transfer *transfer, struct ferry_put_target to, const void *source, uint64_t bytes,
                         uint32_t slices);
 
+/** Pushes that have been started and not taken, in all queues. */
+uint32_t ferry_pushes_under_way(const struct ferry_pushes *pushes);
+
 /** As wait_us of copiers, over all queues with copies under way; `most` (-1: for ever) where none is sooner. */
 int64_t ferry_pushes_wait_us(struct ferry_pushes *pushes, int64_t most);
 

@@ -168,6 +168,25 @@ static uint32_t most_ahead(const struct ferry_transfer *transfer)
 	return part < AHEAD_LEAST ? AHEAD_LEAST : part > AHEAD_MOST ? AHEAD_MOST : part;
 }
 
+/* Whether paths that a call is divided among share the port of the lane's host device. */
+static bool shares_port(const struct ferry_lane_rank *lane_rank, const struct ferry_call *call,
+                        const struct ferry_pushes *pushes)
+{
+	const struct ferry_network *network = call->steps ? ferry_plan_network(call->steps->plan) : NULL;
+	return network && lane_rank->direction == FERRY_DIR_D2H && !pushes->copier->ops->direct_memory_access &&
+	       network->links.port[lane_rank->member->rank] > 0;
+}
+
+/*
+ * The port serves one push after another. No more wait for it than a relay's window has slots: the slice that the relay
+ * waits for is there before the other slots are passed on.
+ */
+static bool may_push(const struct ferry_pushes *pushes, const struct ferry_lane_rank *lane_rank,
+                     const struct ferry_call *call)
+{
+	return !shares_port(lane_rank, call, pushes) || ferry_pushes_under_way(pushes) < call->steps->plan->window;
+}
+
 /*
  * The slices are contiguous on both sides, so one copy takes all whose gates are open: a copy engine pauses between
  * copies. Where other ranks forward slices, a copy takes a few at a time. Where a block is divided among paths, a few
@@ -183,7 +202,8 @@ static bool issue_put(struct ferry_pushes *pushes, struct ferry_lane_rank *lane_
 	bool cut = transfer->step->division && !pushes->copier->ops->direct_memory_access;
 	if (instr->wakes_d2h && slices > PASSED_ON)
 		slices = PASSED_ON;
-	if (cut && transfer->issued - transfer->finished >= most_ahead(transfer))
+	if (cut && (transfer->issued - transfer->finished >= most_ahead(transfer) ||
+	            !may_push(pushes, lane_rank, call)))
 		return false;
 	if (cut || transfer->step->source)
 		slices = 1;
@@ -244,6 +264,8 @@ static bool issue_step(struct ferry_copies *copies, struct ferry_pushes *pushes,
 	bool memory = step->instr->flags & FERRY_INSTR_MEMORY;
 	uint64_t slot_at = memory ? ferry_plan_slot(plan, ferry_call_number(call), slice) : 0;
 	if (memory && step->instr->peer != step->instr->owner) { /* over the link between the two */
+		if (!may_push(pushes, lane_rank, call))
+			return false;
 		const struct ferry_put_target to = {
 		        .address = step->window + slot_at, .from = step->instr->owner, .to = step->instr->peer};
 		return ferry_pushes_start(pushes, lane_rank, call, transfer, to,
@@ -260,21 +282,67 @@ static bool issue_step(struct ferry_copies *copies, struct ferry_pushes *pushes,
 	                          d2h ? transfer->user + start : slot, bytes, !memory);
 }
 
+static bool issue(struct ferry_copies *copies, struct ferry_pushes *pushes, struct ferry_lane_rank *lane_rank,
+                  struct ferry_call *call, struct ferry_transfer *transfer)
+{
+	if (!(transfer->step ? issue_step(copies, pushes, lane_rank, call, transfer)
+	                     : ferry_pair_issue(copies, pushes, lane_rank, call, transfer)))
+		return false;
+	ferry_slices_reap(copies, pushes);
+	return true;
+}
+
+/* A smaller part of the first one is issued (one of no slices counts as one of one); of equal parts the earlier one. */
+static bool is_behind(const struct ferry_transfer *first, const struct ferry_transfer *second)
+{
+	uint64_t one = (uint64_t)first->issued * (second->nslices + 1ull);
+	uint64_t other = (uint64_t)second->issued * (first->nslices + 1ull);
+	return one < other || (one == other && first < second);
+}
+
+/* Furthest behind of those that have more to issue, or do not know their part, but ahead of `tried`; NULL: none. */
+static struct ferry_transfer *furthest_behind(const struct ferry_half *half, const struct ferry_transfer *tried)
+{
+	struct ferry_transfer *behind = NULL;
+	for (uint32_t i = 0; i < half->ntransfers; i++) {
+		struct ferry_transfer *transfer = &half->transfers[i];
+		bool over = transfer->issued >= transfer->nslices && (transfer->current || !transfer->step->division);
+		if (!over && (!tried || is_behind(tried, transfer)) && (!behind || is_behind(transfer, behind)))
+			behind = transfer;
+	}
+	return behind;
+}
+
+/*
+ * Parts are divided so that all paths are busy to the end. Of paths that share a port each gets what its part is of
+ * them all: by turns a short part would be over first, and too much would be left for the slow links of the others.
+ */
+static bool move_evenly(struct ferry_copies *copies, struct ferry_pushes *pushes, struct ferry_lane_rank *lane_rank,
+                        struct ferry_call *call, uint32_t most)
+{
+	const struct ferry_half *half = &call->halves[lane_rank->direction];
+	struct ferry_transfer *transfer, *tried = NULL;
+	bool progress = false;
+	while (lane_rank->under_way < most && (transfer = furthest_behind(half, tried))) {
+		bool issued = issue(copies, pushes, lane_rank, call, transfer);
+		tried = issued ? NULL : transfer;
+		progress |= issued;
+	}
+	return progress;
+}
+
 bool ferry_slices_move(struct ferry_copies *copies, struct ferry_pushes *pushes, struct ferry_lane_rank *lane_rank,
                        struct ferry_call *call, uint32_t most)
 {
 	struct ferry_half *half = &call->halves[lane_rank->direction];
 	uint32_t count = half->ntransfers;
 	bool progress = false;
+	if (shares_port(lane_rank, call, pushes))
+		return move_evenly(copies, pushes, lane_rank, call, most);
 	for (uint32_t i = 0; i < count && half->left; i++) {
 		if (lane_rank->under_way >= most)
 			break;
-		struct ferry_transfer *transfer = &half->transfers[(half->turn + i) % count];
-		if (!(transfer->step ? issue_step(copies, pushes, lane_rank, call, transfer)
-		                     : ferry_pair_issue(copies, pushes, lane_rank, call, transfer)))
-			continue;
-		progress = true;
-		ferry_slices_reap(copies, pushes);
+		progress |= issue(copies, pushes, lane_rank, call, &half->transfers[(half->turn + i) % count]);
 	}
 	if (count)
 		half->turn = (half->turn + 1) % count;
