@@ -12,8 +12,8 @@
 #define FASTEST 1e5
 #define MOST_BRIDGED 32 /* devices: each has two shared links */
 #define EXPECTED_MACHINE                                                                                               \
-	"links=dgx1v:GBPS, links=dgx1p:GBPS, links=mesh:GBPS, links=nvswitch:GBPS, links=bridges:GBPS:GBPS or "        \
-	"links=pcie2:GBPS[:GBPS[:GBPS]]"
+	"links=dgx1v:GBPS, links=dgx1p:GBPS, links=mesh:GBPS, links=nvswitch:GBPS, links=bridges:GBPS:GBPS[:DEVICES] " \
+	"or links=pcie2:GBPS[:GBPS[:GBPS]]"
 #define EXPECTED                                                                                                       \
 	"expected, separated by commas, d2h=GBPS, h2d=GBPS, peer=GBPS, peer@A-B=GBPS, port=GBPS, " EXPECTED_MACHINE    \
 	", and devices=A,B,... or mask=0xBITS"
@@ -172,13 +172,13 @@ static void go_through(struct ferry_links *links, uint32_t from, uint32_t to, ui
 	links->shared[shared] = (float)speed;
 }
 
-/* A bridge is its pair's alone; all else goes through a PCIe port each way. */
-static void link_bridges(struct ferry_host_links *machine, double bridge, double pcie)
+/* A bridge is its devices' alone; all else goes through a PCIe port each way. */
+static void link_bridges(struct ferry_host_links *machine, double bridge, double pcie, uint32_t bridged)
 {
 	link_all(machine, MOST_BRIDGED, pcie);
 	for (uint32_t a = 0; a < MOST_BRIDGED; a++)
 		for (uint32_t b = 0; b < MOST_BRIDGED; b++) {
-			if (a / 2 == b / 2) {
+			if (a / bridged == b / bridged) {
 				machine->links.speed[a][b] = a == b ? 0 : (float)bridge;
 				continue;
 			}
@@ -214,6 +214,16 @@ static ferryResult_t read_speeds(struct reader *reader, const char *at, uint32_t
 	return count < least ? refuse(reader, at, "expected " EXPECTED_MACHINE) : ferrySuccess;
 }
 
+/* Two devices have a bridge, or as many as the third number says. */
+static ferryResult_t read_bridged(struct reader *reader, const char *at, const double *speeds)
+{
+	double bridged = speeds[2] > 0 ? speeds[2] : 2;
+	if (!(bridged >= 2 && bridged <= MOST_BRIDGED) || bridged != (uint32_t)bridged)
+		return refuse(reader, at, "expected 2 to 32 devices that a bridge joins");
+	link_bridges(reader->machine, speeds[0], speeds[1], (uint32_t)bridged);
+	return ferrySuccess;
+}
+
 /* Behind "links=". */
 static ferryResult_t read_machine(struct reader *reader, const char *at)
 {
@@ -222,7 +232,7 @@ static ferryResult_t read_machine(struct reader *reader, const char *at)
 		const char *name;
 		uint32_t least, most; /* speeds */
 	} known[] = {{"dgx1v:", 1, 1}, {"dgx1p:", 1, 1}, {"mesh:", 1, 1},
-	             {"nvswitch:", 1, 1}, {"bridges:", 2, 2}, {"pcie2:", 1, 3}};
+	             {"nvswitch:", 1, 1}, {"bridges:", 2, 3}, {"pcie2:", 1, 3}};
 	struct ferry_host_links *machine = reader->machine;
 	double speeds[3] = {0};
 	int kind = 0;
@@ -241,7 +251,7 @@ static ferryResult_t read_machine(struct reader *reader, const char *at)
 	else if (kind == PCIE2)
 		link_pcie2(machine, speeds[0], speeds[1] > 0 ? speeds[1] : speeds[0], speeds[2]);
 	else if (kind == BRIDGES)
-		link_bridges(machine, speeds[0], speeds[1]);
+		return read_bridged(reader, at, speeds);
 	else
 		link_all(machine, FERRY_MAX_RANKS, speeds[0]);
 	if (kind == NVSWITCH)

@@ -13,8 +13,8 @@
  * - links=dgx1p:GBPS: the same with P100s, four NVLinks each.
  * - links=mesh:GBPS: as peer=GBPS.
  * - links=nvswitch:GBPS: any number of devices, each with GBPS to all others at once.
- * - links=bridges:BRIDGE:PCIE: at most 32 devices. Each two neighbours, 0 and 1, 2 and 3, have a bridge between them of
- *   BRIDGE each way; to and from all others each device has PCIE at once.
+ * - links=bridges:BRIDGE:PCIE[:DEVICES]: at most 32 devices. Each two neighbours, 0 and 1, 2 and 3 (or each so many),
+ *   have a bridge with BRIDGE from each to each other; to and from all others each device has PCIE at once.
  * - links=pcie2:GBPS[:ACROSS[:SOCKETS]]: two sockets of four devices, each with GBPS to all others at once, and at most
  *   ACROSS to each of the other socket. All that crosses shares a link of SOCKETS each way; else it is not modelled.
  * - peer@A-B=GBPS: between devices A and B, both ways, whatever the settings above say; 0: no link. Any number of

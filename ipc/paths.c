@@ -7,6 +7,7 @@
 #define NONE UINT16_MAX
 #define MOST_USES (3 * (FERRY_MAX_SHARED_LINKS + 4))
 #define FEW_RELAYS 6
+#define MOST_CROSSINGS 3 /* paths of three hops that a pair has */
 #define MOST_WEIGHT (1u << 28)
 
 struct maker {
@@ -203,28 +204,55 @@ static bool add_relays(struct maker *maker, uint32_t first, uint32_t from, uint3
 	return true;
 }
 
-/* By the fastest link out of `from`, across, and by the fastest into `to`, where both are faster than the direct one.
+/*
+ * Whether the rank is on one side of a slow link alone: the link between `near` and it is faster than that, and what is
+ * between it and the far end is not.
+ */
+static bool is_beside(float slow, float to_near, float to_far)
+{
+	return to_near > slow && !(to_far > slow);
+}
+
+/* The fastest link that crosses from a rank beside `from` to one beside `to`, of those that are not `taken`. */
+static bool find_crossing(const struct maker *maker, uint32_t from, uint32_t to, uint64_t taken, uint8_t via[2])
+{
+	const struct ferry_links *links = maker->links;
+	float slow = links->speed[from][to], best = 0;
+	uint32_t n = maker->nranks;
+	for (uint32_t shift = 1; shift < n; shift++) {
+		uint32_t out = (from + shift) % n;
+		if (out == to || taken >> out & 1 || !is_beside(slow, links->speed[from][out], links->speed[out][to]))
+			continue;
+		for (uint32_t other = 1; other < n; other++) {
+			uint32_t in = (to + other) % n;
+			if (in == from || in == out || taken >> in & 1 || links->speed[out][in] <= best ||
+			    !is_beside(slow, links->speed[in][to], links->speed[from][in]))
+				continue;
+			best = links->speed[out][in];
+			via[0] = (uint8_t)out;
+			via[1] = (uint8_t)in;
+		}
+	}
+	return best > 0;
+}
+
+/*
+ * Where a few ranks are linked among themselves faster than with others, the links of all of them lead across: each
+ * rank beside one end has a path with another one beside the other end.
  */
 static bool add_across(struct maker *maker, uint32_t first, uint32_t from, uint32_t to)
 {
-	const struct ferry_links *links = maker->links;
-	float out = links->speed[from][to], in = out;
-	uint8_t via[2] = {(uint8_t)from, (uint8_t)to};
-	for (uint32_t other = 0; other < maker->nranks; other++) {
-		if (other == from || other == to)
-			continue;
-		if (links->speed[from][other] > out) {
-			out = links->speed[from][other];
-			via[0] = (uint8_t)other;
-		}
-		if (links->speed[other][to] > in) {
-			in = links->speed[other][to];
-			via[1] = (uint8_t)other;
-		}
-	}
-	if (via[0] == from || via[1] == to || via[0] == via[1] || maker->limits->relays == FERRY_NO_RELAYS)
+	uint32_t limit = maker->limits->relays, most = limit && limit < MOST_CROSSINGS ? limit : MOST_CROSSINGS;
+	uint64_t taken = 0;
+	uint8_t via[2];
+	if (limit == FERRY_NO_RELAYS)
 		return true;
-	return add_over(maker, first, from, to, 2, via);
+	while (most-- && find_crossing(maker, from, to, taken, via)) {
+		if (!add_over(maker, first, from, to, 2, via))
+			return false;
+		taken |= 1ull << via[0] | 1ull << via[1];
+	}
+	return true;
 }
 
 static bool add_host(struct maker *maker, uint32_t first, uint32_t from, uint32_t to)

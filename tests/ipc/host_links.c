@@ -61,6 +61,7 @@ static void machines_have_the_links_that_they_have(void **state)
 	             "1 0 0 0 0 1 1 1 / 0 1 0 0 1 0 1 1 / 0 0 1 0 1 1 0 1 / 0 0 0 1 1 1 1 0 / ", 0);
 	assert_links("links=mesh:5", 3, "0 5 5 / 5 0 5 / 5 5 0 / ", 0);
 	assert_links("links=bridges:52:25", 4, "0 52 25 25 / 52 0 25 25 / 25 25 0 52 / 25 25 52 0 / ", 0);
+	assert_links("links=bridges:52:25:3", 4, "0 52 52 25 / 52 0 52 25 / 52 52 0 25 / 25 25 25 0 / ", 0);
 	assert_links("links=dgx1v:25,mask=0x29", 3, "0 50 0 / 50 0 0 / 0 0 0 / ", 0);
 	assert_links("peer=5", 3, "0 5 5 / 5 0 5 / 5 5 0 / ", 0);
 	assert_links("d2h=1,h2d=2", 2, "0 0 / 0 0 / ", 0);
@@ -142,7 +143,9 @@ static void what_makes_no_sense_is_refused_where_it_stands(void **state)
 	        {"links=nvswitch:1,links=dgx1v:1", "expected one of peer= and links="},
 	        {"links=dgx2:1", "links=nvswitch:GBPS"},
 	        {"links=bridges:52", "links=bridges:GBPS:GBPS"},
-	        {"links=bridges:52:25:1", "expected a comma, at \":1\""},
+	        {"links=bridges:52:25:1", "expected 2 to 32 devices that a bridge joins"},
+	        {"links=bridges:52:25:2.5", "expected 2 to 32 devices that a bridge joins"},
+	        {"links=bridges:52:25:2:1", "expected a comma, at \":1\""},
 	        {"links=pcie2:1:1:1:1", "expected a comma, at \":1\""},
 	        {"peer=1,mask=5", "0x and the bits of at least one device"},
 	        {"peer=1,mask=0x", "0x and the bits"},

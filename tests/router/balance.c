@@ -14,16 +14,22 @@
 #include <cmocka.h>
 
 #include "ipc/error.h"
-#include "ipc/wait.h"
 #include "router/engine/balance.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define MOST_PAIRS (FERRY_MAX_RANKS * FERRY_MAX_RANKS)
 #define MIB (1ull << 20)
+
+/* NIMBLE's own: two nodes of four GPUs, 120 GB/s from each to each, and a rail of 45.1 between each two that match. */
+#define NODE "links=mesh:120"
+#define RAILS                                                                                                          \
+	NODE ",peer@0-4=45.1,peer@1-5=45.1,peer@2-6=45.1,peer@3-7=45.1,peer@0-5=0,peer@0-6=0,peer@0-7=0,peer@1-4=0,"   \
+	     "peer@1-6=0,peer@1-7=0,peer@2-4=0,peer@2-5=0,peer@2-7=0,peer@3-4=0,peer@3-5=0,peer@3-6=0"
 
 static uint64_t seed = 1;
 
@@ -280,6 +286,8 @@ static void no_plan_of_random_traffic_on_random_links_is_worse_than_direct_paths
 
 enum pattern { PAIR, COMMON, OWN, ZIPF, EVEN };
 
+static double hot_part = 0.7;
+
 static void fill(enum pattern pattern, uint32_t n, uint64_t *bytes)
 {
 	double all = 256.0 * MIB, harmonic = 0;
@@ -295,8 +303,8 @@ static void fill(enum pattern pattern, uint32_t n, uint64_t *bytes)
 				continue;
 			double part = pattern == ZIPF   ? pow(++at, -1.2) / harmonic
 			              : pattern == EVEN ? 1.0 / (n - 1)
-			              : to == hot       ? 0.7
-			                                : 0.3 / (n - 2);
+			              : to == hot       ? hot_part
+			                                : (1 - hot_part) / (n - 2);
 			bytes[from * n + to] = (uint64_t)(all * part);
 		}
 	}
@@ -420,20 +428,47 @@ static void a_path_that_loads_what_another_one_loads_and_more_is_none(void **sta
 	ferry_paths_free(&paths);
 }
 
+/* By the ports of all four that a bridge joins, or by all rails of two nodes. */
+static void three_hops_lead_across_by_every_port(void **state)
+{
+	(void)state;
+	static const char *const machines[] = {"links=bridges:120:45.1:4", RAILS};
+	for (uint32_t i = 0; i < 2; i++) {
+		uint64_t bytes[64] = {[5] = 256 * MIB}; /* from rank 0 to rank 5 */
+		struct ferry_paths paths;
+		struct ferry_balancer balance;
+		make(machines[i], 8, 0, &paths);
+		assert_true(ferry_balance_open(&balance, &paths));
+		plan(&balance, bytes);
+		if (balance.us > 1.01 * (256 * MIB) / (4 * 45.1e3))
+			fail_msg("%s: %g us, and four ports take %g", machines[i], balance.us,
+			         (256 * MIB) / (4 * 45.1e3));
+		ferry_balance_close(&balance);
+		ferry_paths_free(&paths);
+	}
+}
+
 /* ---- tables ---- */
 
 struct mean {
-	double gain, of_least, of_least_worst, nimble, us, us_worst;
+	double gain, of_least, of_least_worst, nimble, us, us_worst; /* us: of this thread's CPU time */
 	uint32_t count;
 };
+
+static double cpu_us(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+	return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
+}
 
 static void measure(struct ferry_balancer *balance, const uint64_t *bytes, struct mean *mean)
 {
 	double times[9], least = least_us(balance->paths, bytes, 2000);
 	for (uint32_t i = 0; i < 9; i++) {
-		uint64_t before = ferry_now_ns();
+		double before = cpu_us();
 		ferry_balance_plan(balance, bytes);
-		times[i] = (double)(ferry_now_ns() - before) / 1e3;
+		times[i] = cpu_us() - before;
 		for (uint32_t j = i; j && times[j] < times[j - 1]; j--) {
 			double swapped = times[j];
 			times[j] = times[j - 1];
@@ -464,12 +499,66 @@ static void print_row(const char *links, uint32_t nranks, float host)
 			measure(&balance, bytes, &mean);
 		}
 		double n = mean.count;
-		printf("| %s, %u | %s | %.2f | %.3f (%.3f) | %.3f | %.1f (%.1f) |\n", links, nranks, names[pattern],
+		printf("| %s, %u | %s | %.2f | %.3f (%.3f) | %.3f | %.1f (%.1f) |\n",
+		       strcmp(links, RAILS) ? links + strlen("links=") : "two nodes with rails", nranks, names[pattern],
 		       mean.gain / n, mean.of_least / n, mean.of_least_worst, mean.nimble / n, mean.us / n,
 		       mean.us_worst);
 	}
 	ferry_balance_close(&balance);
 	ferry_paths_free(&paths);
+}
+
+/* Table I: a stencil, each rank with its neighbours in a node, and with its like in the other one. */
+static void print_stencil(const char *links, uint32_t n, uint32_t step)
+{
+	struct ferry_paths paths;
+	struct ferry_balancer balance;
+	make(links, n, 0, &paths);
+	assert_true(ferry_balance_open(&balance, &paths));
+	for (uint64_t size = 16; size <= 256; size *= 2) {
+		uint64_t bytes[64] = {0};
+		struct mean mean = {0};
+		for (uint32_t rank = 0; rank + step < n; rank++)
+			bytes[rank * n + rank + step] = bytes[(rank + step) * n + rank] = size * 1000000;
+		measure(&balance, bytes, &mean);
+		printf("| %s | %llu | %.1f | %.3f | %.3f | %.3f |\n", step == 1 ? "in a node" : "between nodes",
+		       (unsigned long long)size, mean.us, balance.direct_us / 1e3, balance.us / 1e3, mean.of_least);
+	}
+	ferry_balance_close(&balance);
+	ferry_paths_free(&paths);
+}
+
+/* Figure 7: a part of what each of eight GPUs sends goes to one hot peer: all have the same, or each has its own. */
+static void print_hot_peers(enum pattern pattern)
+{
+	static uint64_t bytes[MOST_PAIRS];
+	struct ferry_paths paths;
+	struct ferry_balancer balance;
+	make(RAILS, 8, 0, &paths);
+	assert_true(ferry_balance_open(&balance, &paths));
+	for (hot_part = 0.1; hot_part < 0.95; hot_part += 0.2) {
+		struct mean mean = {0};
+		fill(pattern, 8, bytes);
+		measure(&balance, bytes, &mean);
+		printf("| %s | %.1f | %.2f | %.2f | %.2f | %.2f | %.3f | %.1f |\n", pattern == OWN ? "own" : "common",
+		       hot_part, balance.direct_us / 1e3, balance.us / 1e3, mean.gain,
+		       mean.gain * mean.of_least / mean.nimble, mean.of_least, mean.us);
+	}
+	hot_part = 0.7;
+	ferry_balance_close(&balance);
+	ferry_paths_free(&paths);
+}
+
+static void print_paper(void)
+{
+	printf("\n| stencil | MB | us | direct, ms | planned, ms | over the least |\n"
+	       "| --- | --- | --- | --- | --- | --- |\n");
+	print_stencil(NODE, 4, 1);
+	print_stencil(RAILS, 8, 4);
+	printf("\n| hot peer | part | direct, ms | planned, ms | over direct | NIMBLE's over direct | over the least | "
+	       "us |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n");
+	print_hot_peers(COMMON);
+	print_hot_peers(OWN);
 }
 
 static int print_tables(void)
@@ -485,6 +574,9 @@ static int print_tables(void)
 	print_row("links=mesh:1", 8, 0);
 	print_row("links=mesh:1", 16, 0);
 	print_row("links=nvswitch:1", 16, 0.12f);
+	print_row("links=bridges:120:45.1:4", 8, 0);
+	print_row(RAILS, 8, 0);
+	print_paper();
 	return 0;
 }
 
@@ -497,6 +589,7 @@ int main(int argc, char **argv)
 	        cmocka_unit_test(short_messages_stay_on_their_direct_paths),
 	        cmocka_unit_test(work_is_bounded_whatever_the_traffic),
 	        cmocka_unit_test(a_path_that_loads_what_another_one_loads_and_more_is_none),
+	        cmocka_unit_test(three_hops_lead_across_by_every_port),
 	};
 	if (argc > 1 && !strcmp(argv[1], "--table"))
 		return print_tables();
