@@ -27,6 +27,7 @@ endif()
 soak_test(takeover_often takeover ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
 soak_test(api_stress_often api_stress)
 soak_test(balance_often balance)
+soak_test(uneven_often uneven) # 2,016 random programs of uneven traffic
 # with all counts of each type and operation
 soak_test(api_in_process_often api_in_process)
 set(often takeover_often api_stress_often api_in_process_often)
@@ -37,6 +38,7 @@ if(TARGET mpi_collectives)
 endif()
 set_tests_properties(${often} PROPERTIES ENVIRONMENT FERRY_TEST_TIMES=20)
 set_tests_properties(balance_often PROPERTIES ENVIRONMENT FERRY_TEST_TIMES=34)
+set_tests_properties(uneven_often PROPERTIES ENVIRONMENT FERRY_TEST_TIMES=24)
 soak_test(packages_are_what_debian_expects ${CMAKE_CURRENT_SOURCE_DIR}/packages.bash ${PROJECT_SOURCE_DIR}
   ${CMAKE_CURRENT_BINARY_DIR}/packages)
 set_tests_properties(packages_are_what_debian_expects PROPERTIES SKIP_RETURN_CODE 77)

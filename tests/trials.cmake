@@ -86,7 +86,7 @@ pushing_router_kills_test(routers_that_push_and_stage_across_domains_are_killed
 # By rates that are made up: half of a long block of an alltoallv goes by the host.
 pushing_router_kills_test(routers_that_divide_traffic_among_gpus_are_killed
   "FERRY_FABRICS=peer,host;FERRY_LIMITS=${CMAKE_CURRENT_SOURCE_DIR}/kills/limits.json" --alltoallv --kills 8 --every 20
-  --twice 30 --calls 8 --bytes 16777216 --seed 6)
+  --twice 30 --captured 50 --calls 8 --bytes 16777216 --seed 6)
 pushing_router_kills_test(ranks_that_push_across_domains_and_routers_are_killed "FERRY_FABRICS=peer" --kills 2
   --ranks --meanwhile 100 --domains 2 --both 40 --seed 55)
 gpu_router_kills_test(routers_are_killed_under_replays --kills 8 --captured 60 --messages --bytes 262144 --every 5

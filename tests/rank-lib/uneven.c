@@ -15,7 +15,8 @@
 
 #define MOST_RANKS 8
 #define MIB        (1u << 20)
-#define CALLS      3 /* in a group */
+#define CALLS      3 /* in a group, beside an AllReduce */
+#define SUMS       700
 #define GUARD      0x5a
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -30,6 +31,7 @@ struct call {
 	size_t send_at[MOST_RANKS][MOST_RANKS], receive_at[MOST_RANKS][MOST_RANKS]; /* rank, peer */
 	size_t sends[MOST_RANKS], receives[MOST_RANKS];
 	unsigned char *send[MOST_RANKS], *receive[MOST_RANKS];
+	bool sends_again; /* what another one sends, out of its buffers */
 	unsigned salt;
 };
 
@@ -67,6 +69,14 @@ static unsigned char byte_of(const struct call *call, int from, int to, size_t i
 	return (unsigned char)(word >> (8 * (i % 8)) ^ word >> 33);
 }
 
+static unsigned char *guarded(size_t bytes)
+{
+	unsigned char *buffer = malloc(bytes + 1);
+	assert_non_null(buffer);
+	memset(buffer, GUARD, bytes + 1);
+	return buffer;
+}
+
 /* Blocks in another order on each side, with gaps of odd lengths. */
 static void call_open(struct call *call)
 {
@@ -81,20 +91,28 @@ static void call_open(struct call *call)
 			call->receive_at[rank][i] = call->receives[rank];
 			call->receives[rank] += call->counts[i][rank] + (size_t)draw(70);
 		}
-		call->send[rank] = malloc(call->sends[rank] + 1);
-		call->receive[rank] = malloc(call->receives[rank] + 1);
-		assert_true(call->send[rank] && call->receive[rank]);
-		memset(call->receive[rank], GUARD, call->receives[rank] + 1);
+		call->send[rank] = guarded(call->sends[rank]);
+		call->receive[rank] = guarded(call->receives[rank]);
 		for (int to = 0; to < n; to++)
 			for (size_t i = 0; i < call->counts[rank][to]; i++)
 				call->send[rank][call->send_at[rank][to] + i] = byte_of(call, rank, to, i);
 	}
 }
 
+/* The same once more, from the same buffers into others. */
+static void call_repeat(const struct call *call, struct call *again)
+{
+	*again = *call;
+	again->sends_again = true;
+	for (int rank = 0; rank < call->nranks; rank++)
+		again->receive[rank] = guarded(call->receives[rank]);
+}
+
 static void call_close(struct call *call)
 {
 	for (int rank = 0; rank < call->nranks; rank++) {
-		free(call->send[rank]);
+		if (!call->sends_again)
+			free(call->send[rank]);
 		free(call->receive[rank]);
 	}
 }
@@ -134,46 +152,86 @@ static void call_judge(const struct call *call)
 
 /* ---- traffic ---- */
 
-/* Nothing, an element, what stays on one path, what is divided; some ranks send or receive nothing at all. */
+/* Nothing, an element, what stays on one path, what is divided. */
+static size_t draw_count(void)
+{
+	uint64_t kind = draw(12);
+	return kind < 3    ? 0
+	       : kind < 5  ? 1
+	       : kind < 8  ? (size_t)draw(3000)
+	       : kind < 11 ? (size_t)draw(300000)
+	                   : 2 * MIB + (size_t)draw(2 * MIB);
+}
+
+/* Some ranks send or receive nothing at all; some calls have equal blocks. */
 static void draw_counts(struct call *call, int nranks)
 {
 	uint64_t mute = draw(4) ? 0 : draw(1u << nranks), deaf = draw(4) ? 0 : draw(1u << nranks);
+	size_t equal = draw(6) ? 0 : 1 + draw_count() / 4;
 	*call = (struct call){.nranks = nranks};
 	for (int from = 0; from < nranks; from++)
 		for (int to = 0; to < nranks; to++) {
-			uint64_t kind = draw(12);
-			size_t count = kind < 3   ? 0
-			               : kind < 5 ? 1
-			               : kind < 8 ? (size_t)draw(3000)
-			               : kind < 11 ? (size_t)draw(300000)
-			                           : 2 * MIB + (size_t)draw(2 * MIB);
+			size_t count = equal ? equal : draw_count();
 			bool none = mute >> from & 1 || deaf >> to & 1;
 			call->counts[from][to] = none || (from == to && count > 300000) ? 0 : count;
 		}
 }
 
+static void sum_make(int nranks, uint32_t sums[MOST_RANKS][SUMS])
+{
+	for (int rank = 0; rank < nranks; rank++) {
+		for (uint32_t i = 0; i < SUMS; i++)
+			sums[rank][i] = i + (uint32_t)rank;
+		OK(ferryAllReduce(sums[rank], sums[rank], SUMS, ferryUint32, ferrySum, comms[rank], NULL));
+	}
+}
+
+static void sum_judge(int nranks, uint32_t sums[MOST_RANKS][SUMS])
+{
+	uint32_t n = (uint32_t)nranks;
+	for (int rank = 0; rank < nranks; rank++)
+		for (uint32_t i = 0; i < SUMS; i++)
+			assert_int_equal(sums[rank][i], n * i + n * (n - 1) / 2);
+}
+
+/* One to three calls, every second time in a group with another collective. */
+static void random_program_is_right(int nranks, int round)
+{
+	static uint32_t sums[MOST_RANKS][SUMS];
+	struct call calls[CALLS];
+	int ncalls = 1 + round % CALLS;
+	for (int i = 0; i < ncalls; i++) {
+		if (i && !draw(3)) {
+			call_repeat(&calls[i - 1], &calls[i]);
+			continue;
+		}
+		draw_counts(&calls[i], nranks);
+		call_open(&calls[i]);
+	}
+	if (round % 2)
+		OK(ferryGroupStart());
+	for (int i = 0; i < ncalls; i++) {
+		call_make(&calls[i]);
+		if (round % 2 && !i)
+			sum_make(nranks, sums);
+	}
+	if (round % 2)
+		OK(ferryGroupEnd());
+	OK(ferryStreamSynchronize(NULL));
+	if (round % 2)
+		sum_judge(nranks, sums);
+	for (int i = 0; i < ncalls; i++)
+		call_judge(&calls[i]);
+	for (int i = 0; i < ncalls; i++)
+		call_close(&calls[i]);
+}
+
 static void random_traffic_arrives(const char *links, const char *fabrics, const char *domains, int nranks)
 {
+	const char *times = getenv("FERRY_TEST_TIMES");
 	machine_open(links, fabrics, domains, nranks);
-	for (int round = 0; round < ROUNDS; round++) {
-		struct call calls[CALLS];
-		int ncalls = 1 + round % CALLS;
-		for (int i = 0; i < ncalls; i++) {
-			draw_counts(&calls[i], nranks);
-			call_open(&calls[i]);
-		}
-		if (round % 2)
-			OK(ferryGroupStart());
-		for (int i = 0; i < ncalls; i++)
-			call_make(&calls[i]);
-		if (round % 2)
-			OK(ferryGroupEnd());
-		OK(ferryStreamSynchronize(NULL));
-		for (int i = 0; i < ncalls; i++) {
-			call_judge(&calls[i]);
-			call_close(&calls[i]);
-		}
-	}
+	for (int round = 0; round < ROUNDS * (times ? atoi(times) : 1); round++)
+		random_program_is_right(nranks, round);
 	machine_close(nranks);
 }
 
@@ -188,6 +246,19 @@ static void any_traffic_arrives_across_bridges(void **state)
 {
 	(void)state;
 	random_traffic_arrives("links=bridges:4:1", "peer", "1", 4);
+}
+
+/* Three hops lead from the one four to the other. */
+static void any_traffic_arrives_by_every_port_of_bridged_fours(void **state)
+{
+	(void)state;
+	random_traffic_arrives("links=bridges:4:1:4", "peer", "1", 8);
+}
+
+static void any_traffic_arrives_on_two_sockets(void **state)
+{
+	(void)state;
+	random_traffic_arrives("links=pcie2:2:0.6", "peer", "1", 8);
 }
 
 static void any_traffic_arrives_on_some_gpus_of_a_dgx1v(void **state)
@@ -285,6 +356,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(any_traffic_arrives_on_a_mesh_that_lacks_a_link),
 	        cmocka_unit_test(any_traffic_arrives_across_bridges),
+	        cmocka_unit_test(any_traffic_arrives_by_every_port_of_bridged_fours),
+	        cmocka_unit_test(any_traffic_arrives_on_two_sockets),
 	        cmocka_unit_test(any_traffic_arrives_on_some_gpus_of_a_dgx1v),
 	        cmocka_unit_test(any_traffic_arrives_with_the_host_beside),
 	        cmocka_unit_test(any_traffic_arrives_from_domain_to_domain),
