@@ -58,27 +58,40 @@ static bool elapsed(void *earlier, void *later, double *us)
 	return true;
 }
 
-static bool make(const struct ferry_cuda_driver *driver, void **event)
+/* Both, in the context that is current. */
+static bool make(const struct ferry_cuda_driver *driver, struct ferry_clock *clock)
 {
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 	driver->ThreadExchangeStreamCaptureMode(&mode);
-	CUresult refused = driver->EventCreate((CUevent *)event, CU_EVENT_DEFAULT);
+	CUresult refused = driver->EventCreate((CUevent *)&clock->start, CU_EVENT_DEFAULT);
+	if (!refused && (refused = driver->EventCreate((CUevent *)&clock->end, CU_EVENT_DEFAULT))) {
+		driver->EventDestroy((CUevent)clock->start);
+		clock->start = NULL;
+	}
 	driver->ThreadExchangeStreamCaptureMode(&mode);
 	return !refused;
 }
 
+void ferry_clock_prepare(struct ferry_clock *clock)
+{
+	const struct ferry_cuda_driver *driver = open_driver();
+	if (driver && !clock->start && !driver->CtxGetCurrent((CUcontext *)&clock->context) && clock->context)
+		make(driver, clock);
+}
+
 /* A program that drives several GPUs by one thread calls with streams of contexts that are not current. */
-static bool record(struct ferry_clock *clock, void **event, cudaStream_t stream)
+static bool record(struct ferry_clock *clock, bool starts, cudaStream_t stream)
 {
 	const struct ferry_cuda_driver *driver = open_driver();
 	CUcontext before;
 	if (!driver || driver->CtxGetCurrent(&before) ||
-	    (!clock->context && driver->StreamGetCtx((CUstream)stream, (CUcontext *)&clock->context)))
+	    (!clock->start && driver->StreamGetCtx((CUstream)stream, (CUcontext *)&clock->context)))
 		return false;
 	bool elsewhere = clock->context != before;
 	if (elsewhere && driver->CtxSetCurrent((CUcontext)clock->context))
 		return false;
-	bool recorded = (*event || make(driver, event)) && !driver->EventRecord((CUevent)*event, (CUstream)stream);
+	bool recorded = (clock->start || make(driver, clock)) &&
+	                !driver->EventRecord((CUevent)(starts ? clock->start : clock->end), (CUstream)stream);
 	if (elsewhere)
 		driver->CtxSetCurrent(before);
 	return recorded;
@@ -86,12 +99,17 @@ static bool record(struct ferry_clock *clock, void **event, cudaStream_t stream)
 
 bool ferry_clock_start(struct ferry_clock *clock, cudaStream_t stream)
 {
-	return record(clock, &clock->start, stream);
+	if (record(clock, true, stream))
+		return true;
+	if (!clock->start)
+		return false;
+	ferry_clock_free(clock); /* the stream may be of another context */
+	return record(clock, true, stream);
 }
 
 bool ferry_clock_stop(struct ferry_clock *clock, cudaStream_t stream)
 {
-	return record(clock, &clock->end, stream);
+	return record(clock, false, stream);
 }
 
 bool ferry_clock_read(const struct ferry_clock *clock, double *us)

@@ -31,6 +31,12 @@ bool ferry_clock_look(struct ferry_clock_look *look, cudaStream_t stream);
 int ferry_clock_relax(void);
 void ferry_clock_restore(int mode);
 
+/**
+ * Makes its events in the context that is current, ahead of its first use: the driver may take 0.2 ms for one, which
+ * would be in the measure. Without that, or for streams of another context, ferry_clock_start makes them.
+ */
+void ferry_clock_prepare(struct ferry_clock *clock);
+
 /** The first place. False where nothing can be timed. */
 bool ferry_clock_start(struct ferry_clock *clock, cudaStream_t stream);
 

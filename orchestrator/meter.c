@@ -41,6 +41,14 @@ ferryResult_t ferry_meter_init(struct ferry_meter *meter)
 	return result;
 }
 
+void ferry_meter_prepare(struct ferry_meter *meter)
+{
+	for (int i = 0; i < FERRY_METER_SAMPLES && !meter->pinned; i++)
+		ferry_clock_prepare(&meter->samples[i].clock);
+	for (int i = 0; i < FERRY_VETO_WINDOWS && meter->follows; i++)
+		ferry_clock_prepare(&meter->windows[i]);
+}
+
 void ferry_meter_free(struct ferry_meter *meter)
 {
 	for (int i = 0; i < FERRY_METER_SAMPLES; i++)

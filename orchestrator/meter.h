@@ -83,6 +83,9 @@ void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table
  */
 void ferry_meter_adopt(struct ferry_meter *meter, bool tuned);
 
+/** Makes ahead of calls what those of rank 0 are measured with, in the context that is current. */
+void ferry_meter_prepare(struct ferry_meter *meter);
+
 void ferry_meter_free(struct ferry_meter *meter);
 
 /**

@@ -25,6 +25,17 @@ _Static_assert(sizeof(struct ferry_nccl_key) == FERRY_KEY_BYTES, "a communicator
 
 /* ---- life ---- */
 
+/* Before the shadow communicator is ready: no other thread has the meter. Only rank 0 measures. */
+static void prepare_meter(struct ferry_shadow_comm *shadow_comm)
+{
+	struct ferry_device *device = shadow_comm->comm->device;
+	struct ferry_device_visit visit;
+	if (shadow_comm->rank || !device->ops->enter || device->ops->enter(device, &visit))
+		return;
+	ferry_meter_prepare(&shadow_comm->meter);
+	device->ops->leave(&visit);
+}
+
 /* Before the shadow communicator is ready: no other thread has the communicator. */
 static ferryResult_t look_around(struct ferry_shadow_comm *shadow_comm, bool *peers)
 {
@@ -101,6 +112,7 @@ static void get_ready(struct ferry_shadow_comm *shadow_comm, bool peers)
 	shadow_comm->kernels = ferry_kernels_ready(comm);
 	ferry_meter_open(&shadow_comm->meter, comm->rank.shared.arenas[0].shares, (uint32_t)shadow_comm->nranks,
 	                 (uint32_t)shadow_comm->rank, peers, shadow_comm->tuned, comm->fabrics.costs->link * 1e3);
+	prepare_meter(shadow_comm);
 	pthread_mutex_lock(&shadow_comm->lock);
 	open_agreements(shadow_comm, !atomic_load_explicit(&shadow_comm->abandoned, memory_order_relaxed));
 	settle(shadow_comm, FERRY_SHADOW_COMM_READY);

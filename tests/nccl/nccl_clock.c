@@ -66,12 +66,37 @@ static void a_global_capture_goes_on(void **state)
 	no_clock_ends_a_capture(CU_STREAM_CAPTURE_MODE_GLOBAL);
 }
 
+/* What was made ahead for streams of one context, where they are of another one. */
+static void a_clock_follows_its_streams_context(void **state)
+{
+	struct ferry_clock clock = {NULL, NULL, NULL};
+	CUcontext other;
+	double us = -1;
+	(void)state;
+	ferry_clock_prepare(&clock);
+	assert_ptr_equal(clock.context, context);
+	CU(cuDevicePrimaryCtxRetain(&other, 1));
+	CU(cuCtxSetCurrent(other));
+	CUstream stream = open_stream();
+	CU(cuCtxSetCurrent(context));
+	assert_true(ferry_clock_start(&clock, (cudaStream_t)stream));
+	assert_true(ferry_clock_stop(&clock, (cudaStream_t)stream));
+	assert_ptr_equal(clock.context, other);
+	while (!ferry_clock_read(&clock, &us))
+		;
+	assert_true(us >= 0);
+	ferry_clock_free(&clock);
+	CU(cuStreamDestroy(stream));
+	CU(cuDevicePrimaryCtxRelease(1));
+}
+
 int main(void)
 {
 	setenv("FERRY_CUDA_LIBRARY", FAKE_CUDA_LIBRARY, 1);
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test_setup(a_capture_of_the_thread_goes_on, use_device),
 	        cmocka_unit_test_setup(a_global_capture_goes_on, use_device),
+	        cmocka_unit_test_setup(a_clock_follows_its_streams_context, use_device),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
