@@ -68,8 +68,8 @@
 struct ferry_counter {
 	_Atomic uint64_t value;  /* release-stored by its writer after the slice's bytes; acquire-loaded by readers */
 	_Atomic uint64_t length; /* variable plans: bytes of the chunk, stored before the first value of a call */
-	/* variable plans: where the chunk lands in the receive buffer; stored with `length` by a WAIT_PUT's rank */
-	_Atomic uint64_t landing;
+	/* variable plans: where the chunk goes in the receive buffer; stored with `length` by a WAIT_PUT's rank */
+	_Atomic uint64_t target_offset;
 	/*
 	 * what goes over its path: bytes, and where they begin in the block; the router that divides the call, before
 	 * its DIVIDE is published

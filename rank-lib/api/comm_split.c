@@ -45,7 +45,7 @@ static void report_stall(struct ferry_watchdog *watchdog, uint64_t split)
 		return;
 	snprintf(text, sizeof text, "in ferryCommSplit for %s to call it, too (split %llu)",
 	         ferry_rankset_print(late, ranks), (unsigned long long)split);
-	ferry_watchdog_say(watchdog, waited, text);
+	ferry_watchdog_report(watchdog, waited, text);
 }
 
 /* Success if all have posted, also where the communicator has failed since: then some may have gone on. */

@@ -188,8 +188,8 @@ static bool run(struct ferry_short_call *made)
 	return over;
 }
 
-/* By the thread that holds it, and lets it go. */
-static void let_go(struct ferry_short_call *made, bool over)
+/* By the thread that holds it: another one may hold it then. */
+static void unhold(struct ferry_short_call *made, bool over)
 {
 	if (!over && (made->call.stage != FERRY_CALL_SUBMITTED || ferry_rank_failed(made->shorts->direct->rank))) {
 		give_to_lanes(made);
@@ -214,7 +214,7 @@ static bool look(struct ferry_short_call *made)
 {
 	uint32_t runner = atomic_load_explicit(&made->runner, memory_order_acquire);
 	if (runner == FREE && may_run(made) && hold(made)) {
-		let_go(made, run(made));
+		unhold(made, run(made));
 		runner = atomic_load_explicit(&made->runner, memory_order_acquire);
 	}
 	return runner == LANES || runner == OVER;
@@ -380,7 +380,7 @@ static void leave(struct ferry_short_call *made)
 	/* again: others that wait for it see that it is left, or this sees what they did before */
 	if (is_messages(made))
 		atomic_exchange_explicit(&line_of(made)->left_messages, 1, memory_order_seq_cst);
-	let_go(made, is_messages(made) && run(made));
+	unhold(made, is_messages(made) && run(made));
 	uint32_t runner = atomic_load_explicit(&made->runner, memory_order_acquire);
 	if (runner == LANES || runner == OVER)
 		ferry_ticket_drop(&made->ticket);

@@ -33,7 +33,7 @@ static bool say(struct ferry_watchdog *watchdog, uint64_t waited, const char *wh
 	return fails;
 }
 
-bool ferry_watchdog_say(struct ferry_watchdog *watchdog, uint64_t waited, const char *what)
+bool ferry_watchdog_report(struct ferry_watchdog *watchdog, uint64_t waited, const char *what)
 {
 	return say(watchdog, waited, what, false);
 }

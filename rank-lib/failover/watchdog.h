@@ -28,7 +28,7 @@ bool ferry_watchdog_is_due(const struct ferry_watchdog *watchdog, uint64_t waite
  * Logs once what the thread waits for; what: "for rank 1 to ...". Returns true if the wait is too long and has failed
  * the rank.
  */
-bool ferry_watchdog_say(struct ferry_watchdog *watchdog, uint64_t waited, const char *what);
+bool ferry_watchdog_report(struct ferry_watchdog *watchdog, uint64_t waited, const char *what);
 
 /**
  * Sends a request to a router and waits for the answer, until the rank fails at the latest. what: for messages, what

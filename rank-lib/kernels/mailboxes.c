@@ -399,7 +399,7 @@ static void report_wait(struct ferry_mailboxes *mailboxes, enum ferry_box_line l
 		snprintf(text, sizeof text, "in call %u of kernels for rank %d, which %s", waits->number, other,
 		         differ ? "waits for it there: they have made different calls"
 		                : "has not made that call, or another one");
-	ferry_watchdog_say(&waits->watchdog, waited, text);
+	ferry_watchdog_report(&waits->watchdog, waited, text);
 }
 
 /* What kernels have said that wait (kernel_call.h). */

@@ -115,7 +115,7 @@ static ferryResult_t lay_out(struct ferry_compiler *compiler, struct ferry_part 
 
 /* ---- the blob ---- */
 
-static ferryResult_t seal(struct ferry_compiler *compiler, const struct ferry_program *program,
+static ferryResult_t finish(struct ferry_compiler *compiler, const struct ferry_program *program,
                           struct ferry_plan **sealed)
 {
 	struct ferry_plan *head = &compiler->head;
@@ -269,7 +269,7 @@ static ferryResult_t compile_parts(struct ferry_compiler *compiler, struct ferry
 		if (!ferry_compiler_instr(compiler, i)->nedges)
 			ferry_compiler_instr(compiler, i)->first_edge = 0;
 	return compiler->failed ? ferry_fail(ferrySystemError, "%s: no memory to compile", parts[0].program->name)
-	                        : seal(compiler, parts[0].program, plan);
+	                        : finish(compiler, parts[0].program, plan);
 }
 
 static ferryResult_t compile(const struct ferry_program_part *given, uint32_t nparts,

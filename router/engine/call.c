@@ -53,7 +53,7 @@ void ferry_call_fill_transfer(const struct ferry_plan *plan, const struct ferry_
 	if (instr->nsources && step->division)
 		transfer->length = 0; /* others' data: it is told with the part */
 	transfer->whole = transfer->length;
-	transfer->landing = instr->opcode == FERRY_WAIT_PUT ? offset : 0;
+	transfer->target_offset = instr->opcode == FERRY_WAIT_PUT ? offset : 0;
 	transfer->nslices = (uint32_t)((transfer->length + plan->slice - 1) / plan->slice);
 	char *from = is_put_from_input(instr) && buffers->aside ? buffers->aside : buffers->send;
 	transfer->user = transfer->length ? (h2d ? buffers->receive : from) + offset : NULL;

@@ -22,7 +22,7 @@ struct ferry_transfer {
 	void *hold;                    /* the same; of PUTs to one rank the first has it. NULL: released */
 	bool aims;                     /* PUT: something was left of it when targets were found */
 	uint64_t length;               /* bytes */
-	uint64_t landing;              /* PUT: where in its target; WAIT_PUT, variable plans: in the receive buffer */
+	uint64_t target_offset;        /* PUT: where in its target; WAIT_PUT, variable plans: in the receive buffer */
 	uint32_t nslices;
 	uint32_t issued, finished;     /* slices */
 	uint32_t open;                 /* slices that the gates allow */

@@ -198,7 +198,7 @@ static void announce_parts(struct ferry_member *member, const struct ferry_call 
 			if ((uint32_t)(value >> 32) == (uint32_t)seq) /* by the router before this one, and more */
 				continue;
 			atomic_store_explicit(&counter->length, transfer->whole, memory_order_relaxed);
-			atomic_store_explicit(&counter->landing, transfer->landing, memory_order_relaxed);
+			atomic_store_explicit(&counter->target_offset, transfer->target_offset, memory_order_relaxed);
 			if (transfer->step->division) /* which all wait for */
 				atomic_store_explicit(&counter->value, ferry_counter_value(seq, 0),
 				                      memory_order_release);

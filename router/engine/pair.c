@@ -214,8 +214,8 @@ bool ferry_pair_waits(const struct ferry_lane_rank *lane_rank, const struct ferr
 	       transfer->base + transfer->nslices > atomic_load_explicit(&line->d2h.value, memory_order_acquire);
 }
 
-void ferry_pair_say_wait(const struct ferry_lane_rank *lane_rank, const struct ferry_transfer *transfer, char *text,
-                         size_t bytes)
+void ferry_pair_format_wait(const struct ferry_lane_rank *lane_rank, const struct ferry_transfer *transfer, char *text,
+                            size_t bytes)
 {
 	const struct ferry_pair_line *line = line_of(lane_rank, transfer, 0, NULL);
 	const struct ferry_pair_turn *turn = &line->ends[!lane_rank->direction].turns[transfer->message % 2];

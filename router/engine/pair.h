@@ -44,8 +44,8 @@ bool ferry_pair_waits(const struct ferry_lane_rank *lane_rank, const struct ferr
 /**
  * Describes what such a message waits for, as far as its other end has come: "message 1, which rank 0 has not sent".
  */
-void ferry_pair_say_wait(const struct ferry_lane_rank *lane_rank, const struct ferry_transfer *transfer, char *text,
-                         size_t bytes);
+void ferry_pair_format_wait(const struct ferry_lane_rank *lane_rank, const struct ferry_transfer *transfer, char *text,
+                            size_t bytes);
 
 /** A slice of a send or receive has been copied. */
 void ferry_pair_publish(struct ferry_lane_rank *lane_rank, struct ferry_transfer *transfer);

@@ -37,25 +37,25 @@ static bool is_left(const struct ferry_call *call, const struct ferry_transfer *
  * before its descriptor. Read once: others can write there. A difference ends the job. What passes another rank's block
  * on learns here how long that is.
  */
-static bool find_landing(struct ferry_member *member, const struct ferry_call *call, struct ferry_transfer *transfer)
+static bool find_target(struct ferry_member *member, const struct ferry_call *call, struct ferry_transfer *transfer)
 {
-	const struct ferry_counter *theirs = transfer->step->landing;
+	const struct ferry_counter *theirs = transfer->step->wait_put;
 	const struct ferry_instr *instr = transfer->step->instr;
 	char text[FERRY_MESSAGE_BYTES];
-	transfer->landing = instr->user_destination;
+	transfer->target_offset = instr->user_destination;
 	if (!(call->steps->plan->flags & FERRY_PLAN_VARIABLE))
 		return true;
 	uint64_t value = atomic_load_explicit(&theirs->value, memory_order_acquire);
 	uint64_t length = atomic_load_explicit(&theirs->length, memory_order_relaxed);
-	transfer->landing = atomic_load_explicit(&theirs->landing, memory_order_relaxed);
+	transfer->target_offset = atomic_load_explicit(&theirs->target_offset, memory_order_relaxed);
 	if (instr->nsources)
 		transfer->whole = length;
 	if ((uint32_t)(value >> 32) == (uint32_t)ferry_call_number(call) && length == transfer->whole &&
-	    !(length >> 56) && !(transfer->landing >> 56))
+	    !(length >> 56) && !(transfer->target_offset >> 56))
 		return true;
 	if (length == transfer->whole)
 		snprintf(text, sizeof text, "alltoallv: rank %u receives at %llu from rank %u, in call %u", instr->peer,
-		         (unsigned long long)transfer->landing, instr->owner, (uint32_t)(value >> 32));
+		         (unsigned long long)transfer->target_offset, instr->owner, (uint32_t)(value >> 32));
 	else
 		snprintf(text, sizeof text, "alltoallv: rank %u sends %llu bytes to rank %u, which expects %llu",
 		         instr->owner, (unsigned long long)transfer->whole, instr->peer,
@@ -76,10 +76,10 @@ static bool find_reach(struct ferry_member *member, const struct ferry_call *cal
 		struct ferry_transfer *transfer = &half->transfers[i];
 		if (!is_put_to(transfer, peer) || !(transfer->aims = is_left(call, transfer)))
 			continue;
-		if (!find_landing(member, call, transfer))
+		if (!find_target(member, call, transfer))
 			return false;
-		if (transfer->landing + transfer->whole > *bytes)
-			*bytes = transfer->landing + transfer->whole;
+		if (transfer->target_offset + transfer->whole > *bytes)
+			*bytes = transfer->target_offset + transfer->whole;
 	}
 	return true;
 }
@@ -104,7 +104,7 @@ static bool find(struct ferry_member *member, struct ferry_call *call, uint32_t 
 		struct ferry_transfer *transfer = &half->transfers[i];
 		if (!is_put_to(transfer, peer) || !transfer->aims)
 			continue;
-		transfer->destination = put_target.address + transfer->landing;
+		transfer->destination = put_target.address + transfer->target_offset;
 		transfer->process = put_target.process;
 		transfer->hold = put_target.hold;
 		put_target.hold = NULL;

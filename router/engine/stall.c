@@ -277,7 +277,7 @@ static void say_messages(const struct ferry_lane_rank *lane_rank, const struct b
 {
 	uint64_t others = blocker->ranks & ~(1ull << blocker->message->peer);
 	char message[128], ranks[FERRY_RANKSET_TEXT];
-	ferry_pair_say_wait(lane_rank, blocker->message, message, sizeof message);
+	ferry_pair_format_wait(lane_rank, blocker->message, message, sizeof message);
 	snprintf(text, bytes, "for %s%s%s", message, others ? "; so it has for " : "",
 	         others ? ferry_rankset_print(others, ranks) : "");
 }

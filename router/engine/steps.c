@@ -13,7 +13,7 @@ static bool is_step(const struct ferry_instr *instr, uint32_t rank, enum ferry_d
 }
 
 /* A valid plan has one. */
-static struct ferry_counter *landing_of(const struct ferry_job_arenas *shared, const struct ferry_plan *plan,
+static struct ferry_counter *wait_put_of(const struct ferry_job_arenas *shared, const struct ferry_plan *plan,
                                         const struct ferry_instr *put, uint32_t parity)
 {
 	const struct ferry_instr *instrs = ferry_plan_instrs(plan);
@@ -45,7 +45,7 @@ static void find(const struct ferry_job_arenas *shared, const struct ferry_plan 
 		step->division = &arenas[division->domain].counters[parity][division->counter];
 	}
 	if (plan->flags & FERRY_PLAN_VARIABLE && instr->opcode == FERRY_PUT)
-		step->landing = landing_of(shared, plan, instr, parity);
+		step->wait_put = wait_put_of(shared, plan, instr, parity);
 	step->gates = *gates;
 	step->ngates = instr->nedges;
 	*gates += instr->nedges;

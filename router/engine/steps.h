@@ -20,7 +20,7 @@ struct ferry_step {
 	uint32_t ngates;
 	struct ferry_counter *producer; /* variable plans, H2D and WAIT_PUT: whose length must equal ours */
 	uint32_t producer_rank;
-	struct ferry_counter *landing; /* variable plans, PUT: its WAIT_PUT's */
+	struct ferry_counter *wait_put; /* variable plans, PUT: its WAIT_PUT's */
 	/* its path's part is told, in `counter`, once this is published; NULL: its length is the call's */
 	struct ferry_counter *division;
 	bool only_passes_on; /* D2H: copy engines alone read the window, and each slot waits for them */

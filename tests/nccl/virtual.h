@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * Ranks of a communicator of NCCL's whose time is made: all of the orchestrator's decisions are the real ones
- * (launch.c, split.c, partner.c, meter.c and the balance), and what is below them, NCCL, Ferry's communicator, streams
- * and events, takes the time that a machine says and moves nothing. One thread; the same seed gives the same run.
+ * (launch.c, split.c, shadow_comm.c, meter.c and the tuner), and what is below them, NCCL, Ferry's communicator,
+ * streams and events, takes the time that a machine says and moves nothing. One thread; the same seed gives the same
+ * run.
  *
  * Two ranks. Each makes its calls by its own clock, so that one is ahead of the other by a little, now this one, now
  * that one; what a call has taken is known to a rank when its own clock is past the end.

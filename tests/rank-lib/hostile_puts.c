@@ -135,10 +135,10 @@ static const struct ferry_instr *wait_of(const struct liar *liar, uint32_t rank)
 }
 
 /* Where rank 1 receives what rank 0 sends in an AllToAllv, and how much. */
-static void landings_out_of_range_end_the_job_with_their_values(void **state)
+static void target_offsets_out_of_range_end_the_job_with_their_values(void **state)
 {
 	static const struct {
-		uint64_t call, length, landing;
+		uint64_t call, length, target_offset;
 		const char *says;
 	} cases[] = {
 	        {1, 1999, 0, "rank 0 sends 2000 bytes to rank 1, which expects 1999"},
@@ -159,13 +159,13 @@ static void landings_out_of_range_end_the_job_with_their_values(void **state)
 		}
 		reach_by(&liar, 1);
 		await(&descriptor_of(&liar, 1)->seq, 1, "rank 1's descriptor");
-		struct ferry_counter *landing = &liar.shared.arenas[0].counters[1][wait_of(&liar, 1)->counter];
-		assert_int_equal(atomic_load(&landing->length), 2000);
-		atomic_store(&landing->length, cases[i].length);
-		atomic_store(&landing->landing, cases[i].landing);
-		atomic_store(&landing->value, ferry_counter_value(cases[i].call, 0));
+		struct ferry_counter *counter = &liar.shared.arenas[0].counters[1][wait_of(&liar, 1)->counter];
+		assert_int_equal(atomic_load(&counter->length), 2000);
+		atomic_store(&counter->length, cases[i].length);
+		atomic_store(&counter->target_offset, cases[i].target_offset);
+		atomic_store(&counter->value, ferry_counter_value(cases[i].call, 0));
 		reach_by(&liar, 0);
-		must_fail(&liar, cases[i].says, "a landing");
+		must_fail(&liar, cases[i].says, "a target offset");
 		others_run_on();
 		liar_close(&liar);
 	}
@@ -424,10 +424,10 @@ static void *change_put_targets(void *argument)
 		                                               ->ring[next_random(&random) % FERRY_PARITIES];
 		struct ferry_pair_post *post = post_of(liar, 1 - rank, rank);
 		uint64_t parity = next_random(&random) % FERRY_PARITIES;
-		struct ferry_counter *landing = &liar->shared.arenas[0].counters[parity][next_random(&random) % 4];
+		struct ferry_counter *counter = &liar->shared.arenas[0].counters[parity][next_random(&random) % 4];
 		_Atomic uint64_t *flags[] = {&descriptor->put_target_generation, &descriptor->put_target_offset,
-		                             &post->generation, &post->offset, &post->bytes, &landing->length,
-		                             &landing->landing};
+		                             &post->generation, &post->offset, &post->bytes, &counter->length,
+		                             &counter->target_offset};
 		_Atomic uint64_t *flag = flags[next_random(&random) % 7];
 		uint64_t before = atomic_load(flag);
 		atomic_store(flag, some_value(&random));
@@ -554,7 +554,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 	        TEST(a_rank_that_does_not_lie_is_pushed_to),
 	        TEST(put_targets_out_of_range_end_the_job_with_their_values),
-	        TEST(landings_out_of_range_end_the_job_with_their_values),
+	        TEST(target_offsets_out_of_range_end_the_job_with_their_values),
 	        TEST(nothing_is_put_into_what_was_not_exported_for_that),
 	        TEST(posts_out_of_range_end_the_job_with_their_values),
 	        TEST(who_says_otherwise_whether_a_message_is_pushed_ends_the_job),

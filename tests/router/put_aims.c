@@ -66,7 +66,7 @@ static void open_program(void)
 
 static void a_put_that_gets_its_part_too_late_has_no_target(void **state)
 {
-	static struct ferry_counter landings[DIVIDES];
+	static struct ferry_counter wait_puts[DIVIDES];
 	struct ferry_arena_shape shape = {.ndomains = 1, .nranks = 2, .staging = 1 << 20, .node = -1};
 	struct ferry_step steps[DIVIDES];
 	struct ferry_transfer transfers[DIVIDES];
@@ -81,11 +81,11 @@ static void a_put_that_gets_its_part_too_late_has_no_target(void **state)
 	struct ferry_counter *counters = shared.arenas[0].counters[1];
 	for (uint32_t i = 0; i < DIVIDES; i++) {
 		uint64_t bytes = i == NOTHING ? LARGE : SMALL;
-		atomic_store(&landings[i].value, ferry_counter_value(1, 0));
-		atomic_store(&landings[i].length, bytes);
+		atomic_store(&wait_puts[i].value, ferry_counter_value(1, 0));
+		atomic_store(&wait_puts[i].length, bytes);
 		steps[i] = (struct ferry_step){.instr = &program.instrs[i],
 		                               .counter = &counters[i],
-		                               .landing = &landings[i],
+		                               .wait_put = &wait_puts[i],
 		                               .division = &counters[DIVIDES]};
 		transfers[i] = (struct ferry_transfer){.step = &steps[i], .whole = bytes};
 	}

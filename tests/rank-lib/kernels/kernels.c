@@ -66,7 +66,7 @@ static struct call call_of(uint64_t seed, int nranks)
 	return call;
 }
 
-struct seat {
+struct peer {
 	CUstream stream;
 	CUdeviceptr send, receive, scalar;
 	ferryRedOp_t ops[ferryNumTypes][2]; /* premulsum, by where the factor is */
@@ -78,35 +78,35 @@ static void enter(const struct gang *gang, int rank)
 	place_enter(&place);
 }
 
-static void seats_open(struct seat *seats, const struct gang *gang)
+static void peers_open(struct peer *peers, const struct gang *gang)
 {
 	for (int rank = 0; rank < gang->nranks; rank++) {
-		struct seat *seat = &seats[rank];
+		struct peer *peer = &peers[rank];
 		enter(gang, rank);
-		CU(cuStreamCreate(&seat->stream, CU_STREAM_NON_BLOCKING));
-		CU(cuMemAlloc(&seat->send, MOST_BYTES));
-		CU(cuMemAlloc(&seat->receive, MOST_BYTES));
-		CU(cuMemAlloc(&seat->scalar, 64 * ferryNumTypes));
+		CU(cuStreamCreate(&peer->stream, CU_STREAM_NON_BLOCKING));
+		CU(cuMemAlloc(&peer->send, MOST_BYTES));
+		CU(cuMemAlloc(&peer->receive, MOST_BYTES));
+		CU(cuMemAlloc(&peer->scalar, 64 * ferryNumTypes));
 		for (ferryDataType_t type = 0; type < ferryNumTypes; type++) {
 			uint64_t half = ferry_reduce_reciprocal(type, 2 + (uint32_t)rank), factor = half ? half : 3;
-			char *scalar = (char *)fake_cuda_reach(seat->scalar) + 64 * type;
+			char *scalar = (char *)fake_cuda_reach(peer->scalar) + 64 * type;
 			memcpy(scalar, &factor, sizeof factor);
-			OK(ferryRedOpCreatePreMulSum(&seat->ops[type][0], &factor, type, ferryScalarHostImmediate,
+			OK(ferryRedOpCreatePreMulSum(&peer->ops[type][0], &factor, type, ferryScalarHostImmediate,
 			                             gang->comms[rank]));
-			OK(ferryRedOpCreatePreMulSum(&seat->ops[type][1], pointer_of(seat->scalar + 64 * type), type,
+			OK(ferryRedOpCreatePreMulSum(&peer->ops[type][1], pointer_of(peer->scalar + 64 * type), type,
 			                             ferryScalarDevice, gang->comms[rank]));
 		}
 	}
 }
 
-static void seats_close(struct seat *seats, const struct gang *gang)
+static void peers_close(struct peer *peers, const struct gang *gang)
 {
 	for (int rank = 0; rank < gang->nranks; rank++) {
 		enter(gang, rank);
-		CU(cuStreamDestroy(seats[rank].stream));
-		CU(cuMemFree(seats[rank].send));
-		CU(cuMemFree(seats[rank].receive));
-		CU(cuMemFree(seats[rank].scalar));
+		CU(cuStreamDestroy(peers[rank].stream));
+		CU(cuMemFree(peers[rank].send));
+		CU(cuMemFree(peers[rank].receive));
+		CU(cuMemFree(peers[rank].scalar));
 	}
 }
 
@@ -117,14 +117,14 @@ static char *send_in_place(const struct call *call, char *receive, int rank)
 	return call->collective == FERRY_ALLGATHER || call->collective == FERRY_GATHER ? receive + block : receive;
 }
 
-static void make(const struct call *call, const struct gang *gang, const struct seat *seat, int rank)
+static void make(const struct call *call, const struct gang *gang, const struct peer *peer, int rank)
 {
 	ferryComm_t comm = gang->comms[rank];
-	ferryStream_t stream = (ferryStream_t)seat->stream;
-	char *receive = pointer_of(seat->receive), *send = pointer_of(seat->send);
+	ferryStream_t stream = (ferryStream_t)peer->stream;
+	char *receive = pointer_of(peer->receive), *send = pointer_of(peer->send);
 	size_t block = call->count * ferry_type_size(call->type);
 	ferryRedOp_t op = call->op < ferryNumOps ? (ferryRedOp_t)call->op
-	                                         : seat->ops[call->type][call->scalar_on_device];
+	                                         : peer->ops[call->type][call->scalar_on_device];
 	if (call->in_place)
 		send = send_in_place(call, receive, rank);
 	bool scatters = call->collective == FERRY_REDUCESCATTER || call->collective == FERRY_SCATTER;
@@ -162,28 +162,28 @@ static void make(const struct call *call, const struct gang *gang, const struct 
 	}
 }
 
-static void fill(const struct seat *seat, uint64_t seed)
+static void fill(const struct peer *peer, uint64_t seed)
 {
-	uint64_t *buffers[2] = {fake_cuda_reach(seat->send), fake_cuda_reach(seat->receive)};
+	uint64_t *buffers[2] = {fake_cuda_reach(peer->send), fake_cuda_reach(peer->receive)};
 	for (int i = 0; i < 2; i++)
 		for (size_t at = 0; at < MOST_BYTES / 8; at++)
 			buffers[i][at] = next(&seed);
 }
 
 /* The same call by both: what it leaves in the receive buffers, whole, is the same. */
-static void compare(const struct call *call, const struct gang *gangs, struct seat seats[2][MOST_PLACES], uint64_t seed)
+static void compare(const struct call *call, const struct gang *gangs, struct peer peers[2][MOST_PLACES], uint64_t seed)
 {
 	for (int which = 0; which < 2; which++)
 		for (int rank = 0; rank < gangs[0].nranks; rank++)
-			fill(&seats[which][rank], seed * 64 + (uint64_t)rank);
+			fill(&peers[which][rank], seed * 64 + (uint64_t)rank);
 	for (int which = 0; which < 2; which++) {
 		for (int rank = 0; rank < gangs[0].nranks; rank++)
-			make(call, &gangs[which], &seats[which][rank], rank);
+			make(call, &gangs[which], &peers[which][rank], rank);
 		for (int rank = 0; rank < gangs[0].nranks; rank++)
-			CU(cuStreamSynchronize(seats[which][rank].stream));
+			CU(cuStreamSynchronize(peers[which][rank].stream));
 	}
 	for (int rank = 0; rank < gangs[0].nranks; rank++)
-		if (memcmp(fake_cuda_reach(seats[0][rank].receive), fake_cuda_reach(seats[1][rank].receive),
+		if (memcmp(fake_cuda_reach(peers[0][rank].receive), fake_cuda_reach(peers[1][rank].receive),
 		           MOST_BYTES))
 			fail_msg("rank %d of %d: %s of %zu %s, %s, root %d, in place %d: other bits than by a router",
 			         rank, gangs[0].nranks, ferry_collective_name(call->collective), call->count,
@@ -197,25 +197,25 @@ static void calls_have_the_bits_of_routers(void **state)
 	for (int nranks = 2; nranks <= 4; nranks++)
 		for (int fabric = 0; fabric < 2; fabric++) {
 			struct gang gangs[2];
-			struct seat seats[2][MOST_PLACES];
+			struct peer peers[2][MOST_PLACES];
 			uint64_t made = 0;
 			for (int which = 0; which < 2; which++) {
 				use(which ? "on" : "off", fabrics[fabric]);
 				gang_open(&gangs[which], nranks, devices, nranks == 3 ? 2 : 1);
-				seats_open(seats[which], &gangs[which]);
+				peers_open(peers[which], &gangs[which]);
 			}
 			assert_true(gangs[1].comms[0]->mailboxes.ready);
 			assert_int_equal(gangs[1].comms[0]->mailboxes.peer, fabric);
 			for (uint64_t seed = 0; seed < 60; seed++) {
 				struct call call = call_of(seed + 1000 * (uint64_t)(2 * nranks + fabric), nranks);
-				compare(&call, gangs, seats, seed);
+				compare(&call, gangs, peers, seed);
 				made += call.count > 0;
 			}
 			assert_int_equal(carried(gangs[0].comms[0]), 0);
 			assert_int_equal(carried(gangs[1].comms[0]), made);
 			for (int which = 0; which < 2; which++) {
 				gang_close(&gangs[which]);
-				seats_close(seats[which], &gangs[which]);
+				peers_close(peers[which], &gangs[which]);
 			}
 		}
 }

@@ -247,7 +247,7 @@ static bool run_slice(struct execution *x, uint32_t i)
 {
 	const struct ferry_instr *instr = &x->instrs[i];
 	uint64_t from = (uint64_t)x->done[i] * x->plan->slice, left = instr_bytes(x, instr) - from;
-	uint64_t bytes = left < x->plan->slice ? left : x->plan->slice, landing;
+	uint64_t bytes = left < x->plan->slice ? left : x->plan->slice, target_offset;
 	uint32_t *window = slot(x, instr->window_domain, instr->window_offset, x->done[i], bytes), *source,
 	         *destination;
 	switch (instr->opcode) {
@@ -269,11 +269,11 @@ static bool run_slice(struct execution *x, uint32_t i)
 		break;
 	case FERRY_PUT:
 		source = pushed(x, instr, from, bytes);
-		landing = x->plan->flags & FERRY_PLAN_VARIABLE
+		target_offset = x->plan->flags & FERRY_PLAN_VARIABLE
 		                  ? part(x, instr->peer, instr->path ? instr->from : instr->owner, false) +
 		                            cut_at(x, instr)
 		                  : instr->user_destination / 4;
-		destination = inside(x, x->receive[instr->peer], landing, from, bytes);
+		destination = inside(x, x->receive[instr->peer], target_offset, from, bytes);
 		break;
 	case FERRY_WAIT_PUT:
 	case FERRY_DIVIDE:
