@@ -15,7 +15,7 @@
 
 /*
  * As plan_hash: a short call of host devices, which no router has work in. A rank writes its part into its place in the
- * staging of the call's parity before the descriptor, and takes the others' from theirs (rank-lib/call/short_calls.h).
+ * staging of the call's parity before the descriptor, and takes the others' from theirs (rank-lib/call/short_call.h).
  */
 #define FERRY_SHORT_CALL 0x73686f7274ull
 

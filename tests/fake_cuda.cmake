@@ -148,11 +148,5 @@ ferry_test(mapper FOLDER router SOURCES owner.c LIBRARIES ferry_engine cuda-fake
 foreach(suite imports mapper)
   target_compile_definitions(${suite} PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
 endforeach()
-# Under libferry's surface, so with the devices linked in.
-set(device ${PROJECT_SOURCE_DIR}/rank-lib/device)
-ferry_test(exports FOLDER rank-lib SOURCES ../rank-lib/call/exports.c
-  ../rank-lib/failover/journal.c ../rank-lib/failover/link.c ../rank-lib/call/ranges.c
-  ${device}/open.c ${device}/host.c ${device}/host_stream.c
-  ${device}/default_stream.c
-  LIBRARIES ferry_device ferry_engine cuda-fake LABELS lanes)
+ferry_test(exports FOLDER rank-lib LIBRARIES ferry_rank cuda-fake LABELS lanes)
 target_compile_definitions(exports PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")

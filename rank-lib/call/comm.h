@@ -13,7 +13,7 @@
 #include "rank-lib/call/direct.h"
 #include "rank-lib/call/mapped.h"
 #include "rank-lib/call/plans.h"
-#include "rank-lib/call/short_calls.h"
+#include "rank-lib/call/short_call.h"
 #include "rank-lib/failover/takeover.h"
 #include "rank-lib/kernels/mailboxes.h"
 

@@ -291,7 +291,7 @@ static ferryResult_t launch(struct direct_call *made, ferryStream_t stream)
 	ferry_direct_give(direct, &made->call);
 	ferry_full_fence(); /* ranks that publish from now on ring the lanes */
 	ferry_lanes_submit(&direct->member, &made->call);
-	ferryResult_t result = direct->device->ops->enqueue_ticket(direct->device, stream, &made->ticket);
+	ferryResult_t result = direct->device->ops->enqueue_ticket(stream, &made->ticket);
 	if (result) /* The lanes have it and the other ranks may wait for it: there is no way back. */
 		ferry_rank_fail(direct->rank, result, ferry_last_message());
 	ferry_ticket_drop(&made->ticket);
@@ -358,12 +358,12 @@ ferryResult_t ferry_direct_collective(struct ferry_direct *direct, const struct 
 	struct direct_call *made = collective_new(direct, collective, &buffers);
 	if (!made)
 		return ferry_fail(ferrySystemError, "no memory for a call");
-	return launch(made, request->stream);
+	return launch(made, collective->stream.stream);
 }
 
 /*
  * The longest slice of a message: of a short one of so many bytes that one end copies it in while the other one copies
- * out the last. It is the same for callers and for lanes (short_calls.h), so that both ends agree.
+ * out the last. It is the same for callers and for lanes (short_call.h), so that both ends agree.
  */
 static uint32_t longest_slice(uint32_t slot_bytes, uint64_t length)
 {
@@ -392,7 +392,7 @@ void ferry_direct_fill_message(const struct ferry_direct *direct, const struct f
 }
 
 ferryResult_t ferry_direct_pairs(struct ferry_direct *direct, const struct ferry_request *requests,
-                                 uint32_t nrequests, const struct ferry_fabrics *fabrics)
+                                 uint32_t nrequests, ferryStream_t stream, const struct ferry_fabrics *fabrics)
 {
 	struct direct_call *made = call_new(direct, nrequests, nrequests, 1);
 	if (!made)
@@ -404,5 +404,5 @@ ferryResult_t ferry_direct_pairs(struct ferry_direct *direct, const struct ferry
 	}
 	ferry_call_arm(&made->call, 0);
 	made->call.name = direct->numbers->messages_named;
-	return launch(made, requests[0].stream);
+	return launch(made, stream);
 }

@@ -54,8 +54,8 @@ void ferry_direct_fill_message(const struct ferry_direct *direct, const struct f
                                const struct ferry_fabrics *fabrics, struct ferry_transfer *transfer);
 
 ferryResult_t ferry_direct_collective(struct ferry_direct *direct, const struct ferry_collective_call *collective);
-/** fabrics: by which messages are pushed; NULL: none is. */
+/** stream: as ferry_device_ops.check_stream gave it. fabrics: by which messages are pushed; NULL: none is. */
 ferryResult_t ferry_direct_pairs(struct ferry_direct *direct, const struct ferry_request *requests,
-                                 uint32_t nrequests, const struct ferry_fabrics *fabrics);
+                                 uint32_t nrequests, ferryStream_t stream, const struct ferry_fabrics *fabrics);
 
 #endif

@@ -212,8 +212,8 @@ static ferryResult_t launch_pairs_locked(const struct ferry_request *requests, u
 		return ferry_mapped_pairs(&comm->mapped, requests, nrequests, pushing, &stream);
 	ferry_short_calls_settle(&comm->shorts);
 	return ferry_short_messages_fit(&comm->shorts, requests, nrequests, pushing)
-	               ? ferry_short_messages_make(&comm->shorts, requests, nrequests, pushing)
-	               : ferry_direct_pairs(&comm->direct, requests, nrequests, pushing);
+	               ? ferry_short_messages_make(&comm->shorts, requests, nrequests, stream.stream, pushing)
+	               : ferry_direct_pairs(&comm->direct, requests, nrequests, stream.stream, pushing);
 }
 
 ferryResult_t ferry_launch_pairs(const struct ferry_request *requests, uint32_t nrequests)

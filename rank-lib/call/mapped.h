@@ -12,7 +12,6 @@
 #include "rank-lib/call/collective_call.h"
 #include "rank-lib/call/fabrics.h"
 #include "rank-lib/call/stream_flags.h"
-#include "rank-lib/call/submissions.h"
 #include "rank-lib/failover/copy_quiesce.h"
 #include "rank-lib/failover/journal.h"
 #include "rank-lib/failover/router_monitor.h"

@@ -106,7 +106,7 @@ static ferryResult_t submit_messages(struct ferry_mapped *mapped, struct ferry_s
 		bool more = left > FERRY_SUBMISSION_MESSAGES;
 		head->nparts = more ? FERRY_SUBMISSION_MESSAGES : left;
 		head->flags = (head->flags & FERRY_SUBMIT_CAPTURED) | (more ? FERRY_SUBMIT_MORE : 0);
-		result = ferry_submissions_write(&mapped->submissions, mapped->rank, mapped->numbers, head,
+		result = ferry_submissions_write(&mapped->submissions, mapped->rank, mapped->numbers->fixed, head,
 		                                 messages + sent, head->nparts * sizeof *messages);
 	}
 	return result;

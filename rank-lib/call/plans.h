@@ -10,7 +10,6 @@
 #include "rank-lib/call/fabrics.h"
 #include "rank-lib/call/numbering.h"
 #include "rank-lib/call/plan_cache.h"
-#include "rank-lib/call/submissions.h"
 #include "rank-lib/failover/journal.h"
 #include "rank-lib/failover/rank.h"
 #include "rank-lib/program/program.h"

@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A short call: one of a rank on a host device that the rank's callers run themselves. The thread that makes it runs it
- * as far as it gets, if its stream is idle. Else, and where it is not over then, the call is left to whoever waits for
- * it: that thread spins, then sleeps. The lanes get it if it cannot begin, if nobody has ended it by the communicator's
- * next call, and if a thread has waited for long: they know what to say of ranks that do not come. So they do with
- * messages that no thread waits for, if another rank does.
+ * Short calls: those of a rank on a host device that the rank's callers run themselves. A collective: a rank copies its
+ * part into its place in the staging of the call's parity, writes its descriptor, and takes the others' parts from
+ * theirs. To the rest of Ferry it is a call like others, of an empty plan: numbers, parities, disagreement, leaving and
+ * deaths are those of router/engine/order.h. Messages go through the windows of their pairs as they do by lanes, so
+ * that either end may have either (router/engine/pair.h).
+ *
+ * The thread that makes a call runs it as far as it gets, if its stream is idle. Else, and where it is not over then,
+ * the call is left to whichever thread waits for it: that thread spins, then sleeps. The lanes get it if it cannot
+ * begin, if no thread has ended it by the communicator's next call, and if a thread has waited for long: they know what
+ * to say of ranks that do not come. So they do with messages that no thread waits for, if another rank does.
  */
 #ifndef FERRY_RANK_LIB_CALL_SHORT_CALL_H
 #define FERRY_RANK_LIB_CALL_SHORT_CALL_H
@@ -44,14 +49,29 @@ struct ferry_short_calls {
 /** The communicator has no call any more. */
 void ferry_short_calls_free(struct ferry_short_calls *shorts);
 
-/** Memory for a call, held by this thread; NULL: there is none. Under the communicator's lock, as all below. */
-struct ferry_short_call *ferry_short_call_new(struct ferry_short_calls *shorts);
+/** The arenas are mapped; before this no call fits. Errors: those of FERRY_SHORT. */
+ferryResult_t ferry_short_calls_open(struct ferry_short_calls *shorts);
 
-/** Of so many messages that it will have. False: no memory. Only for one that has not been started. */
-bool ferry_short_call_messages(struct ferry_short_call *made, uint32_t count);
+/**
+ * Whether the request is a short call: by collective, count, type, operation and root alone, so on all ranks alike.
+ * Under the communicator's lock, as all below.
+ */
+bool ferry_short_calls_fit(const struct ferry_short_calls *shorts, const struct ferry_request *request);
 
-/** Puts the call into its stream, and takes it as far as it gets. */
-ferryResult_t ferry_short_call_start(struct ferry_short_call *made, ferryStream_t stream);
+/** Makes a call that fits. entry of `call` is not used. */
+ferryResult_t ferry_short_calls_make(struct ferry_short_calls *shorts, const struct ferry_collective_call *call);
+
+/**
+ * Whether these messages are a short call here: as long as lanes have none, and none is long or pushed (`fabrics` as
+ * for ferry_direct_pairs). The call before has been settled.
+ */
+bool ferry_short_messages_fit(const struct ferry_short_calls *shorts, const struct ferry_request *requests,
+                              uint32_t nrequests, const struct ferry_fabrics *fabrics);
+
+/** Makes a call of messages that fit; stream and fabrics as for ferry_direct_pairs. */
+ferryResult_t ferry_short_messages_make(struct ferry_short_calls *shorts, const struct ferry_request *requests,
+                                        uint32_t nrequests, ferryStream_t stream,
+                                        const struct ferry_fabrics *fabrics);
 
 /** Ends the call that was left, or gives it to the lanes; before the next call is made. */
 void ferry_short_calls_settle(struct ferry_short_calls *shorts);

@@ -70,7 +70,7 @@ static ferryResult_t check_stream(struct ferry_device *base, ferryStream_t given
 	bool captures = status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
 	if (!result && !captures && (refused = driver->StreamGetId(stream, &id)))
 		result = ferry_cuda_failed(driver, refused, "asking for the stream's id");
-	*state = (struct ferry_stream_state){.id = id, .captures = captures};
+	*state = (struct ferry_stream_state){.stream = given, .id = id, .captures = captures};
 	ferry_cuda_visit_end(&visit);
 	return result;
 }

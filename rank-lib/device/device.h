@@ -49,6 +49,7 @@ struct ferry_device_visit {
 
 /** A stream as calls see it. */
 struct ferry_stream_state {
+	ferryStream_t stream; /* host: a default stream where NULL was given */
 	uint64_t id;   /* unique among all streams of the process, now and before; devices with stream flags only */
 	bool captures; /* calls go into a graph */
 };
@@ -62,10 +63,10 @@ struct ferry_device_ops {
 	ferryResult_t (*enter)(struct ferry_device *device, struct ferry_device_visit *visit);
 	void (*leave)(struct ferry_device_visit *visit);
 	/**
-	 * A device has this or enqueue_flag. Host: puts the ticket into the stream (NULL: the default one): started
+	 * A device has this or enqueue_flag. Host: puts the ticket into the stream, as check_stream gave it: started
 	 * when the stream reaches it; later work waits until it is finished.
 	 */
-	ferryResult_t (*enqueue_ticket)(struct ferry_device *device, ferryStream_t stream, struct ferry_ticket *ticket);
+	ferryResult_t (*enqueue_ticket)(ferryStream_t stream, struct ferry_ticket *ticket);
 	/**
 	 * CUDA: puts the call into the stream, or into the graph that it captures. The stream itself makes copies
 	 * within the device. On an error the call may be in the stream already.

@@ -12,16 +12,10 @@
 static struct ferry_host_device *devices[FERRY_HOST_DEVICES];
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static ferryResult_t enqueue_ticket(struct ferry_device *device, ferryStream_t stream, struct ferry_ticket *ticket)
-{
-	ferryResult_t result = stream ? ferrySuccess : ferry_default_stream(device->ordinal, &stream);
-	return result ? result : ferry_host_enqueue(stream, ticket);
-}
-
 static ferryResult_t check_stream(struct ferry_device *device, ferryStream_t stream, struct ferry_stream_state *state)
 {
-	*state = (struct ferry_stream_state){0};
-	return stream ? ferry_host_check_stream(stream) : ferry_default_stream(device->ordinal, &stream);
+	*state = (struct ferry_stream_state){.stream = stream};
+	return stream ? ferry_host_check_stream(stream) : ferry_default_stream(device->ordinal, &state->stream);
 }
 
 static ferryResult_t check_buffer(struct ferry_device *device, const void *buffer, size_t bytes, const char *what)
@@ -48,7 +42,7 @@ static void close_device(struct ferry_device *base)
 }
 
 static const struct ferry_device_ops host_ops = {.kind = "host",
-                                                 .enqueue_ticket = enqueue_ticket,
+                                                 .enqueue_ticket = ferry_host_enqueue,
                                                  .check_stream = check_stream,
                                                  .check_buffer = check_buffer,
                                                  .node = node,

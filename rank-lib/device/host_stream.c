@@ -237,7 +237,7 @@ static void retire_finished(struct ferryStream *stream)
 		retire(stream, stream->head);
 }
 
-static ferryResult_t check_stream(ferryStream_t stream)
+ferryResult_t ferry_host_check_stream(ferryStream_t stream)
 {
 	if (stream && !((uintptr_t)stream % _Alignof(struct ferryStream)) && stream->magic == STREAM_MAGIC)
 		return stream->forks == forks
@@ -246,11 +246,6 @@ static ferryResult_t check_stream(ferryStream_t stream)
 		                            "stream %p belongs to the process that forked this one, with its thread",
 		                            (void *)stream);
 	return ferry_fail(ferryInvalidArgument, "stream %p is NULL, destroyed or not a host stream", (void *)stream);
-}
-
-ferryResult_t ferry_host_check_stream(ferryStream_t stream)
-{
-	return check_stream(stream);
 }
 
 static struct operation *operation_new(enum operation_kind kind)
@@ -398,7 +393,7 @@ ferryResult_t ferry_host_synchronize(ferryStream_t stream, const char *function)
 
 ferryResult_t ferryStreamDestroy(ferryStream_t stream)
 {
-	ferryResult_t result = check_stream(stream);
+	ferryResult_t result = ferry_host_check_stream(stream);
 	if (result)
 		return result;
 	if (is_inside(stream))
@@ -420,7 +415,7 @@ ferryResult_t ferryStreamDestroy(ferryStream_t stream)
 
 ferryResult_t ferryStreamQuery(ferryStream_t stream)
 {
-	ferryResult_t result = check_stream(stream);
+	ferryResult_t result = ferry_host_check_stream(stream);
 	if (result)
 		return result;
 	pthread_mutex_lock(&stream->lock);
@@ -434,7 +429,7 @@ ferryResult_t ferryStreamQuery(ferryStream_t stream)
 
 ferryResult_t ferryMemcpyAsync(void *destination, const void *source, size_t bytes, ferryStream_t stream)
 {
-	ferryResult_t result = check_stream(stream);
+	ferryResult_t result = ferry_host_check_stream(stream);
 	if (result)
 		return result;
 	if (bytes && (!destination || !source))
@@ -451,7 +446,7 @@ ferryResult_t ferryMemcpyAsync(void *destination, const void *source, size_t byt
 
 ferryResult_t ferryLaunchHostFunc(ferryStream_t stream, void (*function)(void *), void *argument)
 {
-	ferryResult_t result = check_stream(stream);
+	ferryResult_t result = ferry_host_check_stream(stream);
 	if (result)
 		return result;
 	if (!function)
@@ -517,7 +512,7 @@ ferryResult_t ferryEventDestroy(ferryEvent_t event)
 ferryResult_t ferryEventRecord(ferryEvent_t event, ferryStream_t stream)
 {
 	ferryResult_t result = check_event(event);
-	if (result || (result = check_stream(stream)))
+	if (result || (result = ferry_host_check_stream(stream)))
 		return result;
 	struct operation *operation = operation_new(RECORD_EVENT);
 	struct record *record = calloc(1, sizeof *record);
@@ -540,7 +535,7 @@ ferryResult_t ferryEventRecord(ferryEvent_t event, ferryStream_t stream)
 ferryResult_t ferryStreamWaitEvent(ferryStream_t stream, ferryEvent_t event)
 {
 	ferryResult_t result = check_event(event);
-	if (result || (result = check_stream(stream)))
+	if (result || (result = ferry_host_check_stream(stream)))
 		return result;
 	struct record *record = record_of(event);
 	if (!record)

@@ -26,6 +26,7 @@
 
 #include "ipc/plan.h"
 #include "ipc/submission.h"
+#include "rank-lib/failover/rank.h"
 
 #include <pthread.h>
 
@@ -160,5 +161,29 @@ struct ferry_journal_reader {
 ferryResult_t ferry_journal_replay(struct ferry_journal *journal, uint32_t domain,
                                    const struct ferry_journal_reader *reader, void *context,
                                    struct ferry_journal_taken *taken);
+
+/* What a rank has submitted to the router that moves its data, and how much of it is over. */
+struct ferry_submissions {
+	struct ferry_ring *ring;       /* NULL: no router moves its data */
+	struct ferry_journal *journal; /* constant; has copies of the records, and counts them */
+};
+
+/**
+ * Writes a record to the ring as soon as that has room. The router takes submissions before their streams come to them,
+ * so that is soon. fixed: as in the record. behind: `more` bytes that follow the head. Under the communicator's lock.
+ * Error: the rank's, if it fails meanwhile.
+ */
+ferryResult_t ferry_submissions_write(struct ferry_submissions *submissions, struct ferry_rank *rank,
+                                      uint64_t fixed, struct ferry_submission *head, const void *behind,
+                                      size_t more);
+
+/** Whether all that was submitted is over; captured calls do not count. */
+bool ferry_submissions_idle(const struct ferry_submissions *submissions);
+
+/** Whether the router has taken all that was submitted. */
+bool ferry_submissions_taken(const struct ferry_submissions *submissions);
+
+/** Returns when they are idle, or the rank has failed. */
+void ferry_submissions_wait(const struct ferry_submissions *submissions, struct ferry_rank *rank);
 
 #endif

@@ -484,8 +484,9 @@ static ferryResult_t take_next(struct ferry_remote_rank *remote_rank, bool *any)
 }
 
 /* The calls hold the imports that they name from here on: the mapper need not wait for these submissions any more. */
-bool ferry_call_decoder_take(struct ferry_remote_rank *remote_rank)
+bool ferry_call_decoder_take(struct ferry_member *member)
 {
+	struct ferry_remote_rank *remote_rank = ferry_remote_rank_of(member);
 	bool found = false, any = true;
 	ferryResult_t result = ferrySuccess;
 	if (remote_rank->broken || (!remote_rank->recovery && !ferry_ring_any(remote_rank->ring, remote_rank->taken)) ||

@@ -96,7 +96,7 @@ struct ferry_lane_rank {
 
 /*
  * Which call has which number, and which message. The D2H lane's alone, but for the atomic fields: a thread that runs a
- * short call (rank-lib/call/short_calls.h) writes them in the lane's place.
+ * short call (rank-lib/call/short_call.h) writes them in the lane's place.
  */
 struct ferry_order {
 	/* numbers up to this one are in the order of making; UINT64_MAX: all. The thread that makes calls, release */

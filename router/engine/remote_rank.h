@@ -13,6 +13,8 @@
 #include "router/failover/recovery.h"
 #include "router/gpu/imports.h"
 
+#include <stddef.h>
+
 struct ferry_remote_rank {
 	struct ferry_member member;
 	struct ferry_job *job;
@@ -60,6 +62,11 @@ struct ferry_mapped_call {
 	bool lost; /* captured: only its stream flag is known; constant */
 	struct ferry_import *imports[]; /* held: its own buffers */
 };
+
+static inline struct ferry_remote_rank *ferry_remote_rank_of(struct ferry_member *member)
+{
+	return (struct ferry_remote_rank *)((char *)member - offsetof(struct ferry_remote_rank, member));
+}
 
 /** A run of named messages as struct ferry_pair_turn has it. */
 static inline uint64_t ferry_remote_rank_run(uint32_t flag, uint32_t turn)

@@ -16,22 +16,17 @@
 
 #define WORDS_BYTES (FERRY_STREAM_FLAGS * sizeof(struct ferry_stream_flag))
 
-static struct ferry_remote_rank *remote_rank_of(struct ferry_member *member)
-{
-	return (struct ferry_remote_rank *)((char *)member - offsetof(struct ferry_remote_rank, member));
-}
-
 /* ---- the member ---- */
 
 static void member_fail(struct ferry_member *member, ferryResult_t code, const char *message)
 {
-	ferry_job_fail(remote_rank_of(member)->job, code, message);
+	ferry_job_fail(ferry_remote_rank_of(member)->job, code, message);
 }
 
 /* Also a failure that another domain's router, or a rank, has found; for good, even if it is overwritten. */
 static bool member_failed(struct ferry_member *member)
 {
-	struct ferry_job *job = remote_rank_of(member)->job;
+	struct ferry_job *job = ferry_remote_rank_of(member)->job;
 	for (uint32_t domain = 0; domain < member->shared->ndomains; domain++)
 		if (atomic_load_explicit(&member->shared->arenas[domain].header->failed, memory_order_acquire)) {
 			atomic_store_explicit(&job->announced_dead, 1, memory_order_release);
@@ -66,12 +61,12 @@ static struct ferry_timeout member_timeout(struct ferry_member *member)
 /* Captured ones too, as it is unknown which of them will be replayed. By the lane's thread. */
 static uint32_t member_beside(struct ferry_member *member)
 {
-	const struct ferry_remote_rank *mine = remote_rank_of(member);
+	const struct ferry_remote_rank *mine = ferry_remote_rank_of(member);
 	struct ferry_lanes *lanes = member->lanes;
 	uint32_t calls = 0;
 	pthread_mutex_lock(&lanes->lock);
 	for (struct ferry_member *other = lanes->members; other; other = other->next) {
-		const struct ferry_remote_rank *theirs = remote_rank_of(other);
+		const struct ferry_remote_rank *theirs = ferry_remote_rank_of(other);
 		if (theirs != mine && theirs->process == mine->process)
 			calls += atomic_load_explicit(&theirs->calls, memory_order_relaxed);
 	}
@@ -88,19 +83,14 @@ static void member_ended(struct ferry_member *member, const struct ferry_call *c
 {
 	if (call->captured)
 		return;
-	ferry_remote_rank_count_ended(remote_rank_of(member));
-}
-
-static bool member_take(struct ferry_member *member)
-{
-	return ferry_call_decoder_take(remote_rank_of(member));
+	ferry_remote_rank_count_ended(ferry_remote_rank_of(member));
 }
 
 static ferryResult_t member_hold_target(struct ferry_member *member, uint32_t peer,
                                         const struct ferry_buffer_name *name, uint64_t bytes,
                                         struct ferry_put_target *put_target)
 {
-	const struct ferry_remote_rank *remote_rank = remote_rank_of(member);
+	const struct ferry_remote_rank *remote_rank = ferry_remote_rank_of(member);
 	struct ferry_import *held;
 	struct ferry_imports *theirs = remote_rank->job->imports[peer];
 	if (!theirs || !ferry_imports_are_open(theirs) || name->index == FERRY_PUT_TARGET_DIRECT)
@@ -127,7 +117,7 @@ static const struct ferry_member_ops member_ops = {.fail = member_fail,
                                                    .check = member_check,
                                                    .timeout = member_timeout,
                                                    .beside = member_beside,
-                                                   .take = member_take,
+                                                   .take = ferry_call_decoder_take,
                                                    .begun = member_begun,
                                                    .ended = member_ended};
 
