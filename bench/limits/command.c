@@ -6,7 +6,7 @@
 #include "bench/command/record.h"
 #include "bench/command/sample.h"
 #include "bench/limits/measure.h"
-#include "bench/limits/table.h"
+#include "bench/limits/progress.h"
 #include "bench/rank/gpu.h"
 #include "ipc/error.h"
 
@@ -66,7 +66,6 @@ ferryResult_t limits_make_folders(const char *path)
 	return ferrySuccess;
 }
 
-/* Figures that were measured before a failure stay in `limits`, to be shown. */
 static ferryResult_t measure(struct ferry_limits *limits, int devices)
 {
 	time_t now = time(NULL);
@@ -107,8 +106,8 @@ int limits_command(int argc, char **argv)
 	                                 .doc = "Measures what this machine's GPUs can do at most: copies to and from "
 	                                        "host memory, alone and together, in and out of cache; from GPU to "
 	                                        "GPU, one way, both ways and all at once; what a copy costs besides "
-	                                        "its bytes. Prints a table and writes a JSON file, by which "
-	                                        "communicators plan. Takes about ten seconds, more with many GPUs; run "
+	                                        "its bytes. Writes a JSON file, by which communicators plan (--json -: to "
+	                                        "standard output). Takes about ten seconds, more with many GPUs; run "
 	                                        "it on a quiet machine."};
 	static struct ferry_limits limits;
 	static char name[] = "ferry-perf limits";
@@ -132,11 +131,14 @@ int limits_command(int argc, char **argv)
 	result = measure(&limits, arguments.devices);
 	if (!arguments.json)
 		keep_collectives(&limits);
-	limits_print(&limits);
 	if (result)
 		return failed();
+	if (*limits.no_gpu)
+		printf("no GPU (%s): nothing was measured\n", limits.no_gpu);
+	else if (*limits.no_links)
+		printf("copies from GPU to GPU: not measured: %s\n", limits.no_links);
 	if (!record_write(name, json, ferry_limits_json(&limits), true))
 		return 1;
-	printf("\nwritten to %s\n", strcmp(json, "-") ? json : "standard output");
+	printf("written to %s\n", strcmp(json, "-") ? json : "standard output");
 	return record_printed(name) ? 0 : 1;
 }

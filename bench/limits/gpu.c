@@ -4,7 +4,7 @@
 #include "bench/command/sample.h"
 #include "bench/limits/measure.h"
 #include "bench/limits/port.h"
-#include "bench/limits/table.h"
+#include "bench/limits/progress.h"
 #include "ipc/error.h"
 #include "ipc/process.h"
 

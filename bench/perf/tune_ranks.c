@@ -2,7 +2,7 @@
 #include "bench/perf/tune_ranks.h"
 
 #include "bench/command/record.h"
-#include "bench/limits/table.h"
+#include "bench/limits/progress.h"
 #include "bench/peers/peers.h"
 #include "bench/perf/work.h"
 #include "bench/rank/gpu.h"

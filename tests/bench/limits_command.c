@@ -51,8 +51,6 @@ static void each_pair_that_reaches_each_other_is_measured_both_ways(void **state
 			assert_int_equal(seen[from][to], from != to);
 		assert_true(limits.gpus[from].push > 0);
 	}
-	assert_non_null(strstr(output, "Copies from GPU to GPU"));
-	assert_non_null(strstr(output, "from GPU 2"));
 	assert_null(strstr(output, "not measured"));
 }
 
