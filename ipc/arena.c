@@ -136,8 +136,8 @@ static ferryResult_t bind_to_node(void *base, uint64_t bytes, int node)
 	nodes[node / LONG_BITS] = 1ul << node % LONG_BITS;
 	long refused = syscall(SYS_mbind, base, bytes, MPOL_BIND, nodes, MOST_NODES + 1, 0); /* one is left out */
 	/*
-	 * A container may forbid mbind, and a described machine (FERRY_TOPOLOGY) may have nodes that this one lacks:
-	 * memory then lies where it is first touched, mostly by the domain's ranks.
+	 * A container may forbid mbind, and a described machine (hwloc's HWLOC_XMLFILE) may have nodes that this one
+	 * lacks: memory then lies where it is first touched, mostly by the domain's ranks.
 	 */
 	if (refused && errno != EPERM && errno != ENOSYS && errno != EINVAL)
 		return ferry_fail(ferrySystemError, "mbind of %llu bytes to NUMA node %d: %s",

@@ -40,11 +40,10 @@ const struct ferry_variable ferry_variables[] = {
 	 "(FERRY_ROUTER=auto) starts it, within FERRY_ATTACH_TIMEOUT. off: the communicator ends with an error. Of "
 	 "ranks and of ferryrun."},
 	{"FERRY_LAYOUT", "",
-	 "Domains and what belongs to each: a file, or text such as \"0: cpus=0-15 devices=0,1; 1: cpus=16-31 "
-	 "devices=2,3\". A domain may also have node=N, where its memory is bound."},
+	 "Domains and what belongs to each, such as \"0: cpus=0-15 devices=0,1; 1: cpus=16-31 devices=2,3\". A "
+	 "domain may also have node=N, where its memory is bound."},
 	{"FERRY_DOMAINS", "",
 	 "Split this machine's CPUs and devices into that many equal domains. FERRY_LAYOUT goes before it."},
-	{"FERRY_TOPOLOGY", "", "An hwloc XML file or synthetic string to take for this machine's topology."},
 	{"FERRY_DEVICE", "",
 	 "Kind of device: host or cuda. Unset: cuda where the process has a CUDA device, else host."},
 	{"FERRY_CUDA_LIBRARY", "libcuda.so.1",
@@ -205,54 +204,22 @@ enum ferry_variable_section ferry_variable_section(const struct ferry_variable *
 	                                                                                  : FERRY_VARIABLES_LAUNCHER;
 }
 
-const char *ferry_env(const char *name)
+static bool is_known(const char *name)
 {
 	const struct ferry_variable *variable = ferry_variables;
 	while (variable->name && strcmp(variable->name, name))
 		variable++;
-	if (!variable->name) {
+	return variable->name;
+}
+
+const char *ferry_env(const char *name)
+{
+	if (!is_known(name)) {
 		ferry_log(FERRY_LOG_ERROR, "bug: %s is not in the table of environment variables", name);
 		return NULL;
 	}
 	const char *value = getenv(name);
 	return value && *value ? value : NULL;
-}
-
-/* How many letters to insert, leave out or replace, or neighbours to exchange, make one word the other. */
-static unsigned distance(const char *word, const char *other)
-{
-	enum { LONGEST = 48 };
-	unsigned rows[3][LONGEST + 1]; /* that of this letter of `word`, and the two before */
-	size_t length = strnlen(word, LONGEST), width = strnlen(other, LONGEST);
-	for (size_t j = 0; j <= width; j++)
-		rows[0][j] = (unsigned)j;
-	for (size_t i = 1; i <= length; i++) {
-		unsigned *row = rows[i % 3], *last = rows[(i + 2) % 3], *before = rows[(i + 1) % 3];
-		row[0] = (unsigned)i;
-		for (size_t j = 1; j <= width; j++) {
-			row[j] = last[j - 1] + (word[i - 1] != other[j - 1]);
-			row[j] = last[j] + 1 < row[j] ? last[j] + 1 : row[j];
-			row[j] = row[j - 1] + 1 < row[j] ? row[j - 1] + 1 : row[j];
-			if (i > 1 && j > 1 && word[i - 1] == other[j - 2] && word[i - 2] == other[j - 1])
-				row[j] = before[j - 2] + 1 < row[j] ? before[j - 2] + 1 : row[j];
-		}
-	}
-	return rows[length % 3][width];
-}
-
-/* Returns the name in the table of variables that is nearest to this one: itself, if the table has it. */
-static const char *nearest_to(const char *name)
-{
-	const char *nearest = NULL;
-	unsigned least = ~0u;
-	for (const struct ferry_variable *variable = ferry_variables; variable->name; variable++) {
-		unsigned apart = strncmp(variable->name, "FERRY_", 6) ? ~0u : distance(name, variable->name);
-		if (apart < least) {
-			least = apart;
-			nearest = variable->name;
-		}
-	}
-	return nearest;
 }
 
 /* Whether a ferryrun above has had the variable, and so has named it. */
@@ -279,11 +246,8 @@ void ferry_env_name_unknown(void)
 		if (strncmp(*entry, "FERRY_", 6) || length >= sizeof name)
 			continue;
 		snprintf(name, sizeof name, "%.*s", (int)length, *entry);
-		const char *nearest = nearest_to(name);
-		if (strcmp(name, nearest) && !was_named(name))
-			ferry_log(FERRY_LOG_WARN, "Ferry reads no variable %s; the nearest name is %s (ferry-stat "
-			                          "--env has them all)",
-			          name, nearest);
+		if (!is_known(name) && !was_named(name))
+			ferry_log(FERRY_LOG_WARN, "Ferry reads no variable %s (ferry-stat --env has them all)", name);
 	}
 }
 

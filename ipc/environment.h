@@ -37,8 +37,8 @@ enum ferry_variable_section ferry_variable_section(const struct ferry_variable *
 const char *ferry_env(const char *name);
 
 /**
- * Names, once per process, each variable of the environment that begins with FERRY_ and that the table lacks, with the
- * nearest name that it has: a warning. Those that a ferryrun above this process has named are left out.
+ * Names, once per process, each variable of the environment that begins with FERRY_ and that the table lacks: a
+ * warning. Those that a ferryrun above this process has named are left out.
  */
 void ferry_env_name_unknown(void);
 

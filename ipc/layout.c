@@ -150,27 +150,6 @@ ferryResult_t ferry_layout_parse(const char *text, struct ferry_layout *layout)
 	return find_caches(layout);
 }
 
-static ferryResult_t parse_file_or_text(const char *given, struct ferry_layout *layout)
-{
-	char text[8192];
-	FILE *file = strchr(given, ':') ? NULL : fopen(given, "r");
-	if (!file && !strchr(given, ':'))
-		return ferry_fail(ferryInvalidArgument,
-		                  "FERRY_LAYOUT=%s: neither a layout (\"0: cpus=...\") nor a readable file: %s", given,
-		                  strerror(errno));
-	if (!file)
-		return ferry_layout_parse(given, layout);
-	size_t got = fread(text, 1, sizeof text, file);
-	int error = ferror(file) ? errno : 0;
-	fclose(file);
-	if (error || got == sizeof text)
-		return ferry_fail(ferryInvalidArgument, "FERRY_LAYOUT=%s: %s", given,
-		                  error ? strerror(error) : "a file of over 8191 bytes");
-	text[got] = '\0';
-	ferryResult_t result = ferry_layout_parse(text, layout);
-	return result ? ferry_fail_context(result, "the file %s", given) : ferrySuccess;
-}
-
 /* ---- equal parts, and the machine ---- */
 
 static ferryResult_t split_equally(uint32_t ndomains, const cpu_set_t *usable, struct ferry_layout *layout)
@@ -185,45 +164,29 @@ static ferryResult_t split_equally(uint32_t ndomains, const cpu_set_t *usable, s
 	return find_caches(layout);
 }
 
-static ferryResult_t partition(struct hwloc_topology *machine, const cpu_set_t *usable, const char *description,
-                               struct ferry_layout *layout)
+ferryResult_t ferry_layout_partition(struct hwloc_topology *machine, const cpu_set_t *usable,
+                                     struct ferry_layout *layout)
 {
 	layout_clear(layout);
 	ferryResult_t result = ferry_machine_partition(machine, usable, layout->domains, &layout->ndomains);
 	ferry_machine_find_caches(machine, layout->domains, layout->ndomains);
-	snprintf(layout->source, sizeof layout->source, "%.20s%.200s", description ? "FERRY_TOPOLOGY=" : "hwloc",
-	         description ? description : "");
-	return result;
-}
-
-ferryResult_t ferry_layout_from_topology(const char *description, struct ferry_layout *layout)
-{
-	struct hwloc_topology *machine;
-	cpu_set_t all;
-	memset(&all, 0xff, sizeof all);
-	ferryResult_t result = ferry_machine_read(description, &machine);
-	if (result)
-		return result;
-	result = partition(machine, &all, description, layout);
-	hwloc_topology_destroy(machine);
+	snprintf(layout->source, sizeof layout->source, "hwloc");
 	return result;
 }
 
 static ferryResult_t load(const cpu_set_t *usable, struct ferry_layout *layout)
 {
-	const char *override = ferry_env("FERRY_LAYOUT"), *topology = ferry_env("FERRY_TOPOLOGY");
+	const char *override = ferry_env("FERRY_LAYOUT");
 	long ndomains;
 	ferryResult_t result = ferry_env_integer("FERRY_DOMAINS", 1, FERRY_MAX_DOMAINS, 0, &ndomains);
 	if (result)
 		return result;
 	if (override)
-		return parse_file_or_text(override, layout);
+		return ferry_layout_parse(override, layout);
 	if (ndomains)
 		return split_equally((uint32_t)ndomains, usable, layout);
-	if (topology)
-		return ferry_layout_from_topology(topology, layout);
 	struct hwloc_topology *machine = ferry_machine_here();
-	return machine ? partition(machine, usable, NULL, layout) : ferrySystemError;
+	return machine ? ferry_layout_partition(machine, usable, layout) : ferrySystemError;
 }
 
 static ferryResult_t load_for(const cpu_set_t *usable, struct ferry_layout *layout)
@@ -232,7 +195,7 @@ static ferryResult_t load_for(const cpu_set_t *usable, struct ferry_layout *layo
 	if (result)
 		return result;
 	int node = layout->domains[0].node;
-	layout->together = node >= 0 || (!ferry_env("FERRY_TOPOLOGY") && ferry_machine_has_one_node());
+	layout->together = node >= 0 || ferry_machine_has_one_node();
 	for (uint32_t domain = 1; domain < layout->ndomains; domain++)
 		layout->together &= layout->domains[domain].node == node;
 	return ferrySuccess;

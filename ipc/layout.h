@@ -3,9 +3,8 @@
  * The layout: which domains this machine has, which CPUs and memory each owns, and which devices belong to which.
  * All of a job have the same one: ranks ask the router of domain 0 where their environment says nothing. Sources, first
  * match wins:
- *   FERRY_LAYOUT=FILE or FERRY_LAYOUT="0: cpus=0-15 node=0 devices=0,1; 1: cpus=16-31 node=0 devices=2,3"   (override)
+ *   FERRY_LAYOUT="0: cpus=0-15 node=0 devices=0,1; 1: cpus=16-31 node=0 devices=2,3"   (override)
  *   FERRY_DOMAINS=D        the machine's CPUs in D equal parts, devices in D equal blocks
- *   FERRY_TOPOLOGY=FILE.xml or an hwloc synthetic string such as "node:2 core:8 pu:1"
  *   hwloc's view of this machine: one domain per NUMA node, as ipc/machine.h says
  * Only the caller writes to a layout.
  */
@@ -34,14 +33,12 @@ ferryResult_t ferry_layout_load(struct ferry_layout *layout);
 /** The same for a rank: whatever its mask, all CPUs count that its control group allows. */
 ferryResult_t ferry_layout_load_whole(struct ferry_layout *layout);
 
-/** Parses an override string (not a file name). */
+/** Parses an override string. */
 ferryResult_t ferry_layout_parse(const char *text, struct ferry_layout *layout);
 
-/**
- * From an hwloc XML file or synthetic string. Topologies of another machine have cpus that may not exist here: not for
- * pinning. Error: ferryInvalidArgument with the description.
- */
-ferryResult_t ferry_layout_from_topology(const char *description, struct ferry_layout *layout);
+/** hwloc's view of a machine, of which the CPUs in `usable` count. Error: ferrySystemError for lack of memory. */
+ferryResult_t ferry_layout_partition(struct hwloc_topology *machine, const cpu_set_t *usable,
+                                     struct ferry_layout *layout);
 
 /** The domain of device `ordinal` of `ndevices` on this machine: as named by the layout, else equal blocks. */
 uint32_t ferry_layout_device_domain(const struct ferry_layout *layout, uint32_t ordinal, uint32_t ndevices);

@@ -35,21 +35,6 @@ hwloc_topology_t ferry_machine_here(void)
 	return other;
 }
 
-ferryResult_t ferry_machine_read(const char *description, hwloc_topology_t *machine)
-{
-	size_t length = strlen(description);
-	bool xml = length > 4 && !strcmp(description + length - 4, ".xml");
-	if (hwloc_topology_init(machine))
-		return ferry_fail(ferrySystemError, "hwloc_topology_init: %s", strerror(errno));
-	int refused = xml ? hwloc_topology_set_xml(*machine, description)
-	                  : hwloc_topology_set_synthetic(*machine, description);
-	if (!refused && !hwloc_topology_load(*machine))
-		return ferrySuccess;
-	hwloc_topology_destroy(*machine);
-	return ferry_fail(ferryInvalidArgument, "FERRY_TOPOLOGY=%s: hwloc cannot read this %s", description,
-	                  xml ? "XML file" : "as a synthetic topology (an XML file's name ends with .xml)");
-}
-
 /* ---- parts: CPUs with the same nearest memory ---- */
 
 struct part {

@@ -29,12 +29,6 @@ struct ferry_domain {
 struct hwloc_topology *ferry_machine_here(void);
 
 /**
- * Another machine, from an hwloc XML file (its name ends with .xml) or a synthetic string. The caller destroys it.
- * Error: ferryInvalidArgument with the description.
- */
-ferryResult_t ferry_machine_read(const char *description, struct hwloc_topology **machine);
-
-/**
  * Makes domains of those of the machine's CPUs that are in `usable`, in the order of hwloc's tree. CPUs with the same
  * nearest memory are a domain, bound to that memory: the NUMA node with memory at their lowest ancestor that has any;
  * of several the one that the operating system numbers first, which is the node of the CPUs, not one of a memory

@@ -377,14 +377,6 @@ static ferryResult_t launch(struct ferry_supervisor *supervisor, struct argument
 	return arguments->fork ? start_forked(supervisor, arguments) : start_mpiexec(supervisor, arguments);
 }
 
-/* A file by its absolute path, as ranks may work in another directory; a colon in that would make it a layout. */
-static ferryResult_t set_layout(const char *given)
-{
-	char path[PATH_MAX];
-	bool is_file = !strchr(given, ':') && realpath(given, path) && !strchr(path, ':');
-	return set("FERRY_LAYOUT", is_file ? path : given);
-}
-
 /* Each rank of another launcher's job would start a job of its own, as somebody may want; most forgot --join. */
 static void warn_of_outer_job(const struct arguments *arguments)
 {
@@ -403,7 +395,7 @@ static int check(const struct arguments *arguments)
 	struct ferry_layout layout;
 	ferry_env_name_unknown();
 	warn_of_outer_job(arguments);
-	if (arguments->layout && (set_layout(arguments->layout) || ferry_layout_load(&layout))) {
+	if (arguments->layout && (set("FERRY_LAYOUT", arguments->layout) || ferry_layout_load(&layout))) {
 		fprintf(stderr, "ferryrun: --layout: %s\n", ferry_last_message());
 		return EXIT_USAGE;
 	}

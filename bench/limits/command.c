@@ -9,6 +9,7 @@
 #include "bench/limits/progress.h"
 #include "bench/rank/gpu.h"
 #include "ipc/error.h"
+#include "rank-lib/program/limits.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -106,9 +107,9 @@ int limits_command(int argc, char **argv)
 	                                 .doc = "Measures what this machine's GPUs can do at most: copies to and from "
 	                                        "host memory, alone and together, in and out of cache; from GPU to "
 	                                        "GPU, one way, both ways and all at once; what a copy costs besides "
-	                                        "its bytes. Writes a JSON file, by which communicators plan (--json -: to "
-	                                        "standard output). Takes about ten seconds, more with many GPUs; run "
-	                                        "it on a quiet machine."};
+	                                        "its bytes. Writes a JSON file, by which communicators plan "
+	                                        "(--json -: to standard output). Takes about ten seconds, more "
+	                                        "with many GPUs; run it on a quiet machine."};
 	static struct ferry_limits limits;
 	static char name[] = "ferry-perf limits";
 	struct arguments arguments = {0};

@@ -9,6 +9,7 @@
 #include "ipc/error.h"
 #include "ipc/launcher.h"
 #include "ipc/nccl_settings.h"
+#include "rank-lib/program/limits.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -129,7 +129,7 @@ static ferryResult_t ask_layout(struct ferry_routers *routers)
 
 ferryResult_t ferry_routers_find_layout(struct ferry_routers *routers)
 {
-	bool given = ferry_env("FERRY_LAYOUT") || ferry_env("FERRY_DOMAINS") || ferry_env("FERRY_TOPOLOGY");
+	bool given = ferry_env("FERRY_LAYOUT") || ferry_env("FERRY_DOMAINS");
 	if (given)
 		return ferry_layout_load_whole(&routers->layout);
 	ferryResult_t result = ask_layout(routers);

@@ -22,8 +22,8 @@ ferryResult_t ferry_routers_choose(struct ferry_routers *routers, const char *mo
 
 /**
  * Finds the layout that all ranks of a job have in common. Where the environment gives one (FERRY_LAYOUT,
- * FERRY_DOMAINS, FERRY_TOPOLOGY) it is that. Else the router of domain 0 is asked, which is started if needed: a rank's
- * own view would be that of its control group. Errors: those of ferry_routers_connect and ferry_layout_load_whole;
+ * FERRY_DOMAINS) it is that. Else the router of domain 0 is asked, which is started if needed: a rank's own
+ * view would be that of its control group. Errors: those of ferry_routers_connect and ferry_layout_load_whole;
  * ferryRemoteError, if no router stays for FERRY_ATTACH_TIMEOUT.
  */
 ferryResult_t ferry_routers_find_layout(struct ferry_routers *routers);

@@ -99,7 +99,8 @@ static ferryResult_t submit_collective(struct ferry_mapped *mapped, const struct
 {
 	struct ferry_call_decoder_part behind[FERRY_MAX_RANKS];
 	if (collective->request->collective != FERRY_ALLTOALLV)
-		return ferry_submissions_write(&mapped->submissions, mapped->rank, mapped->numbers->fixed, head, NULL, 0);
+		return ferry_submissions_write(&mapped->submissions, mapped->rank, mapped->numbers->fixed, head, NULL,
+		                               0);
 	head->nparts = (uint32_t)mapped->rank->nranks;
 	for (uint32_t peer = 0; peer < head->nparts; peer++)
 		behind[peer] = (struct ferry_call_decoder_part){parts->send_lengths[peer], parts->send_offsets[peer],

@@ -192,7 +192,7 @@ ferryResult_t ferry_jobs_join(struct ferry_jobs *jobs, const struct ferry_attach
 		        ferryRefused,
 		        "rank %u attaches to a job of %u ranks in %u domains, the job has %u ranks in %u domains "
 		        "(domains that differ are other CPUs, by affinity or control group, or other values of "
-		        "FERRY_LAYOUT, FERRY_DOMAINS or FERRY_TOPOLOGY: set the same FERRY_LAYOUT for all ranks)",
+		        "FERRY_LAYOUT or FERRY_DOMAINS: set the same FERRY_LAYOUT for all ranks)",
 		        message->rank, message->nranks, message->ndomains, job->shared.nranks, job->shared.ndomains);
 	*joined = job;
 	return ferrySuccess;

@@ -8,7 +8,7 @@
 
 #include "router/engine/remote_rank.h"
 
-/** Hands what a remote rank has submitted to the lanes; true if there was anything. The D2H lane's thread, in each round. */
+/** Hands what a remote rank has submitted to the lanes; true: there was something. By the D2H lane, each round. */
 bool ferry_call_decoder_take(struct ferry_member *member);
 
 #endif

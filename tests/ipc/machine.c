@@ -9,7 +9,7 @@
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "ipc/launcher.h"
-#include "ipc/layout.h"
+#include "tests/topology.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -64,28 +64,6 @@ static void a_malformed_override_is_refused_with_position(void **state)
 	}
 }
 
-static void a_layout_file_is_read_whole_or_refused_by_name(void **state)
-{
-	struct ferry_layout layout;
-	char path[] = "/tmp/ferry-layout-test-XXXXXX";
-	static const char second[] = "; 1: cpus=0";
-	FILE *file = fdopen(mkstemp(path), "w");
-	assert_non_null(file);
-	setenv("FERRY_LAYOUT", path, 1);
-	fprintf(file, "0: cpus=0%*s", 8000, "");
-	fflush(file);
-	assert_int_equal(ferry_layout_load(&layout), ferrySuccess);
-	fprintf(file, "%*s%s", 1000, "", second); /* the start would do */
-	fclose(file);
-	assert_int_equal(ferry_layout_load(&layout), ferryInvalidArgument);
-	assert_non_null(strstr(ferry_last_message(), path));
-	unlink(path);
-	setenv("FERRY_LAYOUT", "/", 1);
-	assert_int_equal(ferry_layout_load(&layout), ferryInvalidArgument);
-	assert_string_equal(ferry_last_message(), "FERRY_LAYOUT=/: Is a directory");
-	forget_everything(state);
-}
-
 static void equal_domains_share_the_cpus_and_the_devices(void **state)
 {
 	(void)state;
@@ -108,16 +86,13 @@ static void hwloc_synthetic_machines_have_their_nodes_and_caches(void **state)
 {
 	(void)state;
 	struct ferry_layout layout;
-	assert_int_equal(ferry_layout_from_topology("node:2 l3:1(size=67108864) l2:8(size=2097152) core:1 pu:2",
+	assert_int_equal(topology_layout("node:2 l3:1(size=67108864) l2:8(size=2097152) core:1 pu:2",
 	                                            &layout),
 	                 ferrySuccess);
 	assert_int_equal(layout.ndomains, 2);
 	assert_int_equal(layout.domains[1].ncpus, 16);
 	assert_int_equal(layout.domains[1].cache_bytes, 64 << 20);
 	assert_int_equal(layout.domains[0].core_cache_bytes, 2 << 20);
-	assert_int_equal(ferry_layout_from_topology("node:2 nonsense:4", &layout), ferryInvalidArgument);
-	assert_int_equal(ferry_layout_from_topology("/nonexistent.xml", &layout), ferryInvalidArgument);
-	assert_int_equal(ferry_layout_from_topology("node:8 pu:1", &layout), ferrySuccess);
 }
 
 static void numbers_and_sizes_from_the_environment_are_checked(void **state)
@@ -273,7 +248,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(an_override_gives_its_domains_cpus_and_devices),
 		cmocka_unit_test(a_malformed_override_is_refused_with_position),
-		cmocka_unit_test(a_layout_file_is_read_whole_or_refused_by_name),
 		cmocka_unit_test(equal_domains_share_the_cpus_and_the_devices),
 		cmocka_unit_test(hwloc_synthetic_machines_have_their_nodes_and_caches),
 		cmocka_unit_test(numbers_and_sizes_from_the_environment_are_checked),

@@ -219,15 +219,6 @@ static void ranks_find_the_routers_from_another_directory(void **state)
 	assert_int_equal(run("rmdir $FERRY_SOCKET_DIR/own", text, sizeof text), 0);
 }
 
-static void ranks_find_the_layout_from_another_directory(void **state)
-{
-	(void)state;
-	char text[4096];
-	assert_int_equal(run("cd $FERRY_SOCKET_DIR && echo '0: cpus=0' >own && $B/ferryrun --fork --layout own -- "
-	                     "sh -c 'cd / && cat $FERRY_LAYOUT'; rm own", text, sizeof text), 0);
-	assert_string_equal(text, "0: cpus=0\n");
-}
-
 /* Nobody may make a directory there, root neither. */
 static void a_socket_directory_that_cannot_be_used_is_named_with_the_variable(void **state)
 {
@@ -494,7 +485,6 @@ int main(int argc, char **argv)
 		TEST(bad_usage_is_refused),
 		TEST(a_run_that_is_over_before_its_spares_stand_by_says_nothing),
 		TEST(ranks_find_the_routers_from_another_directory),
-		TEST(ranks_find_the_layout_from_another_directory),
 		TEST(a_socket_directory_that_cannot_be_used_is_named_with_the_variable),
 		TEST(a_router_that_cannot_go_to_the_background_says_why),
 		TEST(the_other_commands_refuse_by_option_and_value),

@@ -261,7 +261,7 @@ static void a_limit_of_processes_is_named(void **state)
 	assert_int_equal(run(command, text, sizeof text), 0);
 }
 
-static void a_misspelt_variable_is_named_once_with_the_nearest_name(void **state)
+static void a_misspelt_variable_is_named_once(void **state)
 {
 	(void)state;
 	static const char *const commands[] = {
@@ -273,9 +273,9 @@ static void a_misspelt_variable_is_named_once_with_the_nearest_name(void **state
 		char command[512], text[8192];
 		snprintf(command, sizeof command, "FERRY_TIMOUT=3 %s 2>&1", commands[i]);
 		run(command, text, sizeof text);
-		if (count_of(text, "no variable FERRY_TIMOUT; the nearest name is FERRY_TIMEOUT ") != 1)
+		if (count_of(text, "no variable FERRY_TIMOUT ") != 1)
 			fail_msg("%s: %s", command, text);
-		static const char inner[] = "no variable FERRY_SOKCET_DIRS; the nearest name is FERRY_SOCKET_DIR ";
+		static const char inner[] = "no variable FERRY_SOKCET_DIRS ";
 		if (i == 5 && count_of(text, inner) != 1)
 			fail_msg("%s: %s", command, text);
 	}
@@ -320,7 +320,7 @@ int main(int argc, char **argv)
 	        TEST(who_has_not_attached_is_told_within_seconds),
 	        TEST(a_limit_of_file_sizes_is_named_and_ends_no_router),
 	        TEST(a_limit_of_processes_is_named),
-	        TEST(a_misspelt_variable_is_named_once_with_the_nearest_name),
+	        TEST(a_misspelt_variable_is_named_once),
 	        TEST(another_users_sockets_are_told_of_with_the_variable),
 	};
 	if (argc == 2 && !strcmp(argv[1], "mismatch"))

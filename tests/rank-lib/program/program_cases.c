@@ -8,11 +8,11 @@
 #include <cmocka.h>
 
 #include "ipc/error.h"
-#include "ipc/layout.h"
 #include "ipc/rankset.h"
 #include "rank-lib/program/chunks.h"
 #include "rank-lib/program/versions.h"
 #include "tests/rank-lib/program/program_interpreter.h"
+#include "tests/topology.h"
 
 #include <glob.h>
 #include <stdlib.h>
@@ -91,8 +91,8 @@ static void from_synthetic(uint64_t *seed, struct ferry_topology *topology, uint
 	struct ferry_layout layout;
 	snprintf(text, sizeof text, "node:%u core:%u pu:%u", 1 + draw_below(seed, most_domains),
 	         1 + draw_below(seed, 8), 1 + draw_below(seed, 2));
-	if (ferry_layout_from_topology(text, &layout))
-		fail_msg("%s: %s", text, ferry_last_message());
+	if (topology_layout(text, &layout))
+		fail_msg("%s", text);
 	topology->ndomains = layout.ndomains;
 	for (uint32_t rank = 0; rank < topology->nranks; rank++)
 		topology->rank_domain[rank] = (uint8_t)ferry_layout_device_domain(&layout, rank, topology->nranks);
