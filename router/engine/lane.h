@@ -14,7 +14,6 @@
 #include "router/daemon/priority.h"
 #include "router/engine/copies.h"
 #include "router/engine/stall.h"
-#include "router/engine/stream_poller.h"
 
 struct ferry_lane {
 	struct ferry_lanes *lanes;
@@ -33,15 +32,13 @@ struct ferry_lane {
 	uint64_t generation;
 	struct ferry_idle idle;
 	uint64_t checked;               /* nanoseconds: when it last checked for a stall */
-	struct ferry_sleeper sleeper; /* while it sleeps for long, the stream poller reads its calls */
 };
 
 /** Both lanes of one device in one process (router/engine/lanes.h), as each of them sees it. */
 struct ferry_lanes {
-	struct ferry_copier *copier;     /* constant, as are the next three */
+	struct ferry_copier *copier;     /* constant, as are the next two */
 	struct ferry_spin spin;         /* how long they spin */
 	struct ferry_priority *priority; /* of their threads; NULL: as they are */
-	struct ferry_stream_poller *stream_poller; /* NULL: they poll themselves, however long they have slept */
 	struct ferry_doorbell own_bells[2];
 	struct ferry_lane lane[2];
 	pthread_mutex_t lock;   /* of all below, and of `leaves` and `left` in lane ranks */

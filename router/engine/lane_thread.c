@@ -6,12 +6,11 @@
 #include "router/engine/pair.h"
 #include "router/engine/traffic.h"
 
-#include <stddef.h>
 #include <string.h>
 #include <sys/prctl.h>
 
 #define POLL_LEAST_US 5 /* below this, sleeping takes longer than looking again */
-#define POLL_MOST_US  FERRY_STREAM_POLLER_US
+#define POLL_MOST_US  2000
 #define SLEEP_MOST_US 1000000
 /* a program's products between two calls take some ms, and its step some tens: for so long the lane polls so often, */
 #define PROMPT_US      100000
@@ -45,8 +44,8 @@ static bool awaits_start(const struct ferry_lane *lane)
  * How long to sleep at most; 0: not at all. Never for ever: the bell is in the arena, where another rank of the job may
  * have overwritten the count of its sleepers. A GPU rings no bell. While it copies for this lane, the lane polls again
  * at once. For a call that it has not reached, the lane polls after a 64th of the time already spent waiting, which
- * finds it late by less than 2%, at first within PROMPT_STEP_US, and after POLL_MOST_US at most. A router has a stream
- * poller for that, and the lane sleeps on. A lane that never spins does not poll more often than its 64th either.
+ * finds it late by less than 2%, at first within PROMPT_STEP_US, and after POLL_MOST_US at most: captured calls may be
+ * replayed after any time. A lane that never spins does not poll more often than its 64th either.
  */
 static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 {
@@ -65,25 +64,8 @@ static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 	else if (waited < PROMPT_US)
 		step = step < PROMPT_STEP_US ? step : PROMPT_STEP_US;
 	if (step >= POLL_MOST_US)
-		return lane->lanes->stream_poller ? most : POLL_MOST_US;
+		return POLL_MOST_US;
 	return step < POLL_LEAST_US ? 0 : step;
-}
-
-/*
- * By the stream poller, while the lane sleeps: for streams that have come to a call, and for graphs that have gone,
- * whose buffers the lane would hold on to.
- */
-static void look_for_start(struct ferry_sleeper *sleeper)
-{
-	const struct ferry_lane *lane = (struct ferry_lane *)((char *)sleeper - offsetof(struct ferry_lane, sleeper));
-	for (uint32_t i = 0; i < lane->nlane_ranks; i++)
-		for (const struct ferry_call *call = lane->lane_ranks[i]->calls; call;
-		     call = call->halves[FERRY_DIR_D2H].next)
-			if (call->stage == FERRY_CALL_MADE &&
-			    (call->ops->started(call) || (call->captured && call->ops->forgotten(call)))) {
-				ferry_doorbell_ring(lane->bell);
-				return;
-			}
 }
 
 /* Nothing is copied any more. */
@@ -135,12 +117,7 @@ static void sleep_at_bells(struct ferry_lane *lane, int64_t timeout)
 {
 	for (uint32_t i = 0; i < lane->nlane_ranks; i++)
 		ferry_pair_wake_left(lane->lane_ranks[i]);
-	bool looked_for = lane->lanes->stream_poller && (timeout < 0 || timeout >= POLL_MOST_US) && awaits_start(lane);
-	if (looked_for)
-		ferry_stream_poller_enter(lane->lanes->stream_poller, &lane->sleeper);
 	ferry_bells_wait(lane->bells, lane->nbells, timeout);
-	if (looked_for)
-		ferry_stream_poller_leave(lane->lanes->stream_poller, &lane->sleeper);
 	lane->nbells = 0;
 }
 
@@ -205,7 +182,6 @@ ferryResult_t ferry_lane_thread_open(struct ferry_lanes *lanes, enum ferry_direc
 	lane->lanes = lanes;
 	lane->direction = direction;
 	lane->bell = bell ? bell : &lanes->own_bells[direction];
-	lane->sleeper.look = look_for_start;
 	lane->pushes.copier = lanes->copier;
 	if (!ferry_lane_make_room(lane, 1)) {
 		ferry_lane_free_room(lane);

@@ -13,7 +13,6 @@ ferryResult_t ferry_lanes_open(struct ferry_lanes *lanes, const struct ferry_lan
 	lanes->copier = options->copier;
 	lanes->spin.limit_ns = options->spin_ns;
 	lanes->priority = options->priority;
-	lanes->stream_poller = options->stream_poller;
 	pthread_mutex_init(&lanes->lock, NULL);
 	pthread_cond_init(&lanes->changed, NULL);
 	for (enum ferry_direction direction = FERRY_DIR_D2H; !result && direction <= FERRY_DIR_H2D; direction++)

@@ -12,7 +12,6 @@ struct ferry_lanes_options {
 	struct ferry_copier *copier;
 	uint64_t spin_ns;                /* how long they spin for a slice or call that is about to come */
 	struct ferry_priority *priority; /* of the threads; NULL: as they are */
-	struct ferry_stream_poller *stream_poller; /* NULL: there is none */
 	struct ferry_doorbell *bells[2]; /* of the only member that will ever join; NULL: several may */
 };
 

@@ -36,16 +36,13 @@ static ferryResult_t pair_open(struct ferry_gpu_lanes *table, struct ferry_gpu *
 {
 	struct ferry_lanes_options options = {.copier = ferry_gpu_copier(gpu),
 	                                      .spin_ns = table->spin_ns,
-	                                      .priority = table->priority,
-	                                      .stream_poller = &table->stream_poller};
+	                                      .priority = table->priority};
 	struct ferry_gpu_lane_pair *pair = aligned_alloc(_Alignof(struct ferry_gpu_lane_pair), sizeof *pair);
 	if (!pair)
 		return ferry_fail(ferrySystemError, "no memory for a GPU's lanes");
 	memset(pair, 0, sizeof *pair);
 	ferry_priority_need(table->priority);
-	ferryResult_t result = table->pairs ? ferrySuccess : ferry_stream_poller_open(&table->stream_poller);
-	if (!result && (result = ferry_lanes_open(&pair->lanes, &options)) && !table->pairs)
-		ferry_stream_poller_close(&table->stream_poller);
+	ferryResult_t result = ferry_lanes_open(&pair->lanes, &options);
 	if (result) {
 		free(pair);
 		return result;
@@ -87,8 +84,6 @@ void ferry_gpu_lanes_leave(struct ferry_gpu_lanes *table, struct ferry_lanes *la
 		ferry_lanes_close(&pair->lanes);
 		ferry_gpu_drop(pair->gpu);
 		free(pair);
-		if (!table->pairs)
-			ferry_stream_poller_close(&table->stream_poller);
 	}
 	pthread_mutex_unlock(&table->lock);
 }

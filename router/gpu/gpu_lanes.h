@@ -16,7 +16,6 @@ struct ferry_gpu_lanes {
 	struct ferry_priority *priority;
 	pthread_mutex_t lock;       /* of the list and its entries; held while lanes are opened and closed */
 	struct ferry_gpu_lane_pair *pairs;
-	struct ferry_stream_poller stream_poller; /* open while there are pairs */
 };
 
 /** FERRY_SPIN_US and FERRY_TIMEOUT. ferryInvalidArgument where they make no sense. */
