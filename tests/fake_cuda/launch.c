@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Kernels of Ferry's calls, compiled as C (rank-lib/kernels/kernels_emulated.c): run by the stream's thread, with each
+ * Kernels of Ferry's calls, compiled as C (tests/fake_cuda/kernels_emulated.c): run by the stream's thread, with each
  * address of the call found and held first. One that the device may not use is a fault, as on a GPU.
  */
 #include "tests/fake_cuda/fake.h"
 
-#include "rank-lib/kernels/kernels_emulated.h"
+#include "tests/fake_cuda/kernels_emulated.h"
 
 #include <stdio.h>
 #include <stdlib.h>

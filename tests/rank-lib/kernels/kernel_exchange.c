@@ -11,7 +11,7 @@
 
 #include "ipc/collective.h"
 #include "rank-lib/kernels/choice.h"
-#include "rank-lib/kernels/kernels_emulated.h"
+#include "tests/fake_cuda/kernels_emulated.h"
 #include "router/reduce/reduce.h"
 
 #include <pthread.h>

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "rank-lib/kernels/choice.h"
-#include "rank-lib/kernels/kernels_emulated.h"
+#include "tests/fake_cuda/kernels_emulated.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels as C, of all types, by name. */
-#include "rank-lib/kernels/kernels_emulated.h"
+#include "tests/fake_cuda/kernels_emulated.h"
 
 #include "rank-lib/kernels/lanes.h"
 

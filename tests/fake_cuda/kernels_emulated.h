@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * The kernels compiled as C: the double of the driver runs them where a GPU would. Blocks run one after another in the
- * calling thread, which waits for the other ranks' kernels where they do; those of messages each in a thread. Links
- * into tests alone.
+ * calling thread, which waits for the other ranks' kernels where they do; those of messages each in a thread.
  */
-#ifndef FERRY_RANK_LIB_KERNELS_KERNELS_EMULATED_H
-#define FERRY_RANK_LIB_KERNELS_KERNELS_EMULATED_H
+#ifndef FERRY_TESTS_FAKE_CUDA_KERNELS_EMULATED_H
+#define FERRY_TESTS_FAKE_CUDA_KERNELS_EMULATED_H
 
 #include "rank-lib/kernels/kernel_call.h"
 
