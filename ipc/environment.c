@@ -75,7 +75,7 @@ const struct ferry_variable ferry_variables[] = {
 	 "links=bridges:52:25:4: in fours; "
 	 "links=pcie2:12:6:20: two sockets of four devices, by each one's speed to all others, that to one of the "
 	 "other socket, and that of the link between the sockets. peer@0-3=10: one pair's, 0 for none. port=100: what "
-	 "a device sends to all others at once. devices=0,2,5: the devices of ranks 0, 1 and 2; mask=0x25: the same. "
+	 "a device sends to all others at once. devices=0,2,5: the devices of ranks 0, 1 and 2. "
 	 "Unset: as fast as memory, and no links between devices."},
 	{"FERRY_FABRICS", "",
 	 "Which ways between devices calls may take: host (staging and routers), peer (pushes from device to device), "

@@ -16,7 +16,7 @@
 	"or links=pcie2:GBPS[:GBPS[:GBPS]]"
 #define EXPECTED                                                                                                       \
 	"expected, separated by commas, d2h=GBPS, h2d=GBPS, peer=GBPS, peer@A-B=GBPS, port=GBPS, " EXPECTED_MACHINE    \
-	", and devices=A,B,... or mask=0xBITS"
+	", and devices=A,B,..."
 
 /* The text being read; `rest` is the part that is left. */
 struct reader {
@@ -100,7 +100,7 @@ static ferryResult_t read_devices(struct reader *reader, const char *at)
 	struct ferry_host_links *machine = reader->machine;
 	uint32_t device;
 	if (machine->nplaced)
-		return refuse(reader, at, "expected one of devices= and mask=, once");
+		return refuse(reader, at, "expected each setting once");
 	do {
 		const char *here = reader->rest;
 		ferryResult_t result = read_device(reader, &device);
@@ -110,24 +110,6 @@ static ferryResult_t read_devices(struct reader *reader, const char *at)
 			return refuse(reader, here, "expected each device once");
 		machine->placed[machine->nplaced++] = (uint8_t)device;
 	} while (*reader->rest == ',' && isdigit((unsigned char)reader->rest[1]) && reader->rest++);
-	return ferrySuccess;
-}
-
-/* Behind "mask=". */
-static ferryResult_t read_mask(struct reader *reader, const char *at)
-{
-	struct ferry_host_links *machine = reader->machine;
-	char *end = NULL;
-	if (machine->nplaced)
-		return refuse(reader, at, "expected one of devices= and mask=, once");
-	unsigned long long set = strncmp(reader->rest, "0x", 2) || !isxdigit((unsigned char)reader->rest[2])
-	                                 ? 0
-	                                 : strtoull(reader->rest, &end, 16);
-	if (!set || end - reader->rest > 18)
-		return refuse(reader, reader->rest, "expected 0x and the bits of at least one device from 0 to 63");
-	for (; set; set &= set - 1)
-		machine->placed[machine->nplaced++] = (uint8_t)__builtin_ctzll(set);
-	reader->rest = end;
 	return ferrySuccess;
 }
 
@@ -291,8 +273,6 @@ static ferryResult_t read_setting(struct reader *reader)
 		return read_machine(reader, at);
 	if (take(reader, "devices="))
 		return read_devices(reader, at);
-	if (take(reader, "mask="))
-		return read_mask(reader, at);
 	return refuse(reader, at, EXPECTED);
 }
 

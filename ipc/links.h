@@ -21,7 +21,6 @@
  *   these.
  * - port=GBPS: what each device sends to all others at once, whatever the settings above say.
  * - devices=A,B,...: the devices that ranks 0, 1, ... are on. Else rank n is on device n.
- * - mask=0xBITS: the same, by a set of devices, in their order: bit n is device n.
  */
 #ifndef FERRY_IPC_LINKS_H
 #define FERRY_IPC_LINKS_H

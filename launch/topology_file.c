@@ -418,7 +418,7 @@ ferryResult_t ferry_topology_read(const char *name, const char *value, struct fe
 		return result;
 	result = ferry_host_links_parse(name, end + 5, &placed);
 	if (!result && (placed.peers || !placed.nplaced))
-		result = ferry_fail(ferryInvalidArgument, "%s=%s: expected devices= or mask= behind a file", name,
+		result = ferry_fail(ferryInvalidArgument, "%s=%s: expected devices= behind a file", name,
 		                    value);
 	if (result)
 		return result;

@@ -23,7 +23,7 @@
 ferryResult_t ferry_topology_file_read(const char *path, struct ferry_host_links *machine);
 
 /**
- * FILE.xml, FILE.xml,devices=A,B,... or FILE.xml,mask=0xBITS; else links as text (ipc/links.h), given as `name`.
+ * FILE.xml or FILE.xml,devices=A,B,...; else links as text (ipc/links.h), given as `name`.
  * Errors: as of ferry_topology_file_read and ferry_host_links_parse.
  */
 ferryResult_t ferry_topology_read(const char *name, const char *value, struct ferry_host_links *machine);

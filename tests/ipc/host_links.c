@@ -62,7 +62,6 @@ static void machines_have_the_links_that_they_have(void **state)
 	assert_links("links=mesh:5", 3, "0 5 5 / 5 0 5 / 5 5 0 / ", 0);
 	assert_links("links=bridges:52:25", 4, "0 52 25 25 / 52 0 25 25 / 25 25 0 52 / 25 25 52 0 / ", 0);
 	assert_links("links=bridges:52:25:3", 4, "0 52 52 25 / 52 0 52 25 / 52 52 0 25 / 25 25 25 0 / ", 0);
-	assert_links("links=dgx1v:25,mask=0x29", 3, "0 50 0 / 50 0 0 / 0 0 0 / ", 0);
 	assert_links("peer=5", 3, "0 5 5 / 5 0 5 / 5 5 0 / ", 0);
 	assert_links("d2h=1,h2d=2", 2, "0 0 / 0 0 / ", 0);
 	assert_links("", 2, "0 0 / 0 0 / ", 0);
@@ -147,11 +146,6 @@ static void what_makes_no_sense_is_refused_where_it_stands(void **state)
 	        {"links=bridges:52:25:2.5", "expected 2 to 32 devices that a bridge joins"},
 	        {"links=bridges:52:25:2:1", "expected a comma, at \":1\""},
 	        {"links=pcie2:1:1:1:1", "expected a comma, at \":1\""},
-	        {"peer=1,mask=5", "0x and the bits of at least one device"},
-	        {"peer=1,mask=0x", "0x and the bits"},
-	        {"peer=1,mask=0x0", "0x and the bits"},
-	        {"peer=1,mask=0x10000000000000001", "0x and the bits"},
-	        {"peer=1,mask=0x3,devices=1", "one of devices= and mask="},
 	        {"links=dgx1v", "at \"links=dgx1v\""},
 	        {"links=dgx1v:1:2", "expected a comma, at \":2\""},
 	        {"links=pcie2:1:", "at \"\""},
@@ -163,7 +157,7 @@ static void what_makes_no_sense_is_refused_where_it_stands(void **state)
 	        {"links=dgx1v:1,peer@0-8=1", "peer@0-8: the machine has devices 0 to 7"},
 	        {"peer=1,devices=", "expected a device"},
 	        {"peer=1,devices=1,2,1", "expected each device once, at \"1\""},
-	        {"devices=1,devices=2,peer=1", "one of devices= and mask="},
+	        {"devices=1,devices=2,peer=1", "expected each setting once"},
 	        {"port=5", "expected peer= or links= too"},
 	        {"peer=1,port=5,port=6", "each setting once, at \"port=6\""},
 	};
