@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -24,7 +23,7 @@ static bool is_given_by_root(const char *path, uid_t user)
 	struct stat directory, file;
 	char parent[sizeof ((struct sockaddr_un *)0)->sun_path];
 	const char *slash = strrchr(path, '/');
-	if (path[0] == '@' || !slash)
+	if (!slash)
 		return false;
 	snprintf(parent, sizeof parent, "%.*s", slash == path ? 1 : (int)(slash - path), path);
 	return !lstat(parent, &directory) && S_ISDIR(directory.st_mode) && directory.st_uid == 0 &&
@@ -87,8 +86,7 @@ ferryResult_t ferry_endpoint_directory(char *path, size_t bytes, bool make)
 	return check_directory(path, make);
 }
 
-/* A path that starts with '@' is a name in Linux's abstract namespace: it goes when its last socket does. */
-static ferryResult_t address_of(const char *path, struct sockaddr_un *address, socklen_t *bytes)
+static ferryResult_t address_of(const char *path, struct sockaddr_un *address)
 {
 	memset(address, 0, sizeof *address);
 	address->sun_family = AF_UNIX;
@@ -96,11 +94,6 @@ static ferryResult_t address_of(const char *path, struct sockaddr_un *address, s
 		return ferry_fail(ferryInvalidArgument, "socket path \"%s\" has %zu bytes, at most %zu fit", path,
 		                  strlen(path), sizeof address->sun_path - 1);
 	memcpy(address->sun_path, path, strlen(path) + 1);
-	*bytes = (socklen_t)sizeof *address;
-	if (path[0] == '@') {
-		address->sun_path[0] = '\0';
-		*bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path));
-	}
 	return ferrySuccess;
 }
 
@@ -115,8 +108,7 @@ static ferryResult_t new_socket(int *descriptor)
 /*
  * Replaces a stale socket file. Held by one starter at a time, or two could each remove what the other has just bound.
  */
-static ferryResult_t bind_alone(int listener, const char *path, bool for_all, const struct sockaddr_un *address,
-                                socklen_t bytes)
+static ferryResult_t bind_alone(int listener, const char *path, bool for_all, const struct sockaddr_un *address)
 {
 	char lock_path[sizeof address->sun_path + 8];
 	int probe;
@@ -144,7 +136,7 @@ static ferryResult_t bind_alone(int listener, const char *path, bool for_all, co
 		result = ferrySuccess;
 		unlink(path);
 		mode_t mask = umask(for_all ? 0111 : 0177);
-		if (bind(listener, (const struct sockaddr *)address, bytes) || listen(listener, 1024))
+		if (bind(listener, (const struct sockaddr *)address, sizeof *address) || listen(listener, 1024))
 			result = ferry_fail(ferrySystemError, "listening on %s: %s", path, strerror(errno));
 		umask(mask);
 	}
@@ -174,16 +166,10 @@ void ferry_endpoint_sweep(const char *path)
 ferryResult_t ferry_endpoint_listen(const char *path, bool for_all, int *listener)
 {
 	struct sockaddr_un address;
-	socklen_t bytes = 0;
-	ferryResult_t result = address_of(path, &address, &bytes);
+	ferryResult_t result = address_of(path, &address);
 	if (result || (result = new_socket(listener)))
 		return result;
-	if (path[0] != '@')
-		result = bind_alone(*listener, path, for_all, &address, bytes);
-	else if (bind(*listener, (struct sockaddr *)&address, bytes) || listen(*listener, 1024))
-		result = ferry_fail(errno == EADDRINUSE ? ferryInvalidUsage : ferrySystemError, "listening on %s: %s",
-		                    path, strerror(errno));
-	if (result)
+	if ((result = bind_alone(*listener, path, for_all, &address)))
 		close(*listener);
 	return result;
 }
@@ -192,12 +178,11 @@ ferryResult_t ferry_endpoint_listen(const char *path, bool for_all, int *listene
  * Returns 0, or the error: EAGAIN when the deadline is over. Where the router's backlog is full and the caller must not
  * wait for ever, it has to try again and again: there is nothing to poll for.
  */
-static int connect_patiently(int made, const struct sockaddr_un *address, socklen_t bytes,
-                             struct ferry_deadline *deadline)
+static int connect_patiently(int made, const struct sockaddr_un *address, struct ferry_deadline *deadline)
 {
 	int flags = fcntl(made, F_GETFL), pause = 1;
 	fcntl(made, F_SETFL, flags | O_NONBLOCK);
-	while (connect(made, (const struct sockaddr *)address, bytes)) {
+	while (connect(made, (const struct sockaddr *)address, sizeof *address)) {
 		int error = errno;
 		if (error == EINTR)
 			continue;
@@ -235,17 +220,12 @@ static ferryResult_t report_refused(const char *path, int error, const struct fe
 ferryResult_t ferry_endpoint_connect_within(const char *path, int *connection, struct ferry_deadline *deadline)
 {
 	struct sockaddr_un address;
-	socklen_t bytes = 0;
 	int made;
-	ferryResult_t result = address_of(path, &address, &bytes);
+	ferryResult_t result = address_of(path, &address);
 	if (result || (result = new_socket(&made)))
 		return result;
-	int error = connect_patiently(made, &address, bytes, deadline);
-	if (error)
-		result = report_refused(path, error, deadline);
-	/* both ends check: any process on the machine can take an abstract name */
-	else
-		result = check_router(made, path);
+	int error = connect_patiently(made, &address, deadline);
+	result = error ? report_refused(path, error, deadline) : check_router(made, path);
 	if (result)
 		ferry_quarantine_close(&made, 1); /* the listener may have sent descriptors */
 	else

@@ -22,9 +22,8 @@
 ferryResult_t ferry_endpoint_directory(char *path, size_t bytes, bool make);
 
 /**
- * Binds and listens; the caller closes *listener. A socket file that no process listens on is replaced. A path that
- * starts with '@' names a socket without a file (Linux's abstract namespace); it is gone with the process, however that
- * dies. for_all: other users may connect, too; the caller checks the user of each connection that it accepts. Errors:
+ * Binds and listens; the caller closes *listener. A socket file that no process listens on is replaced. for_all:
+ * other users may connect, too; the caller checks the user of each connection that it accepts. Errors:
  * ferryInvalidUsage if a router answers on it; the failure of connecting if it is not known whether one does.
  */
 ferryResult_t ferry_endpoint_listen(const char *path, bool for_all, int *listener);

@@ -36,7 +36,7 @@ struct ferry_router {
 /* Once: from then on another router may have its socket there. */
 static void remove_socket(struct ferry_router *router)
 {
-	if (!atomic_exchange(&router->removed, 1) && router->path[0] != '@')
+	if (!atomic_exchange(&router->removed, 1))
 		unlink(router->path);
 }
 
@@ -139,8 +139,7 @@ static ferryResult_t name_socket(const struct ferry_router_options *options, cha
 		                    sizeof directory - 1);
 	if (result)
 		return result;
-	snprintf(path, bytes, "%s/%.47s-%u.sock", directory, options->prefix ? options->prefix : "router",
-	         options->domain);
+	snprintf(path, bytes, "%s/router-%u.sock", directory, options->domain);
 	return ferrySuccess;
 }
 

@@ -17,7 +17,6 @@ struct ferry_router_options {
 	uint32_t domain;
 	const struct ferry_layout *layout; /* copied */
 	const char *directory;             /* of the sockets; NULL: ferry_endpoint_directory() */
-	const char *prefix;                /* the socket is <directory>/<prefix>-<domain>.sock; NULL: "router" */
 	uint32_t workers;                  /* 0: FERRY_WORKERS, else one per two CPUs of the domain, at least 1 */
 	uint64_t staging_limit;            /* bytes for all jobs together; 0: half of the memory for them */
 	bool better; /* once it serves GPUs its threads ask for a better priority (router/daemon/priority.h) */

@@ -18,6 +18,7 @@
 #include "rank-lib/device/open.h"
 #include "router/daemon/router.h"
 #include "tests/fake_cuda/cuda_api.h"
+#include "tests/folder.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -37,18 +38,17 @@
 struct router_process {
 	pid_t pid;
 	int lifeline; /* closed: it stops */
-	char path[80];
+	char folder[64], path[80];
 };
 
 static struct router_process router, mortal, slow; /* slow: takes its time to unmap */
 
-static void serve_until_closed(const char *prefix, int ready, int lifeline)
+static void serve_until_closed(const char *folder, int ready, int lifeline)
 {
 	struct ferry_router *started;
 	struct ferry_layout layout;
 	char byte = 0;
-	struct ferry_router_options options = {
-	        .layout = &layout, .directory = "@ferry", .prefix = prefix, .workers = 1};
+	struct ferry_router_options options = {.layout = &layout, .directory = folder, .workers = 1};
 	if (ferry_layout_load(&layout) || ferry_router_start(&options, &started) || write(ready, &byte, 1) != 1)
 		_exit(1);
 	if (read(lifeline, &byte, 1) < 0)
@@ -60,15 +60,16 @@ static void serve_until_closed(const char *prefix, int ready, int lifeline)
 static int start_router(struct router_process *process, const char *name)
 {
 	int ready[2], lifeline[2];
-	char prefix[40], byte;
-	snprintf(prefix, sizeof prefix, "exports-%s-%d", name, (int)getpid());
-	snprintf(process->path, sizeof process->path, "@ferry/%s-0.sock", prefix);
+	char byte;
+	if (!folder_make(process->folder, name))
+		return 1;
+	snprintf(process->path, sizeof process->path, "%s/router-0.sock", process->folder);
 	if (pipe(ready) || pipe(lifeline))
 		return 1;
 	process->pid = fork();
 	if (!process->pid) {
 		close(lifeline[1]);
-		serve_until_closed(prefix, ready[1], lifeline[0]);
+		serve_until_closed(process->folder, ready[1], lifeline[0]);
 	}
 	close(ready[1]);
 	close(lifeline[0]);
@@ -83,6 +84,7 @@ static int stop_router(struct router_process *process)
 	int status = 0;
 	close(process->lifeline);
 	waitpid(process->pid, &status, 0);
+	folder_remove(process->folder);
 	return status;
 }
 
@@ -674,13 +676,14 @@ int main(void)
 	setenv("FERRY_DOMAINS", "1", 1);
 	unsetenv("FERRY_LAYOUT");
 	ferry_log_set_level(FERRY_LOG_ERROR);
-	if (start_router(&router, "a") || start_router(&mortal, "b"))
+	if (start_router(&router, "exports") || start_router(&mortal, "mortal"))
 		return 1;
 	setenv("FAKE_CUDA_CLOSE_MS", "400", 1);
-	if (start_router(&slow, "c"))
+	if (start_router(&slow, "slow"))
 		return 1;
 	int failed = run();
 	close(mortal.lifeline);
+	folder_remove(mortal.folder);
 	failed |= stop_router(&slow); /* which has the first one's lifeline, too */
 	return failed | stop_router(&router);
 }

@@ -389,7 +389,7 @@ static int attach_without_memory(void)
 	for (uint64_t until = ferry_now_ns() + 10000000000u; ferry_now_ns() < until;)
 		if (!status_line(path, text, sizeof text) && strstr(text, "jobs=0") &&
 		    !value_of(text, "staging="))
-			return 0;
+			return stop_router(&state);
 	return 5;
 }
 

@@ -11,6 +11,7 @@
 #include "ipc/attach.h"
 #include "ipc/error.h"
 #include "router/daemon/router.h"
+#include "tests/folder.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,20 +20,17 @@
 
 static struct ferry_router *router;
 static struct ferry_layout layout;
-static char prefix[40], path[80];
+static char folder[64], path[80];
 
 static inline int start_router(void **state)
 {
-	static int count;
 	(void)state;
 	unsetenv("FERRY_LAYOUT");
 	setenv("FERRY_DOMAINS", "1", 1);
-	snprintf(prefix, sizeof prefix, "engine-%d-%d", (int)getpid(), count++);
-	snprintf(path, sizeof path, "@ferry/%s-0.sock", prefix);
-	struct ferry_router_options options = {.layout = &layout,
-	                                       .directory = "@ferry",
-	                                       .prefix = prefix,
-	                                       .workers = 2};
+	if (!folder_make(folder, "engine"))
+		return 1;
+	snprintf(path, sizeof path, "%s/router-0.sock", folder);
+	struct ferry_router_options options = {.layout = &layout, .directory = folder, .workers = 2};
 	return ferry_layout_load(&layout) || ferry_router_start(&options, &router);
 }
 
@@ -40,6 +38,7 @@ static inline int stop_router(void **state)
 {
 	(void)state;
 	ferry_router_stop(router);
+	folder_remove(folder);
 	return 0;
 }
 

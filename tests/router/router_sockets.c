@@ -53,6 +53,7 @@ static void another_user_is_refused(void **state)
 		print_message("only root can pose as another user: skipped\n");
 		skip();
 	}
+	assert_false(chmod(folder, 0755) || chmod(path, 0666)); /* else the files keep it off */
 	pid_t child = fork();
 	if (!child) {
 		/* Past the client's own check of the server, which root would pass: straight to the router's. */
@@ -63,10 +64,9 @@ static void another_user_is_refused(void **state)
 		                                       .kind = FERRY_ATTACH_STATUS};
 		if (setresuid(65534, 65534, 65534))
 			_exit(2);
-		memcpy(address.sun_path + 1, path + 1, strlen(path) - 1);
+		memcpy(address.sun_path, path, strlen(path));
 		int connection = socket(AF_UNIX, SOCK_STREAM, 0);
-		if (connect(connection, (struct sockaddr *)&address,
-		            (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path))))
+		if (connect(connection, (struct sockaddr *)&address, sizeof address))
 			_exit(3);
 		send(connection, &message, sizeof message, MSG_NOSIGNAL);
 		if (recv(connection, &reply, sizeof reply, MSG_WAITALL) != sizeof reply)
@@ -181,7 +181,7 @@ static void a_second_router_on_the_socket_is_refused(void **state)
 {
 	(void)state;
 	struct ferry_router *second;
-	struct ferry_router_options options = {.layout = &layout, .directory = "@ferry", .prefix = prefix};
+	struct ferry_router_options options = {.layout = &layout, .directory = folder};
 	assert_int_equal(ferry_router_start(&options, &second), ferryInvalidUsage);
 }
 
@@ -189,12 +189,11 @@ static void a_job_over_the_limit_is_told_how_much_is_left(void **state)
 {
 	(void)state;
 	struct ferry_router *limited;
-	char limited_prefix[48], limited_path[100];
-	snprintf(limited_prefix, sizeof limited_prefix, "%s-l", prefix);
-	snprintf(limited_path, sizeof limited_path, "@ferry/%s-0.sock", limited_prefix);
+	char limited_folder[64], limited_path[100];
+	assert_true(folder_make(limited_folder, "limited"));
+	snprintf(limited_path, sizeof limited_path, "%s/router-0.sock", limited_folder);
 	struct ferry_router_options options = {.layout = &layout,
-	                                       .directory = "@ferry",
-	                                       .prefix = limited_prefix,
+	                                       .directory = limited_folder,
 	                                       .staging_limit = 1 << 20};
 	assert_int_equal(ferry_router_start(&options, &limited), ferrySuccess);
 	struct ferry_attach_message message = {.kind = FERRY_ATTACH_RANK,
@@ -208,6 +207,7 @@ static void a_job_over_the_limit_is_told_how_much_is_left(void **state)
 	assert_non_null(strstr(ferry_last_message(), "1048576"));
 	close(connection);
 	ferry_router_stop(limited);
+	folder_remove(limited_folder);
 }
 
 /* A process listens and never answers: a router that is stopped, or hangs. */
@@ -219,7 +219,7 @@ static void a_router_that_does_not_answer_is_waited_for_so_long_and_no_longer(vo
 	char silent_path[100], text[64];
 	_Atomic uint32_t given_up = 0;
 	int listener, connection;
-	snprintf(silent_path, sizeof silent_path, "@ferry/%s-s-0.sock", prefix);
+	snprintf(silent_path, sizeof silent_path, "%s/silent.sock", folder);
 	assert_int_equal(ferry_endpoint_listen(silent_path, false, &listener), ferrySuccess);
 	setenv("FERRY_ATTACH_TIMEOUT", "1", 1);
 	assert_int_equal(ferry_endpoint_connect(silent_path, &connection), ferrySuccess);
@@ -246,11 +246,9 @@ static void a_router_that_does_not_answer_is_waited_for_so_long_and_no_longer(vo
 static int take_all_places(const char *full_path, int *clients, int most)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(full_path));
+	socklen_t bytes = sizeof address;
 	int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), refused = 0;
 	memcpy(address.sun_path, full_path, strlen(full_path));
-	if (full_path[0] == '@')
-		address.sun_path[0] = '\0';
 	assert_int_equal(bind(listener, (struct sockaddr *)&address, bytes), 0);
 	assert_int_equal(listen(listener, 0), 0);
 	for (int i = 0; i < most; i++) {
@@ -266,7 +264,7 @@ static void a_router_that_takes_no_connections_is_waited_for_so_long_and_no_long
 	(void)state;
 	char full_path[100], text[512];
 	int clients[3], connection;
-	snprintf(full_path, sizeof full_path, "@ferry/%s-f-0.sock", prefix);
+	snprintf(full_path, sizeof full_path, "%s/full.sock", folder);
 	int listener = take_all_places(full_path, clients, 3);
 	setenv("FERRY_ATTACH_TIMEOUT", "1", 1);
 	assert_int_equal(ferry_endpoint_connect_patiently(full_path, &connection), ferryRemoteError);
@@ -311,7 +309,7 @@ static void a_client_too_many_is_told_so_and_the_next_finds_a_place(void **state
 	for (int i = 0; i < 64; i++)
 		connections[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	memcpy(address.sun_path + 1, path + 1, strlen(path) - 1);
+	memcpy(address.sun_path, path, strlen(path));
 	few = (struct rlimit){(rlim_t)connections[63] + 20, before.rlim_max};
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
 	for (int i = 0; i < 64; i++) {
@@ -342,7 +340,7 @@ static void who_is_refused_hears_how_many_clients_there_are(void **state)
 	int connections[2];
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path));
-	memcpy(address.sun_path + 1, path + 1, strlen(path) - 1);
+	memcpy(address.sun_path, path, strlen(path));
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
 	for (int i = 0; i < 2; i++)
 		connections[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -375,7 +373,7 @@ static void a_router_that_had_no_descriptors_listens_again_when_there_are_some(v
 	struct rlimit before, none;
 	char text[512];
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	memcpy(address.sun_path + 1, path + 1, strlen(path) - 1);
+	memcpy(address.sun_path, path, strlen(path));
 	int client = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), open = descriptors_open();
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
 	none = (struct rlimit){3, before.rlim_max};
@@ -500,24 +498,28 @@ static void a_router_that_leaves_when_idle_takes_no_job_that_it_would_end(void *
 {
 	(void)state;
 	struct ferry_router *idle;
-	char idle_prefix[48], idle_path[100], byte;
+	char idle_folder[64], idle_path[100], other_path[100], byte;
 	int connection;
-	snprintf(idle_prefix, sizeof idle_prefix, "%s-i", prefix);
-	snprintf(idle_path, sizeof idle_path, "@ferry/%s-0.sock", idle_prefix);
-	struct ferry_router_options options = {.layout = &layout,
-	                                       .directory = "@ferry",
-	                                       .prefix = idle_prefix,
-	                                       .idle_exit_ms = 1};
+	assert_true(folder_make(idle_folder, "idle"));
+	snprintf(idle_path, sizeof idle_path, "%s/router-0.sock", idle_folder);
+	snprintf(other_path, sizeof other_path, "%s/other.sock", idle_folder);
+	struct ferry_router_options options = {.layout = &layout, .directory = idle_folder, .idle_exit_ms = 50};
 	struct ferry_attach_message message = {FERRY_ATTACH_MAGIC, FERRY_ATTACH_ABI, .kind = FERRY_ATTACH_RANK,
 	                                       .nranks = 1, .ndomains = 1};
 	assert_int_equal(ferry_router_start(&options, &idle), ferrySuccess);
+	while (link(idle_path, other_path)) { /* it was idle for so long before this came to it */
+		ferry_router_stop(idle);
+		options.idle_exit_ms *= 2;
+		assert_int_equal(ferry_router_start(&options, &idle), ferrySuccess);
+	}
 	ferry_router_wait(idle);
-	/* its listener is there until it is stopped */
-	assert_int_equal(ferry_endpoint_connect(idle_path, &connection), ferrySuccess);
+	/* its listener is there until it is stopped, and a client may have found its name before */
+	assert_int_equal(ferry_endpoint_connect(other_path, &connection), ferrySuccess);
 	assert_int_equal(send(connection, &message, sizeof message, MSG_NOSIGNAL), sizeof message);
 	struct pollfd answer = {connection, POLLIN, 0};
 	assert_int_equal(poll(&answer, 1, 200), 0);
 	ferry_router_stop(idle);
+	folder_remove(idle_folder);
 	assert_true(recv(connection, &byte, 1, 0) <= 0);
 	close(connection);
 }

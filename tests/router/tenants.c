@@ -189,16 +189,13 @@ static uint64_t staging_limit; /* 0: the router's default */
 
 static int start_shared(void **state)
 {
-	static int count;
-	if (make_file(state))
+	if (make_file(state) || !folder_make(folder, "tenants") || chmod(folder, 0755))
 		return 1;
 	write_file("");
 	setenv("FERRY_DOMAINS", "1", 1);
-	snprintf(prefix, sizeof prefix, "tenants-%d-%d", (int)getpid(), count++);
-	snprintf(path, sizeof path, "@ferry/%s-0.sock", prefix);
+	snprintf(path, sizeof path, "%s/router-0.sock", folder);
 	struct ferry_router_options options = {.layout = &layout,
-	                                       .directory = "@ferry",
-	                                       .prefix = prefix,
+	                                       .directory = folder,
 	                                       .workers = 1,
 	                                       .staging_limit = staging_limit,
 	                                       .config = file};
@@ -609,7 +606,7 @@ static struct ferry_attach_reply ask_as(uid_t user, struct ferry_attach_message 
 	struct ferry_attach_reply reply = {.result = ferryInternalError};
 	struct ferry_attach_received received = {.bytes = -1};
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	memcpy(address.sun_path + 1, path + 1, strlen(path) - 1);
+	memcpy(address.sun_path, path, strlen(path));
 	message.magic = FERRY_ATTACH_MAGIC;
 	message.abi = FERRY_ATTACH_ABI;
 	/* the kernel notes which thread connects; setresuid(3) would change the router's, too */
