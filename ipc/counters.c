@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ipc/counters.h"
 
-#include "ipc/attach.h"
-#include "ipc/deadline.h"
-#include "ipc/endpoint.h"
 #include "ipc/error.h"
 #include "ipc/process.h"
 
@@ -188,41 +185,6 @@ ferryResult_t ferry_counters_read(const struct ferry_counters_page *page, struct
 		return ferryInProgress;
 	if (!result)
 		make_sane(counters);
-	return result;
-}
-
-static ferryResult_t read_whole(const struct ferry_counters_page *page, struct ferry_counters *counters,
-                                struct ferry_deadline *deadline)
-{
-	ferryResult_t result;
-	while ((result = ferry_counters_read(page, counters)) == ferryInProgress && !ferry_deadline_is_over(deadline))
-		usleep(1000);
-	return result != ferryInProgress ? result
-	                                 : ferry_fail(ferryRemoteError, "the router's counters stay half written");
-}
-
-ferryResult_t ferry_counters_take(const char *path, struct ferry_counters *counters)
-{
-	struct ferry_deadline deadline = ferry_deadline_for(FERRY_DEADLINE_PROBE_S, NULL);
-	struct ferry_attach_message message = {.kind = FERRY_ATTACH_STATUS};
-	struct ferry_attach_reply reply;
-	const struct ferry_counters_page *page;
-	int connection, descriptor;
-	ferryResult_t result = ferry_endpoint_connect_within(path, &connection, &deadline);
-	if (result)
-		return result;
-	result = ferry_attach_exchange_within(connection, &message, NULL, NULL, &reply, &descriptor, 1, &deadline);
-	if (!result) {
-		result = ferry_counters_map(descriptor, &page);
-		close(descriptor);
-	}
-	if (!result) {
-		result = read_whole(page, counters, &deadline);
-		ferry_counters_unmap(page);
-	}
-	close(connection);
-	if (result)
-		ferry_fail_context(result, "the router on %s", path);
 	return result;
 }
 

@@ -129,12 +129,6 @@ uint64_t ferry_counters_generation(const struct ferry_counters_page *page);
  */
 ferryResult_t ferry_counters_read(const struct ferry_counters_page *page, struct ferry_counters *counters);
 
-/**
- * Connects to the router on that socket, asks, and reads once, for callers that do not poll. Errors: those of
- * ferry_endpoint_connect, ferry_attach_exchange, ferry_counters_map and ferry_counters_read.
- */
-ferryResult_t ferry_counters_take(const char *path, struct ferry_counters *counters);
-
 /** The head as words, name=value, for people; with its end it has less than 512 bytes. */
 void ferry_counters_print(const struct ferry_counters *counters, char *text, size_t bytes);
 

@@ -158,11 +158,7 @@ int perf_job(const struct perf_options *options, int local_rank)
 	const char *kind = run.peers.mpi && !ferry_env("FERRY_DEVICE") ? "host" : bench_buffers_kind();
 	if (!bench_buffers_open(&rank->buffers, kind, local_rank))
 		return 1;
-	bool fine = bench_rank_join(rank);
-	if (fine) {
-		perf_routers_find(&run.routers);
-		fine = measure(&run);
-	}
+	bool fine = bench_rank_join(rank) && measure(&run);
 	fine = bench_rank_leave(rank) && fine;
 	peers_close(&run.peers);
 	bench_buffers_close(&rank->buffers);

@@ -36,8 +36,6 @@
 /* A row's samples: of Ferry, then of each of the other library's settings. Microseconds per call, of the slowest rank.
  */
 static double samples[1 + PEERS_MOST_SETTINGS][MOST_ITERATIONS];
-/* Of Ferry's samples: CPU time per call over all ranks, with and without the calling threads. */
-static double cpu_us[MOST_ITERATIONS], engine_us[MOST_ITERATIONS];
 
 static bool meet(struct perf_run *run)
 {
@@ -50,20 +48,11 @@ static bool meet(struct perf_run *run)
 static bool sample_ferry(struct perf_run *run, const struct ferry_trial_call *work, const struct peer_sampling *how,
                          uint32_t round)
 {
-	struct perf_cpu before, after;
 	double us;
 	if (!meet(run) || (how->lead && !perf_work_run(run, work, how->lead, &us)))
 		return false;
 	sample_pause(how->pause_us);
-	perf_cpu_read(&run->routers, &before);
-	if (!perf_work_run(run, work, how->calls, &samples[0][round]))
-		return false;
-	perf_cpu_read(&run->routers, &after);
-	double process = after.process_us - before.process_us, caller = after.caller_us - before.caller_us;
-	double routers = run->rank.rank ? 0 : after.routers_us - before.routers_us; /* one rank counts what all share */
-	cpu_us[round] = (process + routers) / how->calls;
-	engine_us[round] = (process - caller + routers) / how->calls;
-	return true;
+	return perf_work_run(run, work, how->calls, &samples[0][round]);
 }
 
 /* In the rounds a refusal is a failure: the setting has done the same work in the warm-up. */
@@ -220,16 +209,8 @@ static bool sample_rounds(struct perf_run *run, const struct ferry_trial_call *w
 static bool summarize(struct perf_run *run, struct perf_row *row)
 {
 	uint32_t rounds = row->samples;
-	if (!bench_rank_over(&run->rank, samples[0], rounds, ferryMax) ||
-	    !bench_rank_over(&run->rank, cpu_us, rounds, ferrySum) ||
-	    !bench_rank_over(&run->rank, engine_us, rounds, ferrySum))
+	if (!bench_rank_over(&run->rank, samples[0], rounds, ferryMax))
 		return false;
-	for (uint32_t i = 0; i < rounds; i++) {
-		cpu_us[i] /= samples[0][i];
-		engine_us[i] /= samples[0][i];
-	}
-	row->cores = sample_summarize(cpu_us, rounds).median;
-	row->engine_cores = sample_summarize(engine_us, rounds).median;
 	row->us = sample_summarize(samples[0], rounds);
 	for (unsigned other = 0; other < run->peers.count; other++) {
 		if (!row->other_samples[other])

@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum option_key {
-	KEY_DEVICE = 256, KEY_PROGRAM, KEY_VS, KEY_JSON, KEY_ROOT, KEY_RANKS, KEY_DOMAINS, KEY_CPU, KEY_SWEEP,
+	KEY_DEVICE = 256, KEY_PROGRAM, KEY_VS, KEY_JSON, KEY_ROOT, KEY_RANKS, KEY_DOMAINS, KEY_SWEEP,
 	KEY_PAUSE, KEY_SKEW
 };
 
@@ -38,7 +38,6 @@ static const struct argp_option options[] = {
          "Time single calls, after so many milliseconds without any (default 0: back to back)", 0},
         {"skew", KEY_SKEW, "hot:PART|own:PART|pair|zipf:EXPONENT|FILE", 0,
          "Of alltoallv: who sends how much to whom; sizes are what the busiest rank sends or receives then", 0},
-        {"cpu", KEY_CPU, NULL, 0, "Print the cores used", 0},
         {"json", KEY_JSON, "FILE", 0,
          "Write the machine's facts and the rows as JSON (-: to standard output, the table to standard error)", 0},
         {"ranks", KEY_RANKS, "N", 0,
@@ -155,9 +154,6 @@ static error_t parse(int key, char *value, struct argp_state *state)
 	case KEY_SKEW:
 		out->skew_given = value;
 		return 0;
-	case KEY_CPU:
-		out->cpu = true;
-		return 0;
 	case KEY_JSON:
 		out->json = option_record(value, "--json", state);
 		return 0;
@@ -200,7 +196,7 @@ void perf_options_read(int *argc, char **argv, struct perf_options *parsed)
 	               "  ferry-perf allreduce\n"
 	               "  ferryrun -n 4 --domains 2 -- ferry-perf allgather -b 64K -e 16M\n"
 	               "  ferryrun -n 2 -- ferry-perf allreduce -b 4M -e 32M -f 8 --vs mpi --json out.json\n"
-	               "  ferry-perf allgather -b 1M -e 1G --vs nccl --cpu\n"
+	               "  ferry-perf allgather -b 1M -e 1G --vs nccl\n"
 	               "  ferry-perf limits --help\n"
 	               "  ferry-perf tune --help\n"
 	               "Exit code: 0, 1 if a call failed or a result was wrong, 64 for bad usage."};

@@ -18,7 +18,6 @@ struct perf_options {
 	uint32_t warmups;
 	uint32_t pause_us;   /* before each timed call, which is then alone in its sample; 0: none */
 	bool check;
-	bool cpu;            /* print the cores used */
 	char *program;       /* text, or NULL */
 	const char *program_file;
 	const char *json;    /* file name, or NULL */

@@ -155,8 +155,6 @@ static cJSON *row_object(const struct perf_run *run, const struct perf_row *row)
 	add_times(object, "time_", &row->us);
 	cJSON_AddNumberToObject(object, "algbw", row->algbw);
 	cJSON_AddNumberToObject(object, "busbw", row->busbw);
-	cJSON_AddNumberToObject(object, "cpu_cores", row->cores);
-	cJSON_AddNumberToObject(object, "cpu_cores_without_callers", row->engine_cores);
 	if (row->wrong >= 0)
 		cJSON_AddNumberToObject(object, "wrong", (double)row->wrong);
 	else

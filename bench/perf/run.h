@@ -8,7 +8,6 @@
 
 #include "bench/command/sample.h"
 #include "bench/peers/peer.h"
-#include "bench/perf/cpu.h"
 #include "bench/perf/options.h"
 #include "bench/rank/rank.h"
 
@@ -17,7 +16,6 @@ struct perf_run {
 	struct bench_rank rank;
 	struct peers peers;
 	ferryRedOp_t op; /* options->op, or the reduction created for premulsum */
-	struct perf_routers routers;
 };
 
 struct perf_row {
@@ -27,10 +25,9 @@ struct perf_row {
 	struct sample_summary us;
 	struct sample_summary others_us[PEERS_MOST_SETTINGS]; /* the other library's, a setting each */
 	uint32_t other_samples[PEERS_MOST_SETTINGS];
-	int best;                   /* of the others; -1: none */
-	double algbw, busbw;        /* GB/s = 1e9 bytes/s */
-	double cores, engine_cores; /* busy during Ferry's samples; the second without the ranks' calling threads */
-	long long wrong;            /* elements; -1: not checked */
+	int best;            /* of the others; -1: none */
+	double algbw, busbw; /* GB/s = 1e9 bytes/s */
+	long long wrong;     /* elements; -1: not checked */
 };
 
 /** Microseconds of the best of the others; 0 if none ran. */

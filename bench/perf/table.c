@@ -12,7 +12,6 @@
  * rows share, are in the head then.
  */
 #define HALF_WIDTH 36
-#define CPU_WIDTH  13
 
 static bool side_by_side(const struct perf_run *run)
 {
@@ -54,8 +53,6 @@ static void print_columns(const struct perf_run *run, bool units)
 	if (run->peers.nccl)
 		printf("%s%18s", units ? "      (us) (GB/s)       " : "      nccl  algbw  ratio",
 		       units ? "" : " its setting      ");
-	if (run->options->cpu)
-		printf("%s", units ? " (all) (eng.)" : " cores  cores");
 }
 
 static void print_legend(const struct perf_run *run)
@@ -76,9 +73,6 @@ static void print_legend(const struct perf_run *run)
 		       "Ferry;\n# ratio = its time / Ferry's\n",
 		       version / 10000, version / 100 % 100, version % 100, peers->count,
 		       peers->count == 1 ? "" : "s");
-	if (run->options->cpu)
-		printf("# cores busy during Ferry's samples: (all) of ranks and routers; (eng.) without the ranks'\n"
-		       "# calling threads, which mostly wait\n");
 }
 
 /* What stands before a half. */
@@ -114,10 +108,9 @@ void perf_print_head(const struct perf_run *run)
 	printf("\n# times are medians over samples of the slowest rank, +- half the quartile range\n");
 	print_legend(run);
 	bool two_halves = side_by_side(run) && ferry_trial_can_be_in_place(options->collective);
-	int half = HALF_WIDTH + (options->cpu ? CPU_WIDTH : 0);
 	if (side_by_side(run))
-		printf("#%12s %12s %7s %9s %*s%s%*s\n", "", "", "", "", half, "out of place", two_halves ? "  " : "",
-		       two_halves ? half : 0, two_halves ? "in place" : "");
+		printf("#%12s %12s %7s %9s %*s%s%*s\n", "", "", "", "", HALF_WIDTH, "out of place",
+		       two_halves ? "  " : "", two_halves ? HALF_WIDTH : 0, two_halves ? "in place" : "");
 	for (int units = 0; units <= 1; units++) {
 		print_lead_names(run, units);
 		for (int i = 0; i <= two_halves; i++) {
@@ -150,8 +143,6 @@ static void print_half(const struct perf_run *run, const struct perf_row *row)
 		printf(" %9.1f %6.2f", perf_best_us(row), perf_best_us(row) / row->us.median);
 	if (run->peers.nccl)
 		print_nccl(run, row);
-	if (run->options->cpu)
-		printf(" %5.1f %6.1f", row->cores, row->engine_cores);
 }
 
 void perf_print_refusals(const struct perf_run *run)

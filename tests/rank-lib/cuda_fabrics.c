@@ -2,8 +2,7 @@
 /* Which fabric carries calls on GPUs: what FERRY_FABRICS and FERRY_SHARES ask for, over the double of the driver. */
 #include "tests/fake_cuda/routers.h"
 #include "tests/rounds.h"
-
-#include "ipc/counters.h"
+#include "tests/status_line.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +16,7 @@ static unsigned long long moved_h2d_by(int domain)
 	static struct ferry_counters counters;
 	char path[128];
 	snprintf(path, sizeof path, "%s/router-%d.sock", getenv("FERRY_SOCKET_DIR"), domain);
-	assert_int_equal(ferry_counters_take(path, &counters), ferrySuccess);
+	assert_int_equal(counters_take(path, &counters), ferrySuccess);
 	assert_true(counters.njob_rows > 0);
 	return counters.job_rows[0].h2d;
 }

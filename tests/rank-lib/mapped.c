@@ -5,8 +5,8 @@
  */
 #include "tests/fake_cuda/places.h"
 #include "tests/fake_cuda/routers.h"
+#include "tests/status_line.h"
 
-#include "ipc/counters.h"
 #include "ipc/stream_flag.h"
 
 #include <dirent.h>
@@ -561,7 +561,7 @@ static void a_router_tells_of_its_gpus_and_of_what_it_moves_for_a_job(void **sta
 	places_open(places, &gang, COUNT);
 	places_round(places, &gang);
 	places_settle(places, &gang, 1);
-	assert_int_equal(ferry_counters_take(path, &counters), ferrySuccess);
+	assert_int_equal(counters_take(path, &counters), ferrySuccess);
 	assert_true(has_links(&counters, 0) && has_links(&counters, 1));
 	assert_int_equal(counters.njob_rows, 1);
 	/* Both ranks' data, up and down, in as many calls as a round has. */

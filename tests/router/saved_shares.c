@@ -61,11 +61,11 @@ static void lines_are_rows_of_the_routers_counters(void **state)
 	struct ferry_arena arena;
 	struct ferry_share_line found;
 	int connection = attach(&arena, 1);
-	assert_int_equal(ferry_counters_take(path, &counters), ferrySuccess);
+	assert_int_equal(counters_take(path, &counters), ferrySuccess);
 	assert_int_equal(counters.nshare_rows, 0);
 	ferry_share_line_write(&arena.shares->lines[7], &line); /* there may be holes */
 	ferry_share_line_write(&arena.shares->lines[FERRY_SHARE_LINES - 1], &line);
-	assert_int_equal(ferry_counters_take(path, &counters), ferrySuccess);
+	assert_int_equal(counters_take(path, &counters), ferrySuccess);
 	assert_int_equal(counters.nshare_rows, 2);
 	assert_int_equal(counters.share_rows[0].number, 1 << 8 | 7);
 	assert_int_equal(counters.share_rows[1].number, 1 << 8 | (FERRY_SHARE_LINES - 1));

@@ -249,7 +249,7 @@ static void print_tenant(const struct ferry_tenant_counters *row, char text[512]
 
 static void ask_tenant(char text[512])
 {
-	assert_int_equal(ferry_counters_take(path, &counters), ferrySuccess);
+	assert_int_equal(counters_take(path, &counters), ferrySuccess);
 	text[0] = '\0';
 	if (counters.ntenant_rows)
 		print_tenant(&counters.tenant_rows[0], text);
@@ -677,7 +677,7 @@ static void a_key_of_another_users_opens_nothing(void **state)
 	assert_int_equal(attach(0, 2, MIB, false, &own), ferrySuccess);
 	assert_int_equal(ask_as(65533, rank, &first, NULL).result, ferrySuccess);
 	assert_int_equal(ask_as(65532, rank, &second, NULL).result, ferrySuccess); /* rank 0, all three of them */
-	assert_int_equal(ferry_counters_take(path, &counters), ferrySuccess);
+	assert_int_equal(counters_take(path, &counters), ferrySuccess);
 	assert_true(counters.jobs == 3 && counters.njob_rows == 3 && counters.ntenant_rows == 2);
 	for (uid_t user = 65532; user <= 65533; user++) {
 		const char *tenant = user == 65532 ? "b" : "a";
