@@ -32,10 +32,9 @@
 struct arguments {
 	struct tune_options how;
 	bool once, rank;
-	const char *plot; /* NULL: no picture */
 };
 
-enum option_key { KEY_QUICK = 256, KEY_ONCE, KEY_PLOT, KEY_RANK };
+enum option_key { KEY_QUICK = 256, KEY_ONCE, KEY_RANK };
 
 static const struct argp_option options[] = {
         {"quick", KEY_QUICK, NULL, 0, "Fewer calls: a third of the time, and more noise", 0},
@@ -43,8 +42,6 @@ static const struct argp_option options[] = {
         {"once", KEY_ONCE, NULL, 0,
          "Only where the file has nothing of these settings and GPUs, and without a word where there is nothing to "
          "measure, as ferryrun --nccl wants it", 0},
-        {"plot", KEY_PLOT, "NAME", 0,
-         "Draw what was measured, beside NCCL: ferry-plot writes NAME.png, NAME.svg and NAME.pdf", 0},
         {"rank", KEY_RANK, NULL, OPTION_HIDDEN, "", 0},
         {0}};
 
@@ -62,9 +59,6 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		return 0;
 	case KEY_ONCE:
 		arguments->once = true;
-		return 0;
-	case KEY_PLOT:
-		arguments->plot = value;
 		return 0;
 	case KEY_RANK:
 		arguments->rank = true;
@@ -183,43 +177,18 @@ static pid_t fork_child(void)
 	return 0;
 }
 
-static int await(pid_t child)
-{
-	int status = 0;
-	while (waitpid(child, &status, 0) < 0)
-		if (errno != EINTR)
-			return failed(strerror(errno));
-	return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-}
-
 static int run_ranks(const struct tune_options *how, int ranks)
 {
+	int status = 0;
 	pid_t child = fork_child();
 	if (child < 0)
 		return failed(strerror(errno));
 	if (!child)
 		become_ferryrun(how, ranks);
-	return await(child);
-}
-
-/* What is in the file; without a name of a picture nothing. */
-static int draw(const char *name)
-{
-	char plot[4096], path[512];
-	if (!name)
-		return 0;
-	if (ferry_limits_path(path, sizeof path))
-		return failed(ferry_last_message());
-	pid_t child = fork_child();
-	if (child < 0)
-		return failed(strerror(errno));
-	if (!child) {
-		sibling_path(plot, sizeof plot, "ferry-plot");
-		execl(plot, plot, path, "-o", name, (char *)NULL);
-		fprintf(stderr, NAME ": cannot run %s: %s\n", plot, strerror(errno));
-		_exit(1);
-	}
-	return await(child);
+	while (waitpid(child, &status, 0) < 0)
+		if (errno != EINTR)
+			return failed(strerror(errno));
+	return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
 /* What the ranks' libraries would say is of a program that nobody has started. */
@@ -255,8 +224,7 @@ static int tune_all(const struct arguments *arguments)
 		announce(gpus);
 	/* The pair first: where something hangs it is kept. */
 	int code = gpus > 2 ? run_ranks(&arguments->how, 2) : 0;
-	code = code ? code : run_ranks(&arguments->how, gpus);
-	return code ? code : draw(arguments->plot);
+	return code ? code : run_ranks(&arguments->how, gpus);
 }
 
 int tune_command(int argc, char **argv)
