@@ -22,14 +22,14 @@ static inline ferryResult_t counters_read_whole(const struct ferry_counters_page
 }
 
 /* Connects to the router on that socket, asks, and reads once. */
-static inline ferryResult_t counters_take(const char *path, struct ferry_counters *counters)
+static inline ferryResult_t counters_take(const char *of, struct ferry_counters *counters)
 {
 	struct ferry_deadline deadline = ferry_deadline_for(FERRY_DEADLINE_PROBE_S, NULL);
 	struct ferry_attach_message message = {.kind = FERRY_ATTACH_STATUS};
 	struct ferry_attach_reply reply;
 	const struct ferry_counters_page *page;
 	int connection, descriptor;
-	ferryResult_t result = ferry_endpoint_connect_within(path, &connection, &deadline);
+	ferryResult_t result = ferry_endpoint_connect_within(of, &connection, &deadline);
 	if (result)
 		return result;
 	result = ferry_attach_exchange_within(connection, &message, NULL, NULL, &reply, &descriptor, 1, &deadline);
@@ -43,7 +43,7 @@ static inline ferryResult_t counters_take(const char *path, struct ferry_counter
 	}
 	close(connection);
 	if (result)
-		ferry_fail_context(result, "the router on %s", path);
+		ferry_fail_context(result, "the router on %s", of);
 	return result;
 }
 
