@@ -78,7 +78,10 @@ static void every_allocation_of_a_dgx1_is_packed_as_full_as_its_partitions_allow
 			char text[64];
 			if (nranks < 3)
 				continue;
-			snprintf(text, sizeof text, "links=%s:1,mask=0x%x", machines[i], set);
+			int length = snprintf(text, sizeof text, "links=%s:1,devices=", machines[i]);
+			for (uint32_t left = set; left; left &= left - 1)
+				length += snprintf(text + length, sizeof text - (size_t)length, "%s%d",
+				                   left == set ? "" : ",", __builtin_ctz(left));
 			struct ferry_links links = links_of(text, nranks);
 			struct ferry_packing packing;
 			if (ferry_cut_reduce_time(&links, nranks) == INFINITY) {
