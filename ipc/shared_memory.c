@@ -87,7 +87,7 @@ ferryResult_t ferry_shared_make(enum ferry_shared_kind kind, uint64_t bytes, int
 		*descriptor = -1;
 		return result;
 	}
-	/* POSIX shared memory refuses: it can be cut short then, which router/daemon/guard.h is for. */
+	/* POSIX shared memory refuses: it can be cut short then, which router/daemon/sigbus.h is for. */
 	(void)fcntl(*descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
 	return ferrySuccess;
 }

@@ -8,22 +8,22 @@
 #define ROUND (2u << 20) /* what drivers allocate at least */
 
 /* The bounce buffer that a call of the stream may use, however large it is; for a captured call one that is free. */
-static struct ferry_bounce_buffer *find(const struct ferry_bounce_buffers *windows, uint64_t stream,
+static struct ferry_bounce_buffer *find(const struct ferry_bounce_buffers *bounces, uint64_t stream,
                                         enum ferry_direction direction, uint64_t bytes)
 {
-	for (struct ferry_bounce_buffer *window = windows->all; window; window = window->next) {
-		if (window->stream != stream || window->direction != direction)
+	for (struct ferry_bounce_buffer *bounce = bounces->all; bounce; bounce = bounce->next) {
+		if (bounce->stream != stream || bounce->direction != direction)
 			continue;
-		if (stream ? !window->replaced : !window->taken && window->bytes >= bytes)
-			return window;
+		if (stream ? !bounce->replaced : !bounce->taken && bounce->bytes >= bytes)
+			return bounce;
 	}
 	return NULL;
 }
 
-ferryResult_t ferry_bounce_buffers_take(struct ferry_bounce_buffers *windows, struct ferry_device *device,
+ferryResult_t ferry_bounce_buffers_take(struct ferry_bounce_buffers *bounces, struct ferry_device *device,
                                         uint64_t stream, enum ferry_direction direction, uint64_t bytes, void **memory)
 {
-	struct ferry_bounce_buffer *found = find(windows, stream, direction, bytes);
+	struct ferry_bounce_buffer *found = find(bounces, stream, direction, bytes);
 	if (found && found->bytes >= bytes) {
 		found->taken = true;
 		*memory = found->memory;
@@ -31,7 +31,7 @@ ferryResult_t ferry_bounce_buffers_take(struct ferry_bounce_buffers *windows, st
 	}
 	struct ferry_bounce_buffer *made = calloc(1, sizeof *made);
 	if (!made)
-		return ferry_fail(ferrySystemError, "no memory for a window");
+		return ferry_fail(ferrySystemError, "no memory for a bounce buffer");
 	made->stream = stream;
 	made->direction = direction;
 	made->taken = true;
@@ -44,34 +44,34 @@ ferryResult_t ferry_bounce_buffers_take(struct ferry_bounce_buffers *windows, st
 	}
 	if (found)
 		found->replaced = true;
-	made->next = windows->all;
-	windows->all = made;
+	made->next = bounces->all;
+	bounces->all = made;
 	*memory = made->memory;
 	return ferrySuccess;
 }
 
-void ferry_bounce_buffers_hold(struct ferry_bounce_buffers *windows, uint32_t flag)
+void ferry_bounce_buffers_hold(struct ferry_bounce_buffers *bounces, uint32_t flag)
 {
-	for (struct ferry_bounce_buffer *window = windows->all; window; window = window->next)
-		if (!window->stream && window->taken && !window->held) {
-			window->held = true;
-			window->flag = flag;
+	for (struct ferry_bounce_buffer *bounce = bounces->all; bounce; bounce = bounce->next)
+		if (!bounce->stream && bounce->taken && !bounce->held) {
+			bounce->held = true;
+			bounce->flag = flag;
 		}
 }
 
-void ferry_bounce_buffers_release(struct ferry_bounce_buffers *windows, uint32_t flag)
+void ferry_bounce_buffers_release(struct ferry_bounce_buffers *bounces, uint32_t flag)
 {
-	for (struct ferry_bounce_buffer *window = windows->all; window; window = window->next)
-		if (window->held && window->flag == flag)
-			window->held = window->taken = false;
+	for (struct ferry_bounce_buffer *bounce = bounces->all; bounce; bounce = bounce->next)
+		if (bounce->held && bounce->flag == flag)
+			bounce->held = bounce->taken = false;
 }
 
-void ferry_bounce_buffers_free(struct ferry_bounce_buffers *windows, struct ferry_device *device)
+void ferry_bounce_buffers_free(struct ferry_bounce_buffers *bounces, struct ferry_device *device)
 {
-	while (windows->all) {
-		struct ferry_bounce_buffer *window = windows->all;
-		windows->all = window->next;
-		device->ops->pieces->release(device, window->memory);
-		free(window);
+	while (bounces->all) {
+		struct ferry_bounce_buffer *bounce = bounces->all;
+		bounces->all = bounce->next;
+		device->ops->pieces->release(device, bounce->memory);
+		free(bounce);
 	}
 }

@@ -30,16 +30,16 @@ struct ferry_bounce_buffers {
  * Returns a bounce buffer of at least so many bytes for calls on that stream; it stays until ferry_bounce_buffers_free.
  * stream 0: for one captured call. Errors: ferrySystemError, the driver's.
  */
-ferryResult_t ferry_bounce_buffers_take(struct ferry_bounce_buffers *windows, struct ferry_device *device,
+ferryResult_t ferry_bounce_buffers_take(struct ferry_bounce_buffers *bounces, struct ferry_device *device,
                                         uint64_t stream, enum ferry_direction direction, uint64_t bytes, void **memory);
 
 /** Assigns what was taken for a captured call to this stream flag, also what a failed call had taken before it. */
-void ferry_bounce_buffers_hold(struct ferry_bounce_buffers *windows, uint32_t flag);
+void ferry_bounce_buffers_hold(struct ferry_bounce_buffers *bounces, uint32_t flag);
 
 /** No graph holds the captured call of that stream flag any more: its bounce buffers may be reused. */
-void ferry_bounce_buffers_release(struct ferry_bounce_buffers *windows, uint32_t flag);
+void ferry_bounce_buffers_release(struct ferry_bounce_buffers *bounces, uint32_t flag);
 
 /** Frees all of them; no stream may use them any more. */
-void ferry_bounce_buffers_free(struct ferry_bounce_buffers *windows, struct ferry_device *device);
+void ferry_bounce_buffers_free(struct ferry_bounce_buffers *bounces, struct ferry_device *device);
 
 #endif

@@ -26,7 +26,7 @@ static void capture_free(struct ferry_captures *captures, struct ferry_capture *
 {
 	for (uint32_t i = 0; i < capture->nnames; i++)
 		ferry_exports_unpin(captures->exports, &capture->names[i]);
-	ferry_bounce_buffers_release(captures->windows, capture->flag);
+	ferry_bounce_buffers_release(captures->bounces, capture->flag);
 	if (capture->entry)
 		ferry_plan_cache_give_back(captures->plans, capture->entry);
 	/* First: while a router may still get the call, its stream flag must not be reused. */
@@ -47,7 +47,7 @@ ferryResult_t ferry_captures_keep(struct ferry_captures *captures, struct ferry_
 		return result;
 	}
 	ferry_stream_flag_hold(captures->flags, *flag, true);
-	ferry_bounce_buffers_hold(captures->windows, *flag);
+	ferry_bounce_buffers_hold(captures->bounces, *flag);
 	capture->flag = *flag;
 	capture->entry = entry;
 	for (uint32_t i = 0; i < nnames; i++)

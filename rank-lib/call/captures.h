@@ -20,7 +20,7 @@ struct ferry_captures {
 	struct ferry_plan_cache *plans;
 	struct ferry_exports *exports;
 	struct ferry_journal *journal; /* holds their submissions */
-	struct ferry_bounce_buffers *windows;
+	struct ferry_bounce_buffers *bounces;
 	struct ferry_capture *all;
 	uint32_t forgets_seen;
 };

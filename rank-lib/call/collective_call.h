@@ -23,7 +23,7 @@ struct ferry_collective_call {
 	/* mapped: of the send and the receive buffer; generation 0: none is needed */
 	struct ferry_buffer_name names[2];
 	/* mapped: bounce buffers named instead of buffers that no router can map; NULL: the buffer itself */
-	char *windows[2];
+	char *bounces[2];
 };
 
 #endif

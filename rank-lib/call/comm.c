@@ -62,7 +62,7 @@ ferryResult_t ferry_comm_new(int nranks, const uint8_t *key, int rank, struct fe
 	comm->plans.topology = &comm->topology;
 	comm->plans.submissions = &comm->mapped.submissions;
 	comm->mapped.submissions.journal = comm->mapped.captures.journal = &comm->journal;
-	comm->mapped.captures.windows = &comm->mapped.windows;
+	comm->mapped.captures.bounces = &comm->mapped.bounces;
 	comm->mapped.plans = comm->mapped.captures.plans = comm->direct.plans = &comm->plans.cache;
 	comm->mapped.lock = &comm->lock;
 	comm->mapped.flags = comm->mapped.captures.flags = &comm->flags;

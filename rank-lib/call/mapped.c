@@ -298,7 +298,7 @@ void ferry_mapped_close(struct ferry_mapped *mapped)
 	ferry_captures_free(&mapped->captures);
 	/* else streams may wait in copies of theirs, and freeing would wait for those */
 	if (!ferry_rank_failed(mapped->rank))
-		ferry_bounce_buffers_free(&mapped->windows, mapped->device);
+		ferry_bounce_buffers_free(&mapped->bounces, mapped->device);
 }
 
 void ferry_mapped_end(struct ferry_mapped *mapped)

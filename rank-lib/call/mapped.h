@@ -48,7 +48,7 @@ struct ferry_mapped {
 	struct ferry_exports *exports; /* what its routers map for it; NULL: nothing */
 	struct ferry_submissions submissions;
 	struct ferry_captures captures;
-	struct ferry_bounce_buffers windows;
+	struct ferry_bounce_buffers bounces;
 };
 
 /**

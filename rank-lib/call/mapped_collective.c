@@ -24,10 +24,10 @@ static void find_reach(const struct ferry_mapped *mapped, const struct ferry_col
 	}
 }
 
-/* Names the buffer, or (aside, or where it cannot be exported) a window in its place. */
+/* Names the buffer, or (aside, or where it cannot be exported) a bounce buffer in its place. */
 static ferryResult_t name_buffer(struct ferry_mapped *mapped, const void *buffer, uint64_t bytes,
                                  enum ferry_direction direction, const struct ferry_stream_state *stream,
-                                 bool put_target, bool aside, struct ferry_buffer_name *name, char **window)
+                                 bool put_target, bool aside, struct ferry_buffer_name *name, char **bounce)
 {
 	uint64_t submission = mapped->journal->number + 1;
 	void *memory;
@@ -37,11 +37,11 @@ static ferryResult_t name_buffer(struct ferry_mapped *mapped, const void *buffer
 	if (!ferry_exports_refused(result))
 		return result;
 	ferry_forget_message(); /* that it cannot be exported is no failure */
-	result = ferry_bounce_buffers_take(&mapped->windows, mapped->device, stream->captures ? 0 : stream->id,
+	result = ferry_bounce_buffers_take(&mapped->bounces, mapped->device, stream->captures ? 0 : stream->id,
 	                                   direction, bytes, &memory);
 	if (result)
 		return result;
-	*window = memory;
+	*bounce = memory;
 	return ferry_exports_name(mapped->exports, memory, bytes, submission, stream->captures, put_target, name);
 }
 
@@ -61,7 +61,7 @@ ferryResult_t ferry_mapped_name(struct ferry_mapped *mapped, struct ferry_collec
 	for (enum ferry_direction i = FERRY_DIR_D2H; i <= FERRY_DIR_H2D && !result; i++)
 		if (reach[i])
 			result = name_buffer(mapped, starts[i], reach[i], i, &collective->stream, put_target[i],
-			                     aside[i], &collective->names[i], &collective->windows[i]);
+			                     aside[i], &collective->names[i], &collective->bounces[i]);
 	if (result && collective->stream.captures && collective->names[0].generation)
 		ferry_exports_unpin(mapped->exports, &collective->names[0]);
 	return result;
@@ -110,15 +110,15 @@ static ferryResult_t submit_collective(struct ferry_mapped *mapped, const struct
 	                               head->nparts * sizeof *behind);
 }
 
-/* The copies that a window needs: of each part that the call moves, and no other byte of the user's. */
+/* The copies that a bounce buffer needs: of each part that the call moves, and no other byte of the user's. */
 static ferryResult_t fill_window(const struct ferry_collective_call *collective,
                                  const struct ferry_call_buffers *buffers, enum ferry_direction direction,
                                  struct ferry_local_copy **copies, uint32_t *ncopies)
 {
 	const struct ferry_steps *steps = &collective->entry->steps;
-	char *window = collective->windows[direction],
+	char *bounce = collective->bounces[direction],
 	     *start = direction == FERRY_DIR_D2H ? buffers->send : buffers->receive;
-	if (!window)
+	if (!bounce)
 		return ferrySuccess;
 	if (!(*copies = calloc(steps->nsteps[direction] + 1, sizeof **copies)))
 		return ferry_fail(ferrySystemError, "no memory for %u copies", steps->nsteps[direction]);
@@ -129,7 +129,7 @@ static ferryResult_t fill_window(const struct ferry_collective_call *collective,
 		                steps->steps[direction][0][i].instr->opcode == FERRY_PUT;
 		if (!transfer.length || transfer.destination || forwards)
 			continue;
-		char *there = window + (transfer.user - start);
+		char *there = bounce + (transfer.user - start);
 		(*copies)[(*ncopies)++] = direction == FERRY_DIR_D2H
 		                                  ? (struct ferry_local_copy){there, transfer.user, transfer.length}
 		                                  : (struct ferry_local_copy){transfer.user, there, transfer.length};

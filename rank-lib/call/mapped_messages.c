@@ -4,13 +4,13 @@
 
 #include <stdlib.h>
 
-/* Sends and receives of one call; where their buffers cannot be named, each has a part of a window. */
+/* Sends and receives of one call; where their buffers cannot be named, each has a part of a bounce buffer. */
 struct messages {
 	const struct ferry_request *requests;
 	const struct ferry_fabrics *fabrics; /* NULL: none is pushed */
 	struct ferry_call_decoder_message *submitted;
 	uint32_t count;
-	uint64_t windowed[2]; /* bytes of windows that are needed, by direction */
+	uint64_t bounced[2]; /* bytes of bounce buffers that are needed, by direction */
 };
 
 static void *buffer_of(const struct ferry_request *request)
@@ -48,7 +48,7 @@ static ferryResult_t name_messages(struct ferry_mapped *mapped, struct messages 
 		if (!result)
 			continue;
 		ferry_forget_message();
-		messages->windowed[message->direction] += up_to_line(message->bytes);
+		messages->bounced[message->direction] += up_to_line(message->bytes);
 	}
 	return ferrySuccess;
 }
@@ -58,14 +58,14 @@ static ferryResult_t fill_windows(struct ferry_mapped *mapped, struct messages *
 {
 	struct ferry_local_copy *copies[2] = {NULL, NULL};
 	uint32_t ncopies[2] = {0, 0};
-	void *windows[2];
+	void *bounces[2];
 	uint64_t at[2] = {0, 0};
 	for (enum ferry_direction direction = FERRY_DIR_D2H; direction <= FERRY_DIR_H2D; direction++) {
-		if (!messages->windowed[direction])
+		if (!messages->bounced[direction])
 			continue;
-		ferryResult_t result = ferry_bounce_buffers_take(&mapped->windows, mapped->device,
+		ferryResult_t result = ferry_bounce_buffers_take(&mapped->bounces, mapped->device,
 		                                                 stream->captures ? 0 : stream->id, direction,
-		                                                 messages->windowed[direction], &windows[direction]);
+		                                                 messages->bounced[direction], &bounces[direction]);
 		copies[direction] = calloc(messages->count, sizeof *copies[direction]);
 		*(direction == FERRY_DIR_D2H ? &in_stream->before : &in_stream->after) = copies[direction];
 		if (result || !copies[direction])
@@ -78,7 +78,7 @@ static ferryResult_t fill_windows(struct ferry_mapped *mapped, struct messages *
 		char *user = buffer_of(&messages->requests[i]);
 		if (!message->bytes || message->buffer.generation)
 			continue;
-		char *there = (char *)windows[direction] + at[direction];
+		char *there = (char *)bounces[direction] + at[direction];
 		ferryResult_t result = ferry_exports_name(mapped->exports, there, message->bytes, submission,
 		                                          stream->captures, message->puts && direction == FERRY_DIR_H2D,
 		                                          &message->buffer);

@@ -4,7 +4,7 @@
 #include "ipc/error.h"
 #include "ipc/quarantine.h"
 #include "ipc/rankset.h"
-#include "router/daemon/guard.h"
+#include "router/daemon/sigbus.h"
 #include "router/failover/recovery.h"
 #include "router/gpu/imports.h"
 
@@ -53,7 +53,7 @@ ferryResult_t ferry_job_new(const uint8_t *key, const struct ferry_arena_shape *
 		free(job);
 		return result;
 	}
-	ferry_guard_add(&job->shared.arenas[job->domain]);
+	ferry_sigbus_add(&job->shared.arenas[job->domain]);
 	job_open(job, workers);
 	*made = job;
 	return ferrySuccess;
@@ -76,7 +76,7 @@ void ferry_job_free(struct ferry_job *job)
 {
 	ferry_job_plans_close(&job->plans);
 	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {
-		ferry_guard_remove(&job->shared.arenas[domain]);
+		ferry_sigbus_remove(&job->shared.arenas[domain]);
 		ferry_arena_unmap(&job->shared.arenas[domain]);
 	}
 	ferry_quarantine_close(job->flags_descriptor, FERRY_MAX_RANKS);

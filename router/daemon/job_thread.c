@@ -3,7 +3,7 @@
 
 #include "ipc/error.h"
 #include "ipc/process.h"
-#include "router/daemon/guard.h"
+#include "router/daemon/sigbus.h"
 #include "router/engine/foreign_ranks.h"
 #include "router/engine/parts.h"
 #include "router/engine/remote_ranks.h"
@@ -143,7 +143,7 @@ static void *job_thread_main(void *argument)
 		} else {
 			/*
 			 * Not for ever: a rank may have truncated the arena, and the bell in it
-			 * (router/daemon/guard.h).
+			 * (router/daemon/sigbus.h).
 			 */
 			ferry_doorbell_wait(bell, seen, LOOK_US);
 		}

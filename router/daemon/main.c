@@ -7,7 +7,7 @@
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "ipc/process.h"
-#include "router/daemon/guard.h"
+#include "router/daemon/sigbus.h"
 #include "router/daemon/router.h"
 
 #include <argp.h>
@@ -475,7 +475,7 @@ int main(int argc, char **argv)
 	if (arguments.router.pin)
 		ferry_layout_pin(&layout, arguments.router.domain); /* the connection thread inherits it */
 	raise_descriptors();
-	if (ferry_guard_install())
+	if (ferry_sigbus_install())
 		return fail("guarding against arenas cut short");
 	failed = start_when_free(&arguments);
 	if (failed)

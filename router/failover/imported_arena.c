@@ -3,7 +3,7 @@
 
 #include "ipc/error.h"
 #include "ipc/quarantine.h"
-#include "router/daemon/guard.h"
+#include "router/daemon/sigbus.h"
 
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -14,7 +14,7 @@
 /*
  * Checks the descriptor before any page of it is read: a page of another kind of file may have to come from another
  * process, which could make this router wait, or be gone. Accepts sealed memory, or POSIX shared memory where this
- * router makes that kind (router/daemon/guard.h).
+ * router makes that kind (router/daemon/sigbus.h).
  */
 static ferryResult_t check_memory(int descriptor, uint32_t domain)
 {
@@ -48,7 +48,7 @@ static ferryResult_t check(const struct ferry_arena *arena, uint32_t domain, con
 static void unmap(struct ferry_arena *arena)
 {
 	int descriptor = arena->header ? arena->descriptor : -1;
-	ferry_guard_remove(arena);
+	ferry_sigbus_remove(arena);
 	if (arena->header)
 		arena->descriptor = -1;
 	ferry_arena_unmap(arena);
@@ -70,7 +70,7 @@ static ferryResult_t map(int descriptor, uint32_t domain, struct ferry_job_arena
 		close(copy); /* not the last reference */
 	if (result)
 		return result;
-	ferry_guard_add(arena);
+	ferry_sigbus_add(arena);
 	if ((result = check(arena, domain, shared)))
 		unmap(arena);
 	return result;

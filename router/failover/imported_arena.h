@@ -2,7 +2,7 @@
 /**
  * Imported arenas: arenas that ranks hand over to a router that did not make them: of the other domains, when all ranks
  * have attached; and of all domains, from a router that has ended (router/failover/adoption.h). They are trusted no
- * more than anything else from a rank, and guarded (router/daemon/guard.h) as long as they are mapped.
+ * more than anything else from a rank, and guarded (router/daemon/sigbus.h) as long as they are mapped.
  */
 #ifndef FERRY_ROUTER_FAILOVER_IMPORTED_ARENA_H
 #define FERRY_ROUTER_FAILOVER_IMPORTED_ARENA_H

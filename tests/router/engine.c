@@ -9,7 +9,7 @@
 #include "ipc/endpoint.h"
 #include "ipc/publish.h"
 #include "rank-lib/program/program.h"
-#include "router/daemon/guard.h"
+#include "router/daemon/sigbus.h"
 #include "router/daemon/job.h"
 
 #include <signal.h>
@@ -306,7 +306,7 @@ static void a_rank_that_cuts_its_arena_short_harms_its_own_job_alone(void **stat
 #if defined(__SANITIZE_THREAD__)
 	skip(); /* the page is replaced under threads that use it, which is the point */
 #endif
-	assert_int_equal(ferry_guard_install(), ferrySuccess);
+	assert_int_equal(ferry_sigbus_install(), ferrySuccess);
 	open_job(&cut, 2, 1);
 	open_job(&good, 2, 2);
 	make_plan(&good, 700);

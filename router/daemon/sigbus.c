@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "router/daemon/guard.h"
+#include "router/daemon/sigbus.h"
 
 #include "ipc/error.h"
 
@@ -32,7 +32,7 @@ static void on_bus_error(int number, siginfo_t *info, void *context)
 	signal(number, SIG_DFL); /* not ours: it happens again, and ends the process as it would have */
 }
 
-ferryResult_t ferry_guard_install(void)
+ferryResult_t ferry_sigbus_install(void)
 {
 	struct sigaction action = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};
 	if (sigaction(SIGBUS, &action, NULL))
@@ -40,7 +40,7 @@ ferryResult_t ferry_guard_install(void)
 	return ferrySuccess;
 }
 
-void ferry_guard_add(const struct ferry_arena *arena)
+void ferry_sigbus_add(const struct ferry_arena *arena)
 {
 	if (arena->sealed && !ferry_shared_may_lack(arena->descriptor)) /* holes can be made in a sealed one, too */
 		return;
@@ -55,7 +55,7 @@ void ferry_guard_add(const struct ferry_arena *arena)
 	ferry_log(FERRY_LOG_WARN, "more than %d arenas: this one is not guarded against being cut short", MOST_ARENAS);
 }
 
-void ferry_guard_remove(const struct ferry_arena *arena)
+void ferry_sigbus_remove(const struct ferry_arena *arena)
 {
 	for (int i = 0; i < MOST_ARENAS; i++)
 		if (atomic_load_explicit(&arenas[i].base, memory_order_relaxed) == (uintptr_t)arena->header &&
