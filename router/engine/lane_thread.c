@@ -64,7 +64,7 @@ static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 	else if (waited < PROMPT_US)
 		step = step < PROMPT_STEP_US ? step : PROMPT_STEP_US;
 	if (step >= POLL_MOST_US)
-		return POLL_MOST_US;
+		return most < POLL_MOST_US ? most : POLL_MOST_US;
 	return step < POLL_LEAST_US ? 0 : step;
 }
 
