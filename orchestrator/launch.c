@@ -224,9 +224,14 @@ static void give_up(struct launch *launch)
 	}
 }
 
+/*
+ * A single call of which nothing is left for NCCL is Ferry's as a plain one, all at once. In a group each call is begun
+ * before a stream waits: to begin one may be what the driver does not do while a stream of this process does.
+ */
 static ferryResult_t begin_ferrys(struct launch *launch)
 {
-	ferryResult_t result = ferryGroupStart();
+	bool open = launch->n > 1 || launch->nrests;
+	ferryResult_t result = open ? ferryGroupStart() : ferrySuccess;
 	for (int i = 0; i < launch->n && !result; i++) {
 		const struct ferry_split *split = &launch->splits[i];
 		if (!split->ferrys || split->lost)
@@ -235,7 +240,7 @@ static ferryResult_t begin_ferrys(struct launch *launch)
 			ferry_shadow_comm_captured(split->shadow_comm);
 		result = ferry_split_ask(&launch->calls[i], split);
 	}
-	ferryResult_t ended = ferry_group_end_open(&launch->open);
+	ferryResult_t ended = open ? ferry_group_end_open(&launch->open) : ferrySuccess;
 	return result ? result : ended;
 }
 

@@ -76,7 +76,8 @@ static struct ferry_request part_of(const struct ferry_nccl_call *call, const st
 	                                .op = redop_of(call),
 	                                .root = call->root,
 	                                .comm = split->shadow_comm->comm,
-	                                .direction = call->sends ? FERRY_DIR_D2H : FERRY_DIR_H2D};
+	                                .direction = call->sends ? FERRY_DIR_D2H : FERRY_DIR_H2D,
+	                                .shared = true};
 	if (!split->divided)
 		return request;
 	if (has_blocks(call))

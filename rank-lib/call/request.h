@@ -29,6 +29,7 @@ struct ferry_request {
 	enum ferry_direction direction; /* SENDRECV: FERRY_DIR_D2H sends */
 	struct ferry_open_call *open;   /* NULL: the call is put into the stream whole */
 	struct ferry_left_out left_out; /* of every block; the buffers are those of the whole call all the same */
+	bool shared;                    /* another library may have a part of it: no kernel carries it */
 	bool kept;                      /* in a group: `factor` is from when the call was made */
 	/* premulsum: the operation may be destroyed before the group ends */
 	struct ferry_redop factor;

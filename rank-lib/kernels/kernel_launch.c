@@ -41,7 +41,7 @@ bool ferry_kernels_carry(const struct ferryComm *comm, const struct ferry_reques
 {
 	const struct ferry_mailboxes *mailboxes = &comm->mailboxes;
 	if (!mailboxes->ready || request->collective >= FERRY_ALLTOALLV || request->program || request->open ||
-	    request->left_out.count || comm->programs.replace)
+	    request->shared || request->left_out.count || comm->programs.replace)
 		return false;
 	return !request->count || choose(mailboxes, request).kernel;
 }

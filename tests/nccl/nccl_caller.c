@@ -311,6 +311,51 @@ static void a_call_by_a_kernel_asks_six_times_beside_the_launch(void **state)
 	assert_int_equal(all_since(before), 7 * CALLS * GPUS);
 }
 
+/* ---- calls that are Ferry's alone ---- */
+
+/*
+ * Its stream: context, capture, id, and capture once more; its two buffers; one memory operation. Four for the context.
+ */
+static void *reduce_by_ferry(void *argument)
+{
+	struct player *player = argument;
+	uint64_t before[FUNCTIONS];
+	CUcontext context;
+	EQUAL(cuDevicePrimaryCtxRetain(&context, player->rank.rank), 0);
+	EQUAL(cuCtxSetCurrent(context), 0);
+	for (int i = 0; i < SETTLED + CALLS; i++) {
+		if (i == SETTLED)
+			memcpy(before, counts, sizeof before);
+		make_call(player);
+		settle(player);
+	}
+	if (!player->rank.rank)
+		print_since(before, "ncclAllReduce by Ferry alone");
+	EQUAL(since(before, CALLS_OF_StreamBatchMemOp), CALLS);
+	EQUAL(all_since(before), 11 * CALLS);
+	EQUAL(cuDevicePrimaryCtxRelease(player->rank.rank), 0);
+	return NULL;
+}
+
+static void a_plain_call_that_is_ferrys_alone_asks_eleven_times(void **state)
+{
+	(void)state;
+	collective = FERRY_ALLREDUCE;
+	elements = BLOCK;
+	for (int i = 0; i < GPUS; i++)
+		EQUAL(pthread_create(&players[i].rank.thread, NULL, reduce_by_ferry, &players[i]), 0);
+	for (int i = 0; i < GPUS; i++)
+		pthread_join(players[i].rank.thread, NULL);
+	HOLDS(parts_of(&players[0]) >= CALLS);
+}
+
+static int open_by_ferry(void **state)
+{
+	setenv("FERRY_KERNELS", "off", 1);
+	setenv("FERRY_SHARES", "nccl:0,host:1", 1);
+	return open_all(state);
+}
+
 static int open_with_kernels(void **state)
 {
 	setenv("FERRY_KERNELS", "on", 1);
@@ -328,6 +373,8 @@ int main(void)
 	                                        close_all),
 	        cmocka_unit_test_setup_teardown(a_call_by_a_kernel_asks_six_times_beside_the_launch,
 	                                        open_with_kernels, close_all),
+	        cmocka_unit_test_setup_teardown(a_plain_call_that_is_ferrys_alone_asks_eleven_times,
+	                                        open_by_ferry, close_all),
 	};
 	fake_is_the_driver();
 	write_limits();
