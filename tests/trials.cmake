@@ -56,6 +56,13 @@ foreach(domains 1 2)
   set_tests_properties(routers_are_killed_that_divide_traffic_${domains} PROPERTIES
     ENVIRONMENT "FERRY_FABRICS=peer;FERRY_SHORT=0;FERRY_HOST_LINK=links=mesh:2,peer@0-3=0")
 endforeach()
+# Sums up and down trees, in ranks' memory: without ranks 6 and 7 of a DGX-1V, where links carry several trees each.
+foreach(domains 1 2)
+  router_kills_test(routers_are_killed_that_sum_on_trees_${domains} --n 6 --kills 10 --twice 30 --domains ${domains}
+    --both 50 --calls 24 --bytes 2097152 --seed ${domains})
+  set_tests_properties(routers_are_killed_that_sum_on_trees_${domains} PROPERTIES
+    ENVIRONMENT "FERRY_FABRICS=peer;FERRY_SHORT=0;FERRY_HOST_LINK=links=dgx1v:2")
+endforeach()
 # Of ranks on GPUs, over the double.
 function(gpu_router_kills_test name)
   router_kills_test(${name} --gpu ${ARGN})

@@ -253,7 +253,7 @@ static void reduce_floats(struct ferry_trial *trial, size_t index, union ferry_t
 	double ordered = 0;
 	bool wide = trial->type == ferryFloat64, picks = trial->op == ferryMin || trial->op == ferryMax;
 	double u = ferry_element_roundoff(trial->type), a = wide ? u : ferry_element_roundoff(ferryFloat32);
-	int n = trial->nranks, roundings = trial->ndomains > 1 ? (int)trial->ndomains + 1 : 1;
+	int n = trial->nranks, roundings = trial->partly ? n : trial->ndomains > 1 ? (int)trial->ndomains + 1 : 1;
 	bool averages = trial->op == ferryAvg, scales = averages || trial->op >= ferryNumOps;
 	for (int rank = 0; rank < n; rank++) {
 		double x = ferry_element_float(trial->type, trial->inputs[rank], index);

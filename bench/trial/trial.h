@@ -10,7 +10,7 @@
  * Judging: data that is only moved, integers, min and max must match to the bit. A float reduction may differ from a
  * reference in extended precision by the rounding that Ferry allows itself: with u the type's unit roundoff, a that of
  * the accumulator (float32 for 16- and 8-bit types), n ranks and p roundings to the type (1 in one domain, else domains
- * + 1), by
+ * + 1; of sums that are added up in parts, n), by
  * ((1 + u)^p * (1 + a)^(n + 1) - 1) * (sum, or product, of magnitudes), plus p times half the least subnormal.
  * In one domain the result must in addition equal the sum in rank order to the bit (`exact`).
  */
@@ -33,6 +33,7 @@ struct ferry_trial {
 	int root, nranks;
 	unsigned ndomains; /* for the bound */
 	bool exact;        /* float results must be the rank-order ones, bit by bit */
+	bool partly;       /* sums are added up in parts, on trees: each rank rounds what it has */
 	bool in_place;
 	uint64_t seed;
 	/* made by ferry_trial_open */

@@ -269,30 +269,46 @@ bool ferry_fabrics_network(const struct ferry_fabrics *fabrics, struct ferry_net
 	return !fabrics->memory && host && find_gpu_network(fabrics, network);
 }
 
+/* The rank whose memory a statement writes, which uses ranks' memory or is a PUT. */
+static uint32_t written_rank(const struct ferry_statement *put)
+{
+	bool writes_memory = put->opcode != FERRY_PUT && put->opcode != FERRY_H2D;
+	return put->opcode == FERRY_PUT ? put->peer
+	       : writes_memory          ? (uint32_t)put->destination.domain - FERRY_MAX_DOMAINS
+	                                : put->rank;
+}
+
+static ferryResult_t check_put(const struct ferry_fabrics *fabrics, const struct ferry_program *program,
+                               const struct ferry_statement *put)
+{
+	uint32_t from = put->rank, to = written_rank(put);
+	if (fabrics->lack)
+		return ferry_fail(ferryProgramError, "%s:%u: PUT from rank %u to rank %u, and %s", program->name,
+		                  put->line, from, to, fabrics->lack);
+	if (!fabrics->memory && ferry_statement_uses_memory(put))
+		return ferry_fail(ferryProgramError, "%s:%u: programs use ranks' memory on host devices alone so far",
+		                  program->name, put->line);
+	if (from != to && !(fabrics->links.speed[from][to] > 0))
+		return ferry_fail(ferryProgramError,
+		                  "%s:%u: PUT from rank %u to rank %u, whose devices do not reach each other",
+		                  program->name, put->line, from, to);
+	return ferrySuccess;
+}
+
 ferryResult_t ferry_fabrics_check(struct ferry_fabrics *fabrics, const struct ferry_program *program)
 {
 	ferryResult_t result = ferrySuccess;
 	for (uint32_t i = 0; i < program->nstatements && !result; i++) {
 		const struct ferry_statement *put = &program->statements[i];
-		uint32_t to;
-		bool memory = ferry_statement_uses_memory(put);
-		if (put->opcode != FERRY_PUT && !memory)
+		if (put->opcode != FERRY_PUT && !ferry_statement_uses_memory(put))
 			continue;
-		to = put->opcode == FERRY_PUT   ? put->peer
-		     : put->opcode == FERRY_H2D ? put->rank
-		                                : put->destination.domain - FERRY_MAX_DOMAINS;
 		if (peers_unwanted(fabrics))
 			return ferry_fail(ferryProgramError, "%s:%u: PUT, and FERRY_FABRICS=%s leaves peer out",
 			                  program->name, put->line, ferry_env("FERRY_FABRICS"));
-		if (!fabrics->settled && (result = settle(fabrics)))
-			return result;
-		if (fabrics->lack)
-			result = ferry_fail(ferryProgramError, "%s:%u: PUT from rank %u to rank %u, and %s",
-			                    program->name, put->line, put->rank, to, fabrics->lack);
-		else if (!(fabrics->links.speed[put->rank][put->peer] > 0))
-			result = ferry_fail(ferryProgramError,
-			                    "%s:%u: PUT from rank %u to rank %u, whose devices do not reach each other",
-			                    program->name, put->line, put->rank, to);
+		if (!fabrics->settled)
+			result = settle(fabrics);
+		if (!result)
+			result = check_put(fabrics, program, put);
 	}
 	return result;
 }

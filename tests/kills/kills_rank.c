@@ -65,9 +65,11 @@ static bool make_call(struct player *player, struct call *call, uint64_t *random
 {
 	const struct kills_options *options = &player->shared->options;
 	struct ferry_trial *trial = &call->trial;
+	bool trees = getenv("FERRY_HOST_LINK") && !options->gpu;
 	*trial = (struct ferry_trial){.nranks = player->nranks,
 	                              .ndomains = (unsigned)options->domains,
-	                              .exact = options->domains == 1};
+	                              .exact = options->domains == 1 && !trees,
+	                              .partly = trees};
 	trial->collective = (enum ferry_collective)(trial_random(random) % FERRY_NUM_COLLECTIVES);
 	if (options->alltoallv)
 		trial->collective = FERRY_ALLTOALLV;

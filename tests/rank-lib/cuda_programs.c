@@ -41,7 +41,7 @@ static struct ferry_topology topology_of(const struct gang *gang)
 static void start(struct flight *flight, const struct gang *gang, const struct ferry_topology *topology)
 {
 	struct program_run *run = &flight->run;
-	program_run_open(run, topology, LARGEST, &seed);
+	program_run_open(run, topology, LARGEST, false, &seed);
 	int turn = (int)draw_below(&seed, MOST_PLACES);
 	for (int i = 0; i < gang->nranks; i++) {
 		int rank = (turn + i) % gang->nranks;
@@ -113,6 +113,29 @@ static void random_pushing_programs_are_right_through_one_slot_of_few_bytes(void
 	unsetenv("FERRY_WINDOW");
 }
 
+static void programs_that_use_ranks_memory_are_refused(void **state)
+{
+	static const char program[] = "program allreduce ranks 2 domains 1 chunks 1\n"
+	                              "rank 0\nPUT gpu[0] -> mem@1[0]\n"
+	                              "rank 1\nPUT gpu[0] -> mem[1]\nADD mem[0] -> mem[1] deps: mem[0]>=1\n"
+	                              "PUT mem[1] -> gpu[0]\nPUT gpu[0] -> gpu@0[0] deps: gpu[0]>=1\n";
+	struct ferry_trial trial = {.type = ferryFloat32, .count = 100, .nranks = 2, .ndomains = 1};
+	struct device_buffers buffers;
+	struct gang gang;
+	(void)state;
+	assert_true(ferry_trial_open(&trial));
+	open_with(&gang, 2, spread, NULL, NULL);
+	for (int rank = 0; rank < 2; rank++) {
+		device_buffers_open(&trial, rank, gang.devices[rank], 0, &buffers);
+		REFUSED(ferryProgramError, "program:3: programs use ranks' memory on host devices alone so far",
+		        ferryRunProgram(program, buffers.send, buffers.receive, trial.count, trial.type, ferrySum,
+		                        gang.comms[rank], (ferryStream_t)buffers.stream));
+		device_buffers_close(&trial, rank, gang.devices[rank], &buffers);
+	}
+	ferry_trial_close(&trial);
+	gang_close(&gang);
+}
+
 #define TEST(name) cmocka_unit_test_teardown(name, no_misuse)
 
 int main(int argc, char **argv)
@@ -121,6 +144,7 @@ int main(int argc, char **argv)
 	        TEST(random_pushing_programs_are_right_on_a_gpu_each),
 	        TEST(random_pushing_programs_are_right_where_ranks_share_gpus),
 	        TEST(random_pushing_programs_are_right_through_one_slot_of_few_bytes),
+	        TEST(programs_that_use_ranks_memory_are_refused),
 	};
 	if (argc > 1)
 		first_seed = strtoull(argv[1], NULL, 0);

@@ -43,7 +43,7 @@ struct flight {
 static void start(struct flight *flight, const struct crew *crew, size_t most)
 {
 	struct program_run *run = &flight->run;
-	program_run_open(run, &crew->topology, most, &seed);
+	program_run_open(run, &crew->topology, most, true, &seed);
 	uint32_t here = crew->end - crew->first, turn = draw_below(&seed, MOST_RANKS);
 	for (uint32_t i = 0; i < here; i++) {
 		uint32_t rank = crew->first + (turn + i) % here;
@@ -71,22 +71,24 @@ static void land(struct flight *flight, const struct crew *crew)
 static void run_programs(const struct crew *crew, size_t most)
 {
 	static struct flight flights[FLIGHTS];
-	uint32_t puts = 0, forwards = 0;
+	uint32_t puts = 0, forwards = 0, sums = 0;
 	for (uint32_t done = 0; done < PROGRAMS; done += FLIGHTS) {
 		for (uint32_t i = 0; i < FLIGHTS; i++) {
 			start(&flights[i], crew, most);
 			puts += flights[i].run.puts;
 			forwards += flights[i].run.forwards;
+			sums += flights[i].run.sums;
 		}
 		OK(ferryStreamSynchronize(NULL));
 		for (uint32_t i = 0; i < FLIGHTS; i++)
 			land(&flights[i], crew);
 	}
 	if (!crew->first)
-		print_message("seed %llu: %u programs of %u ranks in %u domains, %u PUTs, %u of which forward\n",
+		print_message("seed %llu: %u programs of %u ranks in %u domains, %u PUTs, %u of which forward, "
+		              "%u ADDs\n",
 		              (unsigned long long)first_seed, PROGRAMS, crew->topology.nranks, crew->topology.ndomains,
-		              puts, forwards);
-	assert_true(puts > PROGRAMS && (crew->topology.nranks == 2 || forwards > PROGRAMS / 4));
+		              puts, forwards, sums);
+	assert_true(puts > PROGRAMS && sums && (crew->topology.nranks == 2 || forwards > PROGRAMS / 4));
 }
 
 /* ---- ranks of this process ---- */

@@ -272,3 +272,24 @@ struct ferry_program *random_pushing_program(uint64_t *seed, uint32_t most_ranks
 	while (topology.nranks < 2);
 	return pushing_program(collective, &topology, draw_below(seed, topology.nranks), seed);
 }
+
+struct ferry_program *program_of_trees(const struct ferry_topology *topology, uint32_t most, uint64_t *seed)
+{
+	static const enum ferry_collective sums[] = {FERRY_ALLREDUCE, FERRY_REDUCESCATTER, FERRY_REDUCE_TO_ROOT};
+	struct ferry_program *program = NULL;
+	while (!program) {
+		struct ferry_links links = {0};
+		for (uint32_t a = 0; a < topology->nranks; a++)
+			for (uint32_t b = 0; b < a; b++)
+				links.speed[a][b] = links.speed[b][a] = (float)draw_below(seed, 3);
+		enum ferry_collective collective = sums[draw_below(seed, 3)];
+		uint32_t root = draw_below(seed, topology->nranks);
+		if (ferry_program_synthesize_peer(collective, topology, &links, root, &program))
+			continue; /* they do not connect the ranks */
+		if (program->nstatements > most) {
+			ferry_program_free(program);
+			program = NULL;
+		}
+	}
+	return program;
+}

@@ -37,6 +37,12 @@ struct ferry_program *pushing_program(enum ferry_collective collective, struct f
 /** One of a random collective on a random machine of at least two ranks. */
 struct ferry_program *random_pushing_program(uint64_t *seed, uint32_t most_ranks, uint32_t most_domains);
 
+/**
+ * The synthesizer's program, of at most so many statements, that sums up trees over random links, in ranks' memory. Of
+ * at least two ranks.
+ */
+struct ferry_program *program_of_trees(const struct ferry_topology *topology, uint32_t most, uint64_t *seed);
+
 /** The synthesizer's program; sendrecv always for two ranks. Fails the running test if there is none. */
 struct ferry_program *synthesized(enum ferry_collective collective, struct ferry_topology *topology, uint32_t root);
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The checker's promise, from the other side: right programs are changed at random, and whatever the checker still
- * accepts must compute its collective, whatever order its statements run in. program_mutations [SEED [MUTANTS]]
+ * accepts must compute its collective, whatever order its statements run in. program_mutations [SEED [MUTANTS [trees]]]; trees: nothing but programs with sums
+ * in ranks' memory
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,10 +18,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ORDERS 6 /* random orders in which an accepted mutant runs */
+#define ORDERS        6   /* random orders in which an accepted mutant runs */
+#define MOST_OF_TREES 128 /* statements */
 
 static uint64_t first_seed = 1;
 static uint32_t mutants = 20000;
+static bool trees_alone;
 
 /* ---- originals ---- */
 
@@ -106,13 +109,24 @@ static const char *const hand_written[] = {
 };
 #define HAND_WRITTEN (sizeof hand_written / sizeof *hand_written)
 
+static struct ferry_program *random_program_of_trees(uint64_t *seed)
+{
+	struct ferry_topology topology;
+	do
+		topology = random_topology(seed, 5, 3);
+	while (topology.nranks < 2);
+	return program_of_trees(&topology, MOST_OF_TREES, seed);
+}
+
 static struct ferry_program *random_original(uint64_t *seed)
 {
-	uint32_t which = draw_below(seed, 4 * HAND_WRITTEN);
+	uint32_t which = trees_alone ? 2 * HAND_WRITTEN : draw_below(seed, 5 * HAND_WRITTEN);
 	if (which < HAND_WRITTEN)
 		return program_of(hand_written[which]);
 	if (which < 2 * HAND_WRITTEN)
 		return random_pushing_program(seed, 5, 3);
+	if (which < 3 * HAND_WRITTEN)
+		return random_program_of_trees(seed);
 	struct ferry_topology topology = random_topology(seed, 5, 3);
 	enum ferry_collective collective = (enum ferry_collective)draw_below(seed, FERRY_NUM_COLLECTIVES);
 	return synthesized(collective, &topology, draw_below(seed, topology.nranks));
@@ -326,19 +340,20 @@ static void every_mutant_that_the_checker_accepts_runs_right(void **state)
 {
 	(void)state;
 	uint64_t seed = first_seed;
-	uint32_t made = 0, accepted = 0;
+	uint32_t made = 0, accepted = 0, summed = 0;
 	while (made < mutants) {
 		struct ferry_program *original = random_original(&seed);
 		if (original->nstatements) {
 			char *text = mutate(original, &seed);
 			accepted += passes_and_runs_right(text, &seed);
+			summed += strstr(text, "ADD") != NULL;
 			made++;
 			free(text);
 		}
 		ferry_program_free(original);
 	}
-	print_message("seed %llu: mutants %u, rejected %u, accepted %u, accepted and right %u\n",
-	              (unsigned long long)first_seed, made, made - accepted, accepted, accepted);
+	print_message("seed %llu: mutants %u, with sums in ranks' memory %u, rejected %u, accepted and right %u\n",
+	              (unsigned long long)first_seed, made, summed, made - accepted, accepted);
 	assert_in_range(accepted, made / 20, made / 2); /* else the mutations have become too wild or too tame */
 }
 
@@ -368,5 +383,6 @@ int main(int argc, char **argv)
 		first_seed = strtoull(argv[1], NULL, 10);
 	if (argc > 2)
 		mutants = (uint32_t)strtoul(argv[2], NULL, 10);
+	trees_alone = argc > 3 && !strcmp(argv[3], "trees");
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

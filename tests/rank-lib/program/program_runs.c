@@ -12,6 +12,8 @@
 
 #include <stdlib.h>
 
+#define MOST_OF_TREES 1000 /* statements */
+
 static enum ferry_collective random_collective(uint64_t *seed)
 {
 	enum ferry_collective collective;
@@ -23,22 +25,26 @@ static enum ferry_collective random_collective(uint64_t *seed)
 
 static void count_puts(struct program_run *run, const struct ferry_program *program)
 {
-	run->puts = run->forwards = 0;
+	run->puts = run->forwards = run->sums = 0;
 	for (uint32_t i = 0; i < program->nstatements; i++) {
 		run->puts += program->statements[i].opcode == FERRY_PUT;
 		run->forwards += program->statements[i].forwards;
+		run->sums += ferry_statement_uses_memory(&program->statements[i]) &&
+		             program->statements[i].opcode == FERRY_REDUCE;
 	}
 }
 
-void program_run_open(struct program_run *run, const struct ferry_topology *topology, size_t most, uint64_t *seed)
+void program_run_open(struct program_run *run, const struct ferry_topology *topology, size_t most, bool memory, uint64_t *seed)
 {
 	struct ferry_program *program = NULL;
 	struct ferry_topology mine = *topology;
 	do {
 		ferry_program_free(program);
-		program = pushing_program(random_collective(seed), &mine, draw_below(seed, mine.nranks), seed);
+		program = memory && !draw_below(seed, 4)
+		                  ? program_of_trees(&mine, MOST_OF_TREES, seed)
+		                  : pushing_program(random_collective(seed), &mine, draw_below(seed, mine.nranks), seed);
 		count_puts(run, program);
-	} while (!run->puts); /* chance may leave it all to the host */
+	} while (!run->puts && !run->sums); /* chance may leave it all to the host */
 	run->trial = (struct ferry_trial){.collective = program->collective,
 	                                  .type = (ferryDataType_t)draw_below(seed, ferryNumTypes),
 	                                  .op = (ferryRedOp_t)draw_below(seed, ferryNumOps),
@@ -47,7 +53,8 @@ void program_run_open(struct program_run *run, const struct ferry_topology *topo
 	                                  .root = (int)program->root,
 	                                  .nranks = (int)program->nranks,
 	                                  .ndomains = program->ndomains,
-	                                  .exact = program->ndomains == 1,
+	                                  .exact = program->ndomains == 1 && !run->sums,
+	                                  .partly = run->sums > 0,
 	                                  .in_place = draw_below(seed, 2),
 	                                  .seed = draw(seed)};
 	run->offset = draw_below(seed, 4);
