@@ -28,6 +28,8 @@ soak_test(takeover_often takeover ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
 soak_test(api_stress_often api_stress)
 soak_test(balance_often balance)
 soak_test(uneven_often uneven) # 2,016 random programs of uneven traffic
+soak_test(all_allocations_of_a_dgx1_get_every_collective_right host_machines all)
+soak_test(mutants_of_programs_with_sums_on_devices program_mutations 34 20000 trees)
 # with all counts of each type and operation
 soak_test(api_in_process_often api_in_process)
 set(often takeover_often api_stress_often api_in_process_often)

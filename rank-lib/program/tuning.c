@@ -20,6 +20,16 @@
 #define WINDOW_MOST 4
 
 /*
+ * Sums on host devices' links, up trees in ranks' memory: what all trees together need to fill and drain is the time of
+ * a slice for each hop, so a root's chunks are cut finely. Where the sum comes down over the same links, what goes up
+ * far ahead of it stands in its way: then windows are no deeper than a link needs, which carries several trees
+ * (docs/lab/trees.md).
+ */
+#define TREE_LEAST (4u << 10)
+#define TREE_DEPTH 64
+#define TREE_SLOTS 8 /* of all trees of an allreduce together, if each has two */
+
+/*
  * Where copy engines move the slices (docs/lab has the measurements), a slice of s bytes costs a lane
  * `issue` for each of its t transfers, and the pipeline takes `stages` slices' time to fill and drain: of a chunk of L
  * bytes over a link of rate R (issue and R as `ferry-perf limits` measured them on this machine, else on another:
@@ -64,6 +74,9 @@
 #define PUT_DEPTH 64
 #define PUT_FORWARD_LEAST (64u << 10)
 #define PUT_FORWARD_MOST (16u << 20)
+/* One rank's data, by cores: it is late by the slices under way at each hop (router/engine/slices.c). */
+#define PUT_HURRY_DEPTH 256
+#define PUT_HURRY_LEAST (16u << 10)
 
 static uint64_t up_to_line(uint64_t bytes)
 {
@@ -130,6 +143,16 @@ static uint64_t move_staging(const struct ferry_compile_options *options)
 	return DIRECT_MOVE_STAGING / between(1, options->sharing, UINT32_MAX);
 }
 
+static bool adds_on_trees(const struct ferry_tuning_facts *facts)
+{
+	const struct ferry_program *program = facts->program;
+	bool adds = false;
+	for (uint32_t i = 0; i < program->nstatements && !adds; i++)
+		adds = program->statements[i].opcode == FERRY_REDUCE &&
+		       ferry_statement_uses_memory(&program->statements[i]);
+	return adds && !facts->options->direct;
+}
+
 static uint64_t wanted_slice(const struct ferry_tuning_facts *facts)
 {
 	const struct ferry_program *program = facts->program;
@@ -137,6 +160,10 @@ static uint64_t wanted_slice(const struct ferry_tuning_facts *facts)
 	uint64_t longest = facts->longest;
 	bool direct = options->direct;
 	bool reduces = ferry_collective_reduces(program->collective);
+	if (adds_on_trees(facts) && longest > TREE_LEAST) {
+		uint64_t roots = program->collective == FERRY_REDUCESCATTER ? program->nranks : 1;
+		return between(TREE_LEAST, up_to_line(longest * roots / TREE_DEPTH), SLICE_MOST);
+	}
 	if (longest <= (direct ? DIRECT_LEAST : ONE_SLICE))
 		return longest ? up_to_line(longest) : 64;
 	if (!direct)
@@ -185,8 +212,10 @@ static uint64_t wanted_window(const struct ferry_tuning_facts *facts, uint64_t s
 {
 	const struct ferry_program *program = facts->program;
 	const struct ferry_compile_options *options = facts->options;
+	bool both_ways = program->collective == FERRY_ALLREDUCE && adds_on_trees(facts);
+	uint64_t slots = both_ways ? between(2, TREE_SLOTS / program->nchunks, WINDOW_MOST) : WINDOW_MOST;
 	if (!options->direct)
-		return between(1, nslices, WINDOW_MOST);
+		return between(1, nslices, slots);
 	uint64_t slot = slice * most_windows(facts);
 	if (ferry_collective_reduces(program->collective)) {
 		uint64_t bytes = result_bytes(program, slice * nslices),
@@ -240,8 +269,10 @@ static ferryResult_t choose_windows(const struct ferry_tuning_facts *facts, stru
 static uint32_t put_slice(const struct ferry_tuning_facts *facts)
 {
 	uint64_t longest = facts->longest_of_all, best = PUT_MOST;
+	bool hurry = facts->program->collective == FERRY_BROADCAST && !facts->options->direct;
 	if (facts->forwards)
-		best = between(PUT_FORWARD_LEAST, up_to_line(longest / PUT_DEPTH), PUT_FORWARD_MOST);
+		best = between(hurry ? PUT_HURRY_LEAST : PUT_FORWARD_LEAST,
+		               up_to_line(longest / (hurry ? PUT_HURRY_DEPTH : PUT_DEPTH)), PUT_FORWARD_MOST);
 	/* Slices of equal length: the last one is not a stub. */
 	uint64_t nslices = (longest + best - 1) / best;
 	if (facts->program->collective == FERRY_ALLTOALLV) /* lengths unknown */

@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #define PASSED_ON 4u /* slices of a PUT in one copy, where others wait for them to pass them on */
+#define HURRY_AHEAD 8u /* copies under way to a rank, of data that all wait for */
 /*
  * Slices of a PUT under way at a time, where slices of relays go over the same links: a part of all, so that PUTs that
  * share a port end together.
@@ -188,6 +189,31 @@ static bool may_push(const struct ferry_pushes *pushes, const struct ferry_lane_
 }
 
 /*
+ * Of host devices, whose links and ports are first in, first out: what one rank's data needs to come to all is the time
+ * of what is under way, for each hop. So little is, and short. Where all ranks push their own data links have other
+ * work, and copies may be longer.
+ */
+static bool hurries(const struct ferry_pushes *pushes, const struct ferry_plan *plan)
+{
+	return plan->collective == FERRY_BROADCAST && !plan->nsources && !pushes->copier->ops->direct_memory_access;
+}
+
+/* Enough is under way to that rank, or another transfer to it could go on that is further behind. */
+static bool is_ahead(const struct ferry_pushes *pushes, const struct ferry_half *half,
+                     const struct ferry_transfer *transfer)
+{
+	uint32_t to = transfer->step->instr->peer;
+	const struct ferry_copies *copies = &pushes->queues[to % FERRY_PUSH_QUEUES];
+	bool ahead = copies->tail - copies->head >= HURRY_AHEAD;
+	for (uint32_t i = 0; i < half->ntransfers && !ahead; i++) {
+		const struct ferry_transfer *other = &half->transfers[i];
+		ahead = other->step && other->step->instr->opcode == FERRY_PUT && other->step->instr->peer == to &&
+		        other->issued < other->open && other->issued < transfer->issued;
+	}
+	return ahead;
+}
+
+/*
  * The slices are contiguous on both sides, so one copy takes all whose gates are open: a copy engine pauses between
  * copies. Where other ranks forward slices, a copy takes a few at a time. Where a block is divided among paths, a few
  * short copies of a host device are under way: slices of relays, and those to other ranks, do not wait behind all that
@@ -205,7 +231,10 @@ static bool issue_put(struct ferry_pushes *pushes, struct ferry_lane_rank *lane_
 	if (cut && (transfer->issued - transfer->finished >= most_ahead(transfer) ||
 	            !may_push(pushes, lane_rank, call)))
 		return false;
-	if (cut || transfer->step->source)
+	bool hurry = hurries(pushes, call->steps->plan);
+	if (hurry && is_ahead(pushes, &call->halves[lane_rank->direction], transfer))
+		return false;
+	if (cut || hurry || transfer->step->source)
 		slices = 1;
 	if (transfer->step->division && transfer->at + transfer->length > transfer->whole) {
 		beyond_its_block(lane_rank->member);

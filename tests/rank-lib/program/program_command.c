@@ -212,10 +212,10 @@ static void show_has_puts_and_what_waits_for_them(void **state)
 {
 	(void)state;
 	assert_says("show - --count 256K", relay, 0,
-	            "    0      3  rank   0       1048576     16  PUT    gpu[0] -> gpu@1[0]   -\n"
-	            "    1      3  rank   1       1048576     16  WAIT_PUT gpu[0], from rank 0  0\n"
-	            "    2      5  rank   1       1048576     16  PUT    gpu[0] -> gpu@2[0]   0\n"
-	            "    3      5  rank   2       1048576     16  WAIT_PUT gpu[0], from rank 1  2\n");
+	            "    0      3  rank   0       1048576     64  PUT    gpu[0] -> gpu@1[0]   -\n"
+	            "    1      3  rank   1       1048576     64  WAIT_PUT gpu[0], from rank 0  0\n"
+	            "    2      5  rank   1       1048576     64  PUT    gpu[0] -> gpu@2[0]   0\n"
+	            "    3      5  rank   2       1048576     64  WAIT_PUT gpu[0], from rank 1  2\n");
 	assert_says("show - --count 256K", relay, 0, "  rank 0 -> 1  PUT 1048576\n  rank 1 -> 2  PUT 1048576\n");
 	assert_says("check -", relay, 0, "<stdin>: right: broadcast of 3 ranks in 1 domain, 1 chunk, 2 statements");
 	assert_says("check -", "program broadcast ranks 2 domains 1 chunks 1\nrank 1\nPUT gpu[0] -> gpu@0[0]\n", 1,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The checker's promise, from the other side: right programs are changed at random, and whatever the checker still
- * accepts must compute its collective, whatever order its statements run in. program_mutations [SEED [MUTANTS [trees]]]; trees: nothing but programs with sums
- * in ranks' memory
+ * accepts must compute its collective, whatever order its statements run in. program_mutations [SEED [MUTANTS
+ * [trees]]]; trees: nothing but programs with sums in ranks' memory.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -34,15 +34,17 @@ static void count_puts(struct program_run *run, const struct ferry_program *prog
 	}
 }
 
-void program_run_open(struct program_run *run, const struct ferry_topology *topology, size_t most, bool memory, uint64_t *seed)
+void program_run_open(struct program_run *run, const struct ferry_topology *topology, size_t most, bool memory,
+                      uint64_t *seed)
 {
 	struct ferry_program *program = NULL;
 	struct ferry_topology mine = *topology;
 	do {
 		ferry_program_free(program);
-		program = memory && !draw_below(seed, 4)
-		                  ? program_of_trees(&mine, MOST_OF_TREES, seed)
-		                  : pushing_program(random_collective(seed), &mine, draw_below(seed, mine.nranks), seed);
+		if (memory && !draw_below(seed, 4))
+			program = program_of_trees(&mine, MOST_OF_TREES, seed);
+		else
+			program = pushing_program(random_collective(seed), &mine, draw_below(seed, mine.nranks), seed);
 		count_puts(run, program);
 	} while (!run->puts && !run->sums); /* chance may leave it all to the host */
 	run->trial = (struct ferry_trial){.collective = program->collective,
