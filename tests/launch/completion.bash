@@ -56,7 +56,7 @@ expect "--collective --domains --ranks --place --root --output --help --usage --
 expect "--count --slice --window" ferryprog show --
 expect "--count --output" ferryprog --
 expect "--devices --json --quick --help --usage --version." ferry-perf limits --
-expect "--once --plot --quick --help --usage --version." ferry-perf tune --
+expect "--once --quick --help --usage --version." ferry-perf tune --
 expect "ferry-perf" ferryrun -n 2 -- ferry-pe
 ! command -v python3 >/dev/null || expect "--output" ferry-plot --
 # A file's name is bash's own to complete: nothing is offered in its place.
