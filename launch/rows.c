@@ -2,7 +2,7 @@
 #include "launch/rows.h"
 
 #include "ipc/error.h"
-#include "launch/context_memory.h"
+#include "ipc/nvml.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -119,7 +119,7 @@ static void add_router(const struct ferry_report *before, const struct ferry_rou
 		char uuid[FERRY_GPU_TEXT];
 		ferry_gpu_uuid_print(now->gpu_rows[i].uuid, uuid);
 		rows->gpus[rows->ngpus++] = (struct ferry_gpu_row){&now->gpu_rows[i], router,
-		                                                   ferry_context_memory(uuid, router->pid)};
+		                                                   ferry_nvml_process_bytes(uuid, router->pid)};
 	}
 	for (uint32_t i = 0; i < now->ntenant_rows; i++)
 		rows->tenants[rows->ntenants++] = (struct ferry_tenant_row){&now->tenant_rows[i], router};

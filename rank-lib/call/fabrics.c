@@ -144,6 +144,11 @@ static uint64_t reach_of(const struct ferry_rank *rank, int from)
 static void find_gpu_links(struct ferry_fabrics *fabrics)
 {
 	const struct ferry_rank *rank = fabrics->rank;
+	uint64_t direct_links = 0;
+	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
+		direct_links |= atomic_load_explicit(&rank->shared.arenas[domain].header->direct_links,
+		                                     memory_order_relaxed);
+	fabrics->ports = !direct_links;
 	for (int from = 0; from < rank->nranks; from++) {
 		uint64_t reach = reach_of(rank, from);
 		for (int to = 0; to < rank->nranks; to++)

@@ -28,6 +28,7 @@ struct ferry_fabrics {
 	const char *lack;    /* why no rank can push; NULL: there are links */
 	bool speeds; /* those of `links` are GB/s; else 1 where there is a link */
 	bool memory; /* programs use ranks' own memory */
+	bool ports;  /* each GPU pushes to all others, and is pushed to, through one port */
 	struct ferry_links links;
 	float up, down; /* of host devices, to and from the host: GB/s; 0: as fast as memory */
 };

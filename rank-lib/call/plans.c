@@ -99,6 +99,7 @@ static ferryResult_t compile(const struct ferry_plans *plans, const struct ferry
 			parts.all[i].program = parts.made[i];
 	}
 	options.network = parts.network;
+	options.ports = plans->fabrics->ports;
 	if (!result)
 		result = ferry_program_compile_parts(parts.all, parts.count, &options, plan);
 	for (uint32_t i = 0; i < parts.count; i++)

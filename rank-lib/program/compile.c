@@ -180,9 +180,10 @@ static bool allocate(struct ferry_part *part)
 	part->window_offset = calloc(n, sizeof *part->window_offset);
 	part->stack = calloc(n, sizeof *part->stack);
 	part->sender_next = calloc(n, sizeof *part->sender_next);
+	part->put_before = calloc(n, sizeof *part->put_before);
 	part->sender_first = calloc((size_t)part->program->nranks * most, sizeof *part->sender_first);
 	return part->absorbed && part->waited && part->raw && part->root && part->instr_of && part->window_offset &&
-	       part->stack && part->sender_next && part->sender_first;
+	       part->stack && part->sender_next && part->sender_first && part->put_before;
 }
 
 static void close_part(struct ferry_part *part)
@@ -197,6 +198,7 @@ static void close_part(struct ferry_part *part)
 	free(part->stack);
 	free(part->sender_next);
 	free(part->sender_first);
+	free(part->put_before);
 }
 
 static ferryResult_t open_part(struct ferry_compiler *compiler, const struct ferry_program_part *given,

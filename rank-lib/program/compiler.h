@@ -39,6 +39,7 @@ struct ferry_part {
 	uint32_t *stack;          /* per value: scratch */
 	/* D2Hs, and PUTs that do not forward, by (rank, send chunk), and the next of the same */
 	uint32_t *sender_first, *sender_next;
+	uint32_t *put_before; /* per statement: the PUT into the same rank that it comes after, + 1; 0: none */
 };
 
 /** Appends an item of `item` bytes, zero, and returns it; NULL without memory, and the compiler has failed. */

@@ -95,9 +95,10 @@ static uint32_t overwritten_chunk(const struct ferry_program *program, uint32_t 
 /*
  * A write of a receive chunk comes after the D2Hs and PUTs that read the same bytes from the send buffer of a call in
  * place. That makes no cycle: D2Hs and what routers do wait for no PUT and for no H2D; a PUT from a send buffer waits
- * for those alone; and H2Ds and PUTs that forward wait for each other in the checker's order, and for those. So a PUT
- * from a send buffer gets no edge to another: in AllToAll two ranks swap, and each would wait for the other. There the
- * caller must avoid the conflict: a rank whose buffers overlap pushes from a copy.
+ * for those, and for such a PUT of an earlier round; and H2Ds and PUTs that forward wait for each other in the
+ * checker's order, and for those. So a PUT from a send buffer gets no edge for what it overwrites: in AllToAll two
+ * ranks swap, and each would wait for the other. There the caller must avoid the conflict: a rank whose buffers
+ * overlap pushes from a copy.
  */
 static void add_in_place_edges(struct ferry_part *part, uint32_t waiter, uint32_t statement)
 {
@@ -131,6 +132,43 @@ static void index_senders(struct ferry_part *part)
 	}
 }
 
+/*
+ * Two copy engines that write through one port have half its rate each, while another port is idle, and who met once
+ * meets again: four GPUs behind a switch push 200 GB/s each in this way and 330 in turns (docs/lab/four-gpus.md). So a
+ * PUT waits for the one of the round before into the same rank: of AllGather and AllToAll, which are a permutation in
+ * each round. That makes no cycle, as rounds go up and such PUTs wait for D2Hs alone otherwise. Where slices are passed
+ * on, or lengths differ, PUTs are not so regular and go as they come.
+ */
+static bool puts_in_turns(const struct ferry_part *part)
+{
+	const struct ferry_program *program = part->program;
+	if (!part->compiler->options->ports || program->nchunks > 1 || program->collective == FERRY_ALLTOALLV)
+		return false;
+	for (uint32_t i = 0; i < program->nstatements; i++)
+		if (program->statements[i].forwards || ferry_statement_puts_memory(&program->statements[i]))
+			return false;
+	return true;
+}
+
+/* By statement: the PUT that it waits for, + 1. The k-th PUT of a rank is of round k. */
+static void index_turns(struct ferry_part *part)
+{
+	const struct ferry_program *program = part->program;
+	uint32_t n = program->nranks, rounds[FERRY_MAX_RANKS] = {0}, last[FERRY_MAX_RANKS] = {0};
+	uint32_t *into = puts_in_turns(part) ? calloc((size_t)n * n, sizeof *into) : NULL; /* of a round, + 1 */
+	for (uint32_t i = 0; into && i < program->nstatements; i++) {
+		const struct ferry_statement *put = &program->statements[i];
+		if (put->opcode == FERRY_PUT && rounds[put->rank] < n)
+			into[n * rounds[put->rank]++ + put->peer] = i + 1;
+	}
+	for (uint32_t i = 0; into && i < program->nstatements; i++) {
+		const struct ferry_statement *put = &program->statements[i];
+		if (put->opcode == FERRY_PUT && last[put->rank] < n && last[put->rank]++)
+			part->put_before[i] = into[n * (last[put->rank] - 2) + put->peer];
+	}
+	free(into);
+}
+
 /* The waits of a statement that is no part of another's instruction. */
 static void add_statement_edges(struct ferry_part *part, uint32_t statement)
 {
@@ -150,6 +188,8 @@ static void add_statement_edges(struct ferry_part *part, uint32_t statement)
 	}
 	if (what->opcode == FERRY_H2D || what->opcode == FERRY_PUT)
 		add_in_place_edges(part, waiter, statement);
+	if (part->put_before[statement])
+		add_edge(part, waiter, part->instr_of[part->put_before[statement] - 1], 0);
 	if (what->opcode == FERRY_PUT) {
 		ferry_compiler_instr(part->compiler, waiter + 1)->first_edge = part->compiler->edges.count;
 		add_edge(part, waiter + 1, waiter, 0);
@@ -165,6 +205,7 @@ void ferry_part_add_edges(struct ferry_part *part)
 {
 	const struct ferry_versions *versions = &part->versions;
 	index_senders(part);
+	index_turns(part);
 	for (uint32_t i = 0; i < part->program->nstatements && !part->compiler->failed; i++) {
 		uint32_t written = versions->uses[versions->order[i]].writes;
 		if (written == FERRY_NO_VALUE || !part->absorbed[written])

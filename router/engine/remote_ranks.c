@@ -327,6 +327,8 @@ void ferry_remote_ranks_find_reach(struct ferry_job *job)
 		}
 		if (!found) /* `ready` follows */
 			atomic_store_explicit(&header->reach[from], reached, memory_order_relaxed);
+		if (!found && mine && ferry_gpu_has_direct_links(mine))
+			atomic_fetch_or_explicit(&header->direct_links, 1ull << from, memory_order_relaxed);
 	}
 }
 

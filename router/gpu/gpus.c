@@ -3,6 +3,7 @@
 
 #include "ipc/arena.h"
 #include "ipc/error.h"
+#include "ipc/nvml.h"
 #include "ipc/wait.h"
 #include "router/copy/cuda.h"
 
@@ -30,7 +31,8 @@ struct ferry_gpu {
 	CUdevice device;
 	CUcontext context; /* the primary one, held once */
 	uint8_t uuid[FERRY_GPU_BYTES];
-	struct link links[MOST_DEVICES]; /* constant */
+	struct link links[MOST_DEVICES]; /* constant, and so is the next one */
+	bool has_direct_links;
 	_Atomic uint32_t holders;    /* holding adds one, dropping subtracts one */
 	_Atomic uint64_t idle_since; /* the thread that drops the last holder, before it does; ferry_now_ns */
 	uint64_t asked_ns;           /* mapper: when the driver was asked how much memory is left; */
@@ -64,8 +66,10 @@ static void find_links(struct ferry_gpu *gpu)
 {
 	const struct ferry_cuda_driver *driver = gpu->driver;
 	int count = 0;
+	char uuid[FERRY_GPU_TEXT];
 	if (driver->DeviceGetCount(&count))
 		return;
+	gpu->has_direct_links = count > 2 && ferry_nvml_has_direct_links(ferry_gpu_uuid_print(gpu->uuid, uuid));
 	for (int device = 0; device < count && device < (int)MOST_DEVICES; device++) {
 		struct link *link = &gpu->links[device];
 		int reaches = 0, atomics = 0;
@@ -156,6 +160,11 @@ bool ferry_gpu_reaches(const struct ferry_gpu *from, const struct ferry_gpu *to)
 	int can = 0;
 	return from == to ||
 	       (!from->driver->DeviceCanAccessPeer(&can, from->device, to->device) && can);
+}
+
+bool ferry_gpu_has_direct_links(const struct ferry_gpu *gpu)
+{
+	return gpu->has_direct_links;
 }
 
 bool ferry_gpu_reaches_uuid(const struct ferry_gpu *from, const uint8_t *uuid)

@@ -6,7 +6,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "launch/context_memory.h"
+#include "ipc/nvml.h"
 #include "launch/exposition.h"
 #include "launch/screen.h"
 
@@ -429,10 +429,10 @@ static void what_a_job_waits_for_is_said(void **state)
 static void the_memory_of_a_context_is_what_the_driver_tells(void **state)
 {
 	(void)state;
-	assert_int_equal(ferry_context_memory("GPU-fake", 4711), 525ull << 20);
-	assert_int_equal(ferry_context_memory("GPU-fake", 4712), 0); /* it does not know how much */
-	assert_int_equal(ferry_context_memory("GPU-fake", 4713), 0);
-	assert_int_equal(ferry_context_memory("GPU-none", 4711), 0);
+	assert_int_equal(ferry_nvml_process_bytes("GPU-fake", 4711), 525ull << 20);
+	assert_int_equal(ferry_nvml_process_bytes("GPU-fake", 4712), 0); /* it does not know how much */
+	assert_int_equal(ferry_nvml_process_bytes("GPU-fake", 4713), 0);
+	assert_int_equal(ferry_nvml_process_bytes("GPU-none", 4711), 0);
 }
 
 #define TEST(name) cmocka_unit_test_setup(name, make)

@@ -429,6 +429,7 @@ bool compile_and_execute_divided(const struct ferry_program *program, const stru
                                  uint64_t seed, char reason[256])
 {
 	struct ferry_compile_options options = {.count = draw_below(&seed, 120),
+	                                        .ports = draw_below(&seed, 2),
 	                                        .type = ferryUint32,
 	                                        .redop = ferrySum,
 	                                        .network = network};

@@ -184,6 +184,56 @@ static void puts_go_whole_and_what_is_forwarded_in_slices(void **state)
 	assert_int_equal(slice_of(imported_arena_by_host, 1u << 20), slice_of(by_host, 1u << 20)); /* windows decide */
 }
 
+/* The PUT of the round before into the same rank; NULL: it waits for none. */
+static const struct ferry_instr *put_before(const struct ferry_plan *plan, const struct ferry_instr *put)
+{
+	const struct ferry_edge *edges = ferry_plan_edges(plan) + put->first_edge;
+	const struct ferry_instr *before = put->nedges ? &ferry_plan_instrs(plan)[edges->instr] : NULL;
+	assert_true(put->nedges <= 1);
+	assert_true(!before || (before->opcode == FERRY_PUT && before->peer == put->peer));
+	return before;
+}
+
+/* Into each rank they go one after another, in whole blocks; the first one at once. Without ports all go at once. */
+static void puts_through_one_port_take_turns(void **state)
+{
+	enum { RANKS = 5 };
+	struct ferry_topology topology = {.nranks = RANKS, .ndomains = 1};
+	struct ferry_links links = {0};
+	(void)state;
+	for (int from = 0; from < RANKS; from++)
+		for (int to = 0; to < RANKS; to++)
+			links.speed[from][to] = from != to;
+	for (int ports = 0; ports < 2; ports++)
+		for (int gathers = 0; gathers < 2; gathers++) {
+			struct ferry_compile_options options = options_for(RANKS << 20);
+			struct ferry_program *program;
+			struct ferry_plan *plan;
+			uint32_t puts = 0, first = 0;
+			options.ports = ports;
+			assert_int_equal(ferry_program_synthesize_peer(gathers ? FERRY_ALLGATHER : FERRY_ALLTOALL,
+			                                               &topology, &links, 0, &program), ferrySuccess);
+			assert_int_equal(ferry_program_compile(program, &options, &plan), ferrySuccess);
+			assert_int_equal(validate(plan), ferrySuccess);
+			for (uint32_t i = 0; i < plan->ninstrs; i++) {
+				const struct ferry_instr *instr = &ferry_plan_instrs(plan)[i];
+				uint32_t rounds = 0;
+				if (instr->opcode != FERRY_PUT)
+					continue;
+				for (const struct ferry_instr *at = instr; (at = put_before(plan, at)); rounds++)
+					assert_int_equal(at->owner, (instr->owner + rounds + 1) % RANKS);
+				assert_int_equal(rounds, ports ? (instr->peer + RANKS - instr->owner - 1) % RANKS : 0);
+				puts++;
+				first += !rounds;
+				assert_int_equal(instr->nslices, 1);
+			}
+			assert_int_equal(puts, RANKS * (RANKS - 1));
+			assert_int_equal(first, ports ? RANKS : puts);
+			free(plan);
+			ferry_program_free(program);
+		}
+}
+
 static void premulsum_refuses_a_put_of_what_nothing_scales(void **state)
 {
 	(void)state;
@@ -563,6 +613,7 @@ int main(int argc, char **argv)
 	        cmocka_unit_test(a_thousand_random_programs_with_puts_are_right),
 	        cmocka_unit_test(a_ring_compiles_to_puts_behind_what_brings_and_a_land_for_each),
 	        cmocka_unit_test(puts_go_whole_and_what_is_forwarded_in_slices),
+	        cmocka_unit_test(puts_through_one_port_take_turns),
 	        cmocka_unit_test(premulsum_refuses_a_put_of_what_nothing_scales),
 	        cmocka_unit_test(a_plan_that_is_changed_is_refused),
 	        cmocka_unit_test(calls_in_parts_are_right),
