@@ -8,9 +8,11 @@
 #define CREW_PROGRAM "ferry-callers"
 #include "tests/gpu/crew.cuh"
 extern "C" {
-#include "bench/perf/cpu.h"
 #include "ipc/process.h"
 }
+#include <ctype.h>
+#include <dirent.h>
+#include <time.h>
 
 #define LEAST       ((size_t)64 << 10)
 #define MOST        ((size_t)1 << 30)
@@ -21,13 +23,51 @@ extern "C" {
 #define SETTLE_US   3000000 /* until what was used last has been forgotten, and idle threads sleep */
 #define IDLE_US     2000000
 
-static struct perf_routers routers;
+static std::vector<clockid_t> routers; /* of all on this machine: it is the benchmark's alone */
+
+/* Microseconds that processors have spent since the start. */
+struct cpu {
+	double process_us, routers_us;
+};
+
+static void find_routers(void)
+{
+	DIR *processes = opendir("/proc");
+	while (struct dirent *entry = processes ? readdir(processes) : NULL) {
+		char path[64], name[32] = "";
+		clockid_t clock;
+		snprintf(path, sizeof path, "/proc/%.20s/comm", entry->d_name);
+		FILE *file = isdigit(entry->d_name[0]) ? fopen(path, "r") : NULL;
+		if (file && fgets(name, sizeof name, file) && !strcmp(name, "ferry-router\n") &&
+		    !clock_getcpuclockid(atoi(entry->d_name), &clock))
+			routers.push_back(clock);
+		if (file)
+			fclose(file);
+	}
+	if (processes)
+		closedir(processes);
+}
+
+static double read_us(clockid_t clock)
+{
+	struct timespec spent;
+	if (clock_gettime(clock, &spent)) /* a router that is gone has spent nothing since */
+		return 0;
+	return (double)spent.tv_sec * 1e6 + (double)spent.tv_nsec / 1e3;
+}
+
+static struct cpu read_cpu(void)
+{
+	struct cpu cpu = {read_us(CLOCK_PROCESS_CPUTIME_ID), 0};
+	for (clockid_t clock : routers)
+		cpu.routers_us += read_us(clock);
+	return cpu;
+}
 
 /* Percent of a core since `before`. */
-static void cores_since(const struct perf_cpu *before, double us, double *process, double *of_routers)
+static void cores_since(const struct cpu *before, double us, double *process, double *of_routers)
 {
-	struct perf_cpu now;
-	perf_cpu_read(&routers, &now);
+	struct cpu now = read_cpu();
 	*process = crew_agree((now.process_us - before->process_us) / us * 100, ferryMax);
 	*of_routers = crew_agree((now.routers_us - before->routers_us) / us * 100, ferryMax);
 }
@@ -35,7 +75,7 @@ static void cores_since(const struct perf_cpu *before, double us, double *proces
 static void measure_row(bool gathers, size_t bytes)
 {
 	std::vector<double> caller;
-	struct perf_cpu before;
+	struct cpu before;
 	double process, of_routers;
 	for (int i = 0; i < 3; i++)
 		crew_call(gathers, bytes);
@@ -48,7 +88,7 @@ static void measure_row(bool gathers, size_t bytes)
 	double each = crew_agree((crew_now_us() - start) / 3, ferryMax);
 	int calls = std::max(LEAST_CALLS, std::min(MOST_CALLS, (int)(ROW_US / each)));
 	caller.reserve((size_t)calls);
-	perf_cpu_read(&routers, &before);
+	before = read_cpu();
 	start = crew_now_us();
 	for (int i = 0; i < calls; i++) {
 		double called = crew_now_us();
@@ -70,10 +110,10 @@ static void measure_row(bool gathers, size_t bytes)
 
 static void measure_idle(const char *what)
 {
-	struct perf_cpu before;
+	struct cpu before;
 	double process, of_routers;
 	usleep(SETTLE_US);
-	perf_cpu_read(&routers, &before);
+	before = read_cpu();
 	double start = crew_now_us();
 	usleep(IDLE_US);
 	cores_since(&before, crew_now_us() - start, &process, &of_routers);
@@ -109,12 +149,12 @@ int main(int argc, char **argv)
 		DIE("no file for each of the standard descriptors");
 	if (!crew_open(cudaDeviceScheduleBlockingSync, MOST))
 		return 77;
-	perf_routers_find(&routers);
+	find_routers();
 	if (!crew.rank)
 		printf("%d ranks, %u routers; each call waited for, blocking; cores in percent of one\n"
 		       "%-9s %14s %6s %13s %14s %11s %11s %10s %10s\n",
-		       crew.nranks, routers.count, "", "size", "calls", "each", "", "caller", "99th", "a rank",
-		       "routers");
+		       crew.nranks, (unsigned)routers.size(), "", "size", "calls", "each", "", "caller", "99th",
+		       "a rank", "routers");
 	for (int gathers = 0; gathers < 2; gathers++)
 		for (size_t bytes = LEAST; bytes <= MOST; bytes *= FACTOR)
 			measure_row(gathers, bytes);
