@@ -160,6 +160,7 @@ struct ferry_mailbox_cell {
 	/* number of the call that a kernel of its waits in, << 32 | 1 + rank that it waits for; 0: none; relaxed */
 	_Atomic uint64_t waits;
 	_Atomic uint32_t last;   /* FERRY_MAILBOX_LEFT: number of its last call */
+	_Atomic uint32_t graphs; /* 1: its kernels are in graphs, or were; relaxed */
 	_Atomic uint32_t ended; /* 1: it has failed, and calls by kernels end with that; release, before `failure` */
 };
 

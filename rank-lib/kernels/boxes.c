@@ -16,8 +16,8 @@
 #define BOXES_KEPT   4u
 #define IMPORTS_KEPT FERRY_KERNEL_RANKS
 
-struct import {
-	struct import *next;
+struct ferry_box_import {
+	struct ferry_box_import *next;
 	struct ferry_device *device;
 	struct ferry_box_claim claim;
 	void *address;
@@ -27,7 +27,7 @@ struct import {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of both lists, newest first; held in calls of the driver */
 static struct ferry_box *boxes;
-static struct import *imports;
+static struct ferry_box_import *imports;
 
 _Static_assert(FERRY_BOX_LINES * sizeof(struct ferry_kernel_state) <= FERRY_BOX_COUNTERS, "counters come behind them");
 _Static_assert(offsetof(struct ferry_stream_flag, waits) - offsetof(struct ferry_stream_flag, flag) ==
@@ -111,13 +111,29 @@ static bool is_quiet(const struct ferry_device *device)
 	return !box;
 }
 
+/* Of boxes whose kernels nobody can run any more. Under the lock. */
+static void let_go(void)
+{
+	for (struct ferry_box *box = boxes; box; box = box->next) {
+		if (is_held(box))
+			continue;
+		while (box->nnear)
+			box->near[--box->nnear]->users--;
+		while (box->nimports) {
+			struct ferry_box_import *import = box->imports[--box->nimports];
+			import->users--;
+			import->failed |= box->failed;
+		}
+	}
+}
+
 /* Under the lock. */
 static void sweep_boxes(struct ferry_device *device, const struct ferry_box *but)
 {
 	uint32_t kept = 0;
 	for (struct ferry_box **link = &boxes; *link;) {
 		struct ferry_box *box = *link;
-		bool dead = box->device == device && box != but && !is_held(box) &&
+		bool dead = box->device == device && box != but && !is_held(box) && !box->users &&
 		            (box->failed || box->nwindows || ++kept > BOXES_KEPT);
 		if (dead)
 			*link = box->next;
@@ -132,8 +148,8 @@ static void sweep_boxes(struct ferry_device *device, const struct ferry_box *but
 static void sweep_imports(struct ferry_device *device)
 {
 	uint32_t kept = 0;
-	for (struct import **link = &imports; *link;) {
-		struct import *import = *link;
+	for (struct ferry_box_import **link = &imports; *link;) {
+		struct ferry_box_import *import = *link;
 		bool dead = import->device == device && !import->users &&
 		            (import->failed || ++kept > IMPORTS_KEPT);
 		if (dead)
@@ -159,6 +175,7 @@ void ferry_box_give_back(struct ferry_box *box, bool discard, bool failed)
 	box->failed = discard;
 	box->owned = false;
 	ferry_box_drop(box);
+	let_go();
 	if (!failed && is_quiet(device)) {
 		sweep_boxes(device, discard ? box : NULL);
 		sweep_imports(device);
@@ -173,8 +190,9 @@ void ferry_box_give_back(struct ferry_box *box, bool discard, bool failed)
 static struct ferry_box *find(struct ferry_device *device, uint64_t bytes)
 {
 	struct ferry_box *box = boxes;
+	let_go();
 	while (box && (box->device != device || box->bytes != bytes || box->nwindows || box->failed || is_held(box) ||
-	               !ferry_box_is_idle(box)))
+	               box->users || !ferry_box_is_idle(box)))
 		box = box->next;
 	return box;
 }
@@ -241,15 +259,19 @@ ferryResult_t ferry_box_take(struct ferry_device *device, const struct ferry_ran
 	return result;
 }
 
-struct ferry_device *ferry_box_of(const struct ferry_rank *rank, int other, uint64_t bytes, void **inbox)
+struct ferry_device *ferry_box_of(struct ferry_box *box, int other, void **inbox)
 {
 	pthread_mutex_lock(&lock);
-	struct ferry_box *box = boxes;
-	while (box && (!box->owned || box->rank != other || box->bytes != bytes ||
-	               memcmp(box->key, rank->key, sizeof box->key)))
-		box = box->next;
-	struct ferry_device *device = box ? box->device : NULL;
-	*inbox = box ? box->memory : NULL;
+	struct ferry_box *found = boxes;
+	while (found && (!found->owned || found->rank != other || found->bytes != box->bytes ||
+	                 memcmp(found->key, box->key, sizeof box->key)))
+		found = found->next;
+	if (found) {
+		box->near[box->nnear++] = found;
+		found->users++;
+	}
+	struct ferry_device *device = found ? found->device : NULL;
+	*inbox = found ? found->memory : NULL;
 	pthread_mutex_unlock(&lock);
 	return device;
 }
@@ -273,7 +295,7 @@ ferryResult_t ferry_box_add_window(struct ferry_box *box, int descriptor, uint64
 
 /* ---- of other processes ---- */
 
-static bool is_import(const struct import *import, const struct ferry_device *device,
+static bool is_import(const struct ferry_box_import *import, const struct ferry_device *device,
                       const struct ferry_box_claim *claim)
 {
 	return import->device == device && import->claim.process == claim->process &&
@@ -283,10 +305,10 @@ static bool is_import(const struct import *import, const struct ferry_device *de
 
 /* Under the lock. */
 static ferryResult_t map_import(struct ferry_device *device, const struct ferry_box_claim *claim,
-                                struct import **mapped)
+                                struct ferry_box_import **mapped)
 {
 	uint64_t bytes;
-	struct import *import = calloc(1, sizeof *import);
+	struct ferry_box_import *import = calloc(1, sizeof *import);
 	if (!import)
 		return ferry_fail(ferrySystemError, "no memory for a mailbox");
 	ferryResult_t result = device->ops->kernels->map(device, claim->handle, &import->address, &bytes);
@@ -306,32 +328,21 @@ static ferryResult_t map_import(struct ferry_device *device, const struct ferry_
 	                  (unsigned long long)claim->bytes, (unsigned long long)bytes);
 }
 
-ferryResult_t ferry_box_import(struct ferry_device *device, const struct ferry_box_claim *claim, void **address)
+ferryResult_t ferry_box_import(struct ferry_box *box, const struct ferry_box_claim *claim, void **address)
 {
+	struct ferry_device *device = box->device;
 	ferryResult_t result = ferrySuccess;
 	pthread_mutex_lock(&lock);
-	struct import *import = imports;
+	struct ferry_box_import *import = imports;
 	while (import && !is_import(import, device, claim))
 		import = import->next;
 	if (!import)
 		result = map_import(device, claim, &import);
 	if (!result) {
 		import->users++;
+		box->imports[box->nimports++] = import;
 		*address = import->address;
 	}
 	pthread_mutex_unlock(&lock);
 	return result;
-}
-
-void ferry_box_end_import(struct ferry_device *device, const void *address, bool failed)
-{
-	pthread_mutex_lock(&lock);
-	struct import *import = imports;
-	while (import && (import->device != device || import->address != address))
-		import = import->next;
-	if (import) {
-		import->users--;
-		import->failed |= failed;
-	}
-	pthread_mutex_unlock(&lock);
 }

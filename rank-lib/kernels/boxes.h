@@ -26,6 +26,8 @@ enum ferry_box_line { FERRY_BOX_CALLS, FERRY_BOX_MESSAGES, FERRY_BOX_LINES };
 #define FERRY_BOX_COUNTERS 4096u
 #define FERRY_BOX_TABLE    (FERRY_BOX_COUNTERS + FERRY_CHANNELS * 128u) /* FERRY_CHANNEL_WORDS of ferry_device.cuh */
 
+struct ferry_box_import;
+
 /* A rank's own. */
 struct ferry_box {
 	/* constant while a communicator has it */
@@ -44,6 +46,11 @@ struct ferry_box {
 	/* their events, which graphs name, outlive the communicator, under whose lock they are while it has the box */
 	struct ferry_kernel_order orders[FERRY_BOX_LINES];
 	_Atomic uint32_t holders;      /* the communicator, and each graph with a kernel of its: any thread */
+	/* what their kernels use of other ranks', until none of them is left; under the lock, as the next one: */
+	struct ferry_box_import *imports[FERRY_KERNEL_RANKS];
+	struct ferry_box *near[FERRY_KERNEL_RANKS]; /* of this process */
+	uint32_t nimports, nnear;
+	uint32_t users;                /* boxes that have it in `near` */
 	bool owned;                    /* a communicator has it; under the lock, as the next two: whose, */
 	uint8_t key[FERRY_KEY_BYTES];
 	int rank;                      /* and which of its ranks' */
@@ -70,10 +77,10 @@ void ferry_box_hold(void *box);
 void ferry_box_drop(void *box);
 
 /**
- * The inbox of so many bytes that another rank of the rank's communicator has in this process; returns its device.
- * NULL: it has none here, whatever it says of itself.
+ * The inbox of as many bytes that another rank of the box's communicator has in this process; returns its device. NULL:
+ * it has none here, whatever it says of itself. It stays while kernels of this box's may be run.
  */
-struct ferry_device *ferry_box_of(const struct ferry_rank *rank, int other, uint64_t bytes, void **inbox);
+struct ferry_device *ferry_box_of(struct ferry_box *box, int other, void **inbox);
 
 /** Maps that part of a shared memory for the box, and registers it. Errors: ferrySystemError, the device's. */
 ferryResult_t ferry_box_add_window(struct ferry_box *box, int descriptor, uint64_t from, uint64_t bytes,
@@ -86,9 +93,10 @@ struct ferry_box_claim {
 	uint64_t bytes;
 };
 
-/** Maps such a box with the device. Errors: the device's; ferryInvalidUsage: it has less bytes. */
-ferryResult_t ferry_box_import(struct ferry_device *device, const struct ferry_box_claim *claim, void **address);
-/** failed: as above. */
-void ferry_box_end_import(struct ferry_device *device, const void *address, bool failed);
+/**
+ * Maps such a box with the device of this one, while kernels of this one's may be run. Errors: the device's;
+ * ferryInvalidUsage: it has less bytes.
+ */
+ferryResult_t ferry_box_import(struct ferry_box *box, const struct ferry_box_claim *claim, void **address);
 
 #endif

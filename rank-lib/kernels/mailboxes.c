@@ -51,6 +51,15 @@ static bool any_refused(const struct ferry_rank *rank)
 	return false;
 }
 
+/* Kernels of graphs may be run for as long as these live: after the communicator's end they still store packets. */
+static bool any_has_graphs(const struct ferry_rank *rank)
+{
+	uint32_t graphs = 0;
+	for (int other = 0; other < rank->nranks; other++)
+		graphs |= atomic_load_explicit(&cell_of(rank, other)->graphs, memory_order_relaxed);
+	return graphs;
+}
+
 /* Bit r: rank r has neither got so far nor refused. Where one has refused, the others' mailboxes are of no use. */
 static uint64_t behind(const struct ferry_rank *rank, enum ferry_mailbox_stage stage)
 {
@@ -222,17 +231,14 @@ static ferryResult_t map_inbox(struct ferry_mailboxes *mailboxes, int other, voi
 	const struct ferry_rank_line *line = ferry_rank_line(&rank->shared, (uint32_t)other);
 	struct ferry_box_claim claim = {.bytes = mailboxes->box->bytes};
 	if (is_near(rank, other)) {
-		struct ferry_device *device = ferry_box_of(rank, other, claim.bytes, inbox);
+		struct ferry_device *device = ferry_box_of(mailboxes->box, other, inbox);
 		return device ? mailboxes->device->ops->kernels->reach(mailboxes->device, device)
 		              : ferry_fail(ferryInvalidUsage, "rank %d has no mailbox in this process", other);
 	}
 	memcpy(claim.handle, line->mailbox.handle, sizeof claim.handle);
 	claim.process = atomic_load_explicit(&line->process, memory_order_relaxed);
 	claim.start = atomic_load_explicit(&line->process_start, memory_order_relaxed);
-	ferryResult_t result = ferry_box_import(mailboxes->device, &claim, inbox);
-	if (!result)
-		mailboxes->imports[other] = *inbox;
-	return result;
+	return ferry_box_import(mailboxes->box, &claim, inbox);
 }
 
 static ferryResult_t map_outbox(struct ferry_mailboxes *mailboxes, int other, void **outbox)
@@ -545,8 +551,11 @@ ferryResult_t ferry_mailboxes_open(struct ferry_mailboxes *mailboxes, uint64_t u
 void ferry_mailboxes_count(struct ferry_mailboxes *mailboxes)
 {
 	struct ferry_mailbox_cell *cell = cell_of(mailboxes->rank, mailboxes->rank->self);
+	const struct ferry_kernel_order *orders = mailboxes->box->orders;
 	uint64_t calls = atomic_load_explicit(&cell->calls, memory_order_relaxed);
 	atomic_store_explicit(&cell->calls, calls + 1, memory_order_relaxed);
+	if (orders[FERRY_BOX_CALLS].mixed || orders[FERRY_BOX_MESSAGES].mixed)
+		atomic_store_explicit(&cell->graphs, 1, memory_order_relaxed);
 }
 
 void ferry_mailboxes_wait(struct ferry_mailboxes *mailboxes)
@@ -563,9 +572,7 @@ void ferry_mailboxes_close(struct ferry_mailboxes *mailboxes)
 {
 	/* nobody gets memory that others' kernels may still write to: of a rank that failed, or the caller's own */
 	bool failed = ferry_rank_ends_kernels(mailboxes->rank), discard = failed || mailboxes->channels.bytes;
-	bool graphs = false; /* others may replay theirs, too */
-	for (int line = 0; mailboxes->box && line < FERRY_BOX_LINES; line++)
-		graphs |= mailboxes->box->orders[line].mixed;
+	bool graphs = any_has_graphs(mailboxes->rank); /* which may be replayed */
 	if (mailboxes->watched)
 		ferry_router_monitor_remove(&mailboxes->entry);
 	if (!mailboxes->box)
@@ -579,9 +586,6 @@ void ferry_mailboxes_close(struct ferry_mailboxes *mailboxes)
 	}
 	/* for graphs that are still replayed */
 	atomic_store_explicit(&mailboxes->box->aborted->flag, 1, memory_order_release);
-	for (uint32_t other = 0; other < FERRY_KERNEL_RANKS; other++)
-		if (mailboxes->imports[other])
-			ferry_box_end_import(mailboxes->device, mailboxes->imports[other], discard);
 	ferry_box_give_back(mailboxes->box, discard || graphs, failed);
 	mailboxes->box = NULL;
 	mailboxes->watched = mailboxes->ready = false;

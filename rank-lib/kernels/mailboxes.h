@@ -41,7 +41,6 @@ struct ferry_mailboxes {
 	bool watched;          /* by the router monitor */
 	uint32_t blocks;       /* that a call may have: the least of all ranks' */
 	struct ferry_box *box; /* the rank's own; NULL: none */
-	const void *imports[FERRY_KERNEL_RANKS]; /* what is mapped of other processes; NULL: nothing */
 	struct ferry_kernel_call blank;          /* all that is the same for every call */
 	ferryChannels_t channels; /* for kernels of the caller's own; bytes 0: none, */
 	char why_not[200];        /* as this says, if the caller has asked for them */

@@ -42,12 +42,13 @@ static ferryResult_t join(const struct rank_ordered *order)
 	config.ordinal = order->ordinal;
 	config.channels = order->channels;
 	ferryResult_t result = ferryCommInitRankConfig(&mine.comm, order->nranks, order->id, order->rank, &config);
-	if (!result && mine.placed)
+	if (result || (mine.placed && order->wanted))
+		return result;
+	if (mine.placed)
 		place_close(&mine.place);
-	if (!result)
-		place_open(&mine.place, order->ordinal, order->rank, order->nranks, order->count);
-	mine.placed |= !result;
-	return result;
+	place_open(&mine.place, order->ordinal, order->rank, order->nranks, order->count);
+	mine.placed = true;
+	return ferrySuccess;
 }
 
 static uint64_t copied(void)

@@ -54,7 +54,7 @@ static void check_message(const struct player *player, int from, size_t n, size_
 	HOLDS(player->out[at + n - 1] == value_of(from, at + n - 1, round));
 }
 
-/* Until kernels carry sums, and messages of ranks 0 and 1. Ranks count rounds alike: sums keep them together. */
+/* Until kernels carry sums and messages of all pairs. Ranks count rounds alike: sums keep them together. */
 static void warm_up(struct player *player, ncclComm_t comm)
 {
 	static bool said[RANKS];
@@ -63,14 +63,16 @@ static void warm_up(struct player *player, ncclComm_t comm)
 	for (int round = 0; round < MANY && !begun; round++) {
 		NCCL(ncclGroupStart());
 		sum(player, comm);
-		for (int sends = 0; sends < 2 && self < 2; sends++)
-			message(player, sends, 1 - self, SMALL, 0, comm);
+		for (int way = 0; way < 2 * RANKS; way++)
+			if (way / 2 != self)
+				message(player, way % 2, way / 2, SMALL, 0, comm);
 		NCCL(ncclGroupEnd());
 		settle(player);
 		struct ferry_shadow_comm *shadow_comm = shadow_of(comm);
 		said[self] = kernels_in(comm) && ferry_shadow_comm_kernels_begun(shadow_comm);
-		for (int sends = 0; sends < 2 && self < 2 && said[self]; sends++)
-			said[self] &= ferry_shadow_comm_messages_begun(shadow_comm, 1 - self, sends);
+		for (int way = 0; way < 2 * RANKS && said[self]; way++)
+			said[self] &= way / 2 == self ||
+			              ferry_shadow_comm_messages_begun(shadow_comm, way / 2, way % 2);
 		pthread_barrier_wait(&together);
 		begun = said[0] && said[1] && said[2];
 		pthread_barrier_wait(&together);
@@ -341,6 +343,70 @@ static void communicators_of_one_thread_may_end_in_the_group_of_their_last_messa
 	domains_close();
 }
 
+/* ---- graphs that outlive the communicator ---- */
+
+static ncclUniqueId next;
+
+/*
+ * Around a ring; rank 1 leaves, without its graph. What is left of the communicator is given back when the next one
+ * ends, but for that which its kernels still store into.
+ */
+static void outlive(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	int self = rank->rank;
+	ncclResult_t error = ncclSuccess;
+	CUgraph captured;
+	CUgraphExec graph;
+	player_open(player);
+	warm_up(player, rank->comm);
+	EQUAL(cuStreamBeginCapture(player->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), 0);
+	NCCL(ncclGroupStart());
+	for (int sends = 0; sends < 2; sends++)
+		message(player, sends, (self + (sends ? 1 : 2)) % RANKS, SMALL, 0, rank->comm);
+	NCCL(ncclGroupEnd());
+	EQUAL(cuStreamEndCapture(player->stream, &captured), 0);
+	EQUAL(cuGraphInstantiateWithFlags(&graph, captured, 0), 0);
+	EQUAL(cuGraphDestroy(captured), 0);
+	EQUAL(cuGraphLaunch(graph, player->stream), 0);
+	settle(player);
+	pthread_barrier_wait(&together);
+	if (self == 1) {
+		EQUAL(cuGraphExecDestroy(graph), 0);
+		NCCL(ncclCommDestroy(rank->comm));
+		NCCL(ncclGetUniqueId(&next));
+	}
+	pthread_barrier_wait(&together);
+	if (self != 1) {
+		EQUAL(cuGraphLaunch(graph, player->stream), 0);
+		settle(player);
+		while (!error) {
+			NCCL(ncclCommGetAsyncError(rank->comm, &error));
+			doze(1);
+		}
+		EQUAL(error, ncclRemoteError);
+		NCCL(ncclCommAbort(rank->comm));
+	}
+	pthread_barrier_wait(&together);
+	NCCL(ncclCommInitRank(&rank->comm, RANKS, next, self));
+	warm_up(player, rank->comm);
+	NCCL(ncclCommDestroy(rank->comm));
+	pthread_barrier_wait(&together);
+	if (self != 1) {
+		EQUAL(cuGraphLaunch(graph, player->stream), 0);
+		settle(player);
+		EQUAL(cuGraphExecDestroy(graph), 0);
+	}
+	pthread_barrier_wait(&together);
+	buffers_close(player);
+}
+
+static void replays_after_a_rank_has_left_end_with_an_error_and_later_ones_do_no_harm(void **state)
+{
+	(void)state;
+	play(outlive);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -350,6 +416,8 @@ int main(int argc, char **argv)
 	        cmocka_unit_test_teardown(a_communicator_may_end_in_the_group_of_its_last_messages, no_misuse),
 	        cmocka_unit_test_teardown(communicators_of_one_thread_may_end_in_the_group_of_their_last_messages,
 	                                  no_misuse),
+	        cmocka_unit_test_teardown(
+	                replays_after_a_rank_has_left_end_with_an_error_and_later_ones_do_no_harm, no_misuse),
 	};
 	if (argc == 2)
 		cmocka_set_test_filter(argv[1]);

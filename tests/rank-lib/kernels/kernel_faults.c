@@ -210,6 +210,40 @@ static void a_replay_after_a_rank_has_left_ends_with_an_error(void **state)
 	}
 }
 
+/*
+ * What is left of it is given back when the next one ends, but for that which its kernels still store into. Ranks keep
+ * their buffers.
+ */
+static void a_graph_that_outlives_its_communicator_does_no_harm(void **state)
+{
+	(void)state;
+	for (int fabric = 0; fabric < 2; fabric++) {
+		struct rank_process ranks[2];
+		struct rank_ordered join = {.order = RANK_JOIN, .nranks = 2, .wanted = true};
+		use(fabrics[fabric]);
+		domains_open(1);
+		start(ranks, 2, NULL);
+		ranks_join(ranks, 2, devices, COUNT);
+		ranks_round(ranks, 2, 2, 2);
+		ranks_tell(ranks, 2, (struct rank_ordered){.order = RANK_CAPTURE, .number = 2}, NULL);
+		ranks_tell(ranks, 2, (struct rank_ordered){.order = RANK_REPLAY, .number = 3}, NULL);
+		ranks_tell(ranks, 2, (struct rank_ordered){.order = RANK_HEARD}, NULL);
+		ranks_tell(ranks, 2, (struct rank_ordered){.order = RANK_ABORT}, NULL);
+		OK(ferryGetUniqueId(&join.id));
+		for (; join.rank < 2; join.ordinal = ++join.rank)
+			rank_order(&ranks[join.rank], join);
+		for (int rank = 0; rank < 2; rank++)
+			OK(rank_heard(&ranks[rank]).result);
+		ranks_tell(ranks, 2, (struct rank_ordered){.order = RANK_DESTROY}, NULL);
+		ranks_tell(ranks, 2, (struct rank_ordered){.order = RANK_REPLAY, .number = 3}, NULL);
+		ranks_tell(ranks, 2, (struct rank_ordered){.order = RANK_HEARD}, NULL); /* their streams are whole */
+		ranks_tell(ranks, 2, (struct rank_ordered){.order = RANK_FORGET}, NULL);
+		for (int rank = 0; rank < 2; rank++)
+			rank_finish(&ranks[rank]);
+		domains_close();
+	}
+}
+
 static void a_rank_that_never_comes_to_a_kernels_call_is_named(void **state)
 {
 	(void)state;
@@ -272,6 +306,7 @@ int main(int argc, char **argv)
 	        TEST(a_rank_that_aborts_frees_all_streams),
 	        TEST(a_call_that_a_rank_has_left_without_ends),
 	        TEST(a_replay_after_a_rank_has_left_ends_with_an_error),
+	        TEST(a_graph_that_outlives_its_communicator_does_no_harm),
 	        TEST(a_rank_that_never_comes_to_a_kernels_call_is_named),
 	        TEST(ranks_that_make_different_calls_by_kernels_are_told_so),
 	};

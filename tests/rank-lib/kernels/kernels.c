@@ -421,15 +421,16 @@ static void ranks_find_their_own_communicators_mailboxes(void **state)
 		gang_open(&gangs[which], 2 + which, devices, 1);
 	for (int which = 0; which < 2; which++)
 		for (int rank = 0; rank < 3; rank++) {
-			const struct ferryComm *comm = gangs[which].comms[0];
+			struct ferry_box *own = gangs[which].comms[0]->mailboxes.box;
+			struct ferry_box longer = {.bytes = own->bytes + 1};
 			struct ferry_box *box = rank < 2 + which ? gangs[which].comms[rank]->mailboxes.box : NULL;
-			uint64_t bytes = comm->mailboxes.box->bytes;
-			assert_ptr_equal(ferry_box_of(&comm->rank, rank, bytes, &inbox), box ? box->device : NULL);
+			assert_ptr_equal(ferry_box_of(own, rank, &inbox), box ? box->device : NULL);
 			assert_ptr_equal(inbox, box ? box->memory : NULL);
-			assert_null(ferry_box_of(&comm->rank, rank, bytes + 1, &inbox));
+			memcpy(longer.key, own->key, sizeof longer.key);
+			assert_null(ferry_box_of(&longer, rank, &inbox));
 		}
-	struct ferry_rank other = {.self = 0, .nranks = 2}; /* of a third communicator */
-	assert_null(ferry_box_of(&other, 1, gangs[0].comms[0]->mailboxes.box->bytes, &inbox));
+	struct ferry_box other = {.bytes = gangs[0].comms[0]->mailboxes.box->bytes}; /* of a third communicator */
+	assert_null(ferry_box_of(&other, 1, &inbox));
 	for (int which = 0; which < 2; which++)
 		gang_close(&gangs[which]);
 }
