@@ -165,14 +165,30 @@ static bool is_new(const struct ferry_request *requests, uint32_t which)
 	return i == which;
 }
 
+/* To join one that captures and one that does not would end the capture, or capture both. NCCL refuses them, too. */
+static ferryResult_t check_captures(struct ferry_device *device, ferryStream_t stream, ferryStream_t other)
+{
+	struct ferry_stream_state one = {0}, two = {0};
+	ferryResult_t result = device->ops->check_stream(device, stream, &one);
+	if (!result)
+		result = device->ops->check_stream(device, other, &two);
+	if (result || one.captures == two.captures)
+		return result;
+	return ferry_fail(ferryInvalidUsage, "streams %p and %p of one group and communicator: one of them captures",
+	                  (void *)stream, (void *)other);
+}
+
 /* behind: the calls' streams come behind this one, else it behind them. */
 static ferryResult_t join_streams(const struct ferry_request *requests, uint32_t nrequests, ferryStream_t stream,
                                   bool behind)
 {
-	enum ferry_box_line line = requests[0].collective == FERRY_SENDRECV ? FERRY_BOX_MESSAGES : FERRY_BOX_CALLS;
 	struct ferry_mailboxes *mailboxes = &requests[0].comm->mailboxes;
 	struct ferry_device *device = mailboxes->device;
+	enum ferry_box_line line = requests[0].collective == FERRY_SENDRECV ? FERRY_BOX_MESSAGES : FERRY_BOX_CALLS;
 	ferryResult_t result = ferrySuccess;
+	for (uint32_t i = 1; i < nrequests && !behind && !result; i++)
+		if (is_new(requests, i))
+			result = check_captures(device, requests[0].stream, requests[i].stream);
 	for (uint32_t i = 0; i < nrequests && !result; i++) {
 		ferryStream_t other = requests[i].stream;
 		if (is_new(requests, i))

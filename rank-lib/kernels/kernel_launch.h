@@ -24,7 +24,8 @@ bool ferry_kernels_carry(const struct ferryComm *comm, const struct ferry_reques
  * Puts calls of one communicator that kernels carry into their streams, plain or capturing. Several are a group's:
  * calls in a row go by one kernel where they fit, in the stream of the first one, which waits for the others' and they
  * for it; which do depends on no stream. Under the communicator's lock, in a visit of its device. Errors: a stream is
- * another device's, or its capture was invalidated; the driver's, which fail the rank, as the other ranks wait for it.
+ * another device's, its capture was invalidated, or another one's of the group does not capture; the driver's, which
+ * fail the rank, as the other ranks wait for it.
  */
 ferryResult_t ferry_kernels_launch(const struct ferry_request *requests, uint32_t nrequests);
 

@@ -196,23 +196,52 @@ static void a_group_of_any_number_ends_whose_ways_another_rank_has_one_by_one(vo
 
 /* ---- of two communicators ---- */
 
-/* Messages and sums of both, large and small. */
+/* Messages and sums of both, large and small, on two streams. */
 static void of_both(struct player *player, ncclComm_t other)
 {
-	ncclComm_t comms[2] = {player->rank.comm, other};
-	int self = player->rank.rank;
+	const ncclComm_t comms[2] = {player->rank.comm, other};
+	const int self = player->rank.rank;
+	struct player forked = *player;
+	CUevent event;
+	EQUAL(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), 0);
+	EQUAL(cuEventRecord(event, player->stream), 0);
+	EQUAL(cuStreamWaitEvent(player->second, event, 0), 0);
+	if (turn & 1)
+		forked.stream = player->second;
 	NCCL(ncclGroupStart());
 	for (size_t i = 0; i < 2; i++) {
 		for (int sends = 0; sends < 2 && self < 2; sends++) {
-			message(player, sends, 1 - self, SMALL, i, comms[i]);
-			if (turn % 3 == 2)
+			message(sends ? player : &forked, sends, 1 - self, SMALL, i, comms[i]);
+			if (turn & 2)
 				message(player, sends, 1 - self, BIG, 4 + 10 * i, comms[i]);
 		}
-		if (turn % 3)
-			NCCL(ncclAllReduce(player->send, (float *)player->receive + LARGE + i * SMALL, SMALL,
-			                   ncclFloat32, ncclSum, comms[i], stream_of(player)));
+		if (turn & 8)
+			NCCL(ncclAllReduce(player->send, (float *)player->receive + LARGE + i * BIG,
+			                   turn & 4 ? BIG : SMALL, ncclFloat32, ncclSum, comms[i],
+			                   stream_of(&forked)));
 	}
 	NCCL(ncclGroupEnd());
+	EQUAL(cuEventRecord(event, player->second), 0);
+	EQUAL(cuStreamWaitEvent(player->stream, event, 0), 0);
+	EQUAL(cuEventDestroy(event), 0);
+}
+
+/* A graph's stream and another one: as NCCL does, it is refused, and nothing is lost by it. */
+static void of_a_graph_and_none(struct player *player)
+{
+	struct player plain = *player;
+	const int self = player->rank.rank;
+	CUgraph captured;
+	plain.stream = player->second;
+	for (int sends = 0; sends < 2; sends++) {
+		EQUAL(cuStreamBeginCapture(player->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), 0);
+		NCCL(ncclGroupStart());
+		message(sends ? &plain : player, true, (self + 1) % RANKS, SMALL, 0, player->rank.comm);
+		message(sends ? player : &plain, false, (self + 2) % RANKS, SMALL, 0, player->rank.comm);
+		EQUAL(ncclGroupEnd(), ncclInvalidUsage);
+		EQUAL(cuStreamEndCapture(player->stream, &captured), 0);
+		EQUAL(cuGraphDestroy(captured), 0);
+	}
 }
 
 static void two(struct rank *rank)
@@ -223,20 +252,22 @@ static void two(struct rank *rank)
 	NCCL(ncclCommSplit(rank->comm, 0, rank->rank, &other, NULL));
 	warm_up(player, rank->comm);
 	warm_up(player, other);
-	for (int round = 0; round < 24; round++) {
+	EQUAL(cuStreamCreate(&player->second, CU_STREAM_NON_BLOCKING), 0);
+	of_a_graph_and_none(player);
+	for (int round = 0; round < 32; round++) {
 		turn = round / 2;
 		pthread_barrier_wait(&together);
-		fill(player, LARGE + 2 * SMALL, round);
+		fill(player, LARGE + 2 * BIG, round);
 		make(player, of_both, other, round % 2);
 		for (size_t i = 0; i < 2; i++) {
 			if (rank->rank < 2)
 				check_message(player, !rank->rank, SMALL, i, round);
-			if (rank->rank < 2 && turn % 3 == 2)
+			if (rank->rank < 2 && turn & 2)
 				check_message(player, !rank->rank, BIG, 4 + 10 * i, round);
 		}
-		if (turn % 3)
+		if (turn & 8)
 			check_sum_of(player, round);
-		HOLDS(!memcmp(player->out + LARGE, player->out + LARGE + SMALL, SMALL * sizeof(float)));
+		HOLDS(!memcmp(player->out + LARGE, player->out + LARGE + BIG, BIG * sizeof(float)));
 		ncclResult_t error;
 		NCCL(ncclCommGetAsyncError(rank->comm, &error));
 		EQUAL(error, ncclSuccess);
@@ -244,6 +275,7 @@ static void two(struct rank *rank)
 		EQUAL(error, ncclSuccess);
 		pthread_barrier_wait(&together);
 	}
+	EQUAL(cuStreamDestroy(player->second), 0);
 	NCCL(ncclCommDestroy(other));
 	player_close(player);
 }

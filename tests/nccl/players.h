@@ -20,7 +20,7 @@
 
 struct player {
 	struct rank rank; /* first: its thread and communicator */
-	CUstream stream;
+	CUstream stream, second; /* second: for tests that make one */
 	CUdeviceptr memory[2];
 	float *in, *out;          /* where this process has them */
 	void *send, *receive;     /* as calls take them */
