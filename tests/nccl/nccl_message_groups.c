@@ -25,10 +25,9 @@ static void play(void (*work)(struct rank *rank))
 	pthread_barrier_destroy(&together);
 }
 
-/* Message i of a pair is element PART * (i % 30) and those behind it. */
-static void message(const struct player *player, bool sends, int peer, size_t n, size_t i, ncclComm_t comm)
+/* at: elements from the buffer's beginning, at both ends. */
+static void message(const struct player *player, bool sends, int peer, size_t n, size_t at, ncclComm_t comm)
 {
-	size_t at = PART * (i % 30);
 	NCCL(sends ? ncclSend((float *)player->send + at, n, ncclFloat32, peer, comm, stream_of(player))
 	           : ncclRecv((float *)player->receive + at, n, ncclFloat32, peer, comm, stream_of(player)));
 }
@@ -47,9 +46,8 @@ static void check_sum_of(const struct player *player, int round)
 	HOLDS(player->out[LARGE + 1] == total);
 }
 
-static void check_message(const struct player *player, int from, size_t n, size_t i, int round)
+static void check_message(const struct player *player, int from, size_t n, size_t at, int round)
 {
-	size_t at = PART * (i % 30);
 	HOLDS(player->out[at] == value_of(from, at, round));
 	HOLDS(player->out[at + n - 1] == value_of(from, at + n - 1, round));
 }
@@ -65,7 +63,8 @@ static void warm_up(struct player *player, ncclComm_t comm)
 		sum(player, comm);
 		for (int way = 0; way < 2 * RANKS; way++)
 			if (way / 2 != self)
-				message(player, way % 2, way / 2, SMALL, 0, comm);
+				message(player, way % 2, way / 2, SMALL, (size_t)(way % 2 ? self : way / 2) * SMALL,
+				        comm);
 		NCCL(ncclGroupEnd());
 		settle(player);
 		struct ferry_shadow_comm *shadow_comm = shadow_of(comm);
@@ -114,7 +113,7 @@ static void messages_and_sum(struct player *player, ncclComm_t other)
 	if (!player->rank.rank) {
 		NCCL(ncclGroupStart());
 		for (size_t i = 0; i < 30; i++)
-			message(player, false, 1, PART, i, comm);
+			message(player, false, 1, PART, PART * i, comm);
 		sum(player, comm);
 		NCCL(ncclGroupEnd());
 		return;
@@ -122,7 +121,7 @@ static void messages_and_sum(struct player *player, ncclComm_t other)
 	if (turn % 2)
 		sum(player, comm);
 	for (size_t i = 0; i < 30 && player->rank.rank == 1; i++)
-		message(player, true, 0, PART, i, comm);
+		message(player, true, 0, PART, PART * i, comm);
 	if (!(turn % 2))
 		sum(player, comm);
 }
@@ -133,7 +132,8 @@ static void with_sum(struct rank *rank)
 	player_open(player);
 	warm_up(player, rank->comm);
 	for (int round = 0; round < 8; round++) {
-		turn = round; /* all ranks write the same */
+		if (!rank->rank)
+			turn = round;
 		pthread_barrier_wait(&together);
 		uint64_t before = kernels_in(rank->comm);
 		fill(player, LARGE + SMALL, round);
@@ -141,7 +141,7 @@ static void with_sum(struct rank *rank)
 		check_sum_of(player, round);
 		EQUAL(kernels_in(rank->comm) - before, rank->rank < 2 ? 31 : 1);
 		for (size_t i = 0; i < 30 && !rank->rank; i++)
-			check_message(player, 1, PART, i, round);
+			check_message(player, 1, PART, PART * i, round);
 		pthread_barrier_wait(&together);
 	}
 	player_close(player);
@@ -166,7 +166,7 @@ static void both_ways(struct player *player, ncclComm_t other)
 		if (!first || !sends)
 			NCCL(ncclGroupStart());
 		for (size_t i = 0; i < EACH_WAY; i++)
-			message(player, sends, first, SMALL + i % 30, i, player->rank.comm);
+			message(player, sends, first, SMALL + i % 30, 2 * SMALL * i, player->rank.comm);
 		if (!first || sends)
 			NCCL(ncclGroupEnd());
 	}
@@ -183,7 +183,7 @@ static void many(struct rank *rank)
 		make(player, both_ways, NULL, round % 2);
 		EQUAL(kernels_in(rank->comm) - before, 2 * EACH_WAY);
 		for (size_t i = 0; i < EACH_WAY; i++)
-			check_message(player, !rank->rank, SMALL + i % 30, i, round);
+			check_message(player, !rank->rank, SMALL + i % 30, 2 * SMALL * i, round);
 	}
 	player_close(player);
 }
@@ -211,9 +211,9 @@ static void of_both(struct player *player, ncclComm_t other)
 	NCCL(ncclGroupStart());
 	for (size_t i = 0; i < 2; i++) {
 		for (int sends = 0; sends < 2 && self < 2; sends++) {
-			message(sends ? player : &forked, sends, 1 - self, SMALL, i, comms[i]);
+			message(sends ? player : &forked, sends, 1 - self, SMALL, PART * i, comms[i]);
 			if (turn & 2)
-				message(player, sends, 1 - self, BIG, 4 + 10 * i, comms[i]);
+				message(player, sends, 1 - self, BIG, (4 + 10 * i) * PART, comms[i]);
 		}
 		if (turn & 8)
 			NCCL(ncclAllReduce(player->send, (float *)player->receive + LARGE + i * BIG,
@@ -255,15 +255,16 @@ static void two(struct rank *rank)
 	EQUAL(cuStreamCreate(&player->second, CU_STREAM_NON_BLOCKING), 0);
 	of_a_graph_and_none(player);
 	for (int round = 0; round < 32; round++) {
-		turn = round / 2;
+		if (!rank->rank)
+			turn = round / 2;
 		pthread_barrier_wait(&together);
 		fill(player, LARGE + 2 * BIG, round);
 		make(player, of_both, other, round % 2);
 		for (size_t i = 0; i < 2; i++) {
 			if (rank->rank < 2)
-				check_message(player, !rank->rank, SMALL, i, round);
+				check_message(player, !rank->rank, SMALL, PART * i, round);
 			if (rank->rank < 2 && turn & 2)
-				check_message(player, !rank->rank, BIG, 4 + 10 * i, round);
+				check_message(player, !rank->rank, BIG, (4 + 10 * i) * PART, round);
 		}
 		if (turn & 8)
 			check_sum_of(player, round);
@@ -302,7 +303,7 @@ static void ends(struct rank *rank)
 	if (!rank->rank)
 		NCCL(ncclGroupStart());
 	if (rank->rank < 2) {
-		message(player, !rank->rank, !rank->rank, BIG, 4, rank->comm);
+		message(player, !rank->rank, !rank->rank, BIG, 4 * PART, rank->comm);
 		message(player, rank->rank, !rank->rank, SMALL, 0, rank->comm);
 	}
 	NCCL(ncclCommDestroy(rank->comm));
@@ -312,7 +313,7 @@ static void ends(struct rank *rank)
 	if (!rank->rank)
 		check_message(player, 1, SMALL, 0, 1);
 	if (rank->rank == 1)
-		check_message(player, 0, BIG, 4, 1);
+		check_message(player, 0, BIG, 4 * PART, 1);
 	buffers_close(player);
 }
 
@@ -360,7 +361,7 @@ static void communicators_of_one_thread_may_end_in_the_group_of_their_last_messa
 		fill(&players[i], LARGE, 1);
 		for (size_t m = 0; m < 30; m++)
 			for (int sends = 0; sends < 2; sends++)
-				message(&players[i], sends, (i + (sends ? 1 : 2)) % RANKS, PART, m, comms[i]);
+				message(&players[i], sends, (i + (sends ? 1 : 2)) % RANKS, PART, PART * m, comms[i]);
 		NCCL(i ? ncclCommDestroy(comms[i]) : ncclCommFinalize(comms[i]));
 	}
 	NCCL(ncclGroupEnd());
@@ -368,7 +369,7 @@ static void communicators_of_one_thread_may_end_in_the_group_of_their_last_messa
 	for (int i = 0; i < RANKS; i++) {
 		settle(&players[i]);
 		for (size_t m = 0; m < 30; m++)
-			check_message(&players[i], (i + 2) % RANKS, PART, m, 1);
+			check_message(&players[i], (i + 2) % RANKS, PART, PART * m, 1);
 		buffers_close(&players[i]);
 	}
 	free(players);
