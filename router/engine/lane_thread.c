@@ -13,8 +13,9 @@
 #define POLL_MOST_US  2000
 #define SLEEP_MOST_US 1000000
 /* a program's products between two calls take some ms, and its step some tens: for so long the lane polls so often, */
-#define PROMPT_US      100000
-#define PROMPT_STEP_US 30 /* which takes a tenth of a core */
+#define PROMPT_US         100000
+#define PROMPT_STEP_US    30  /* which takes a tenth of a core */
+#define UNHURRIED_STEP_US 250 /* of a lane that is told not to spin, as CPU is short */
 
 /* ---- when it sleeps ---- */
 
@@ -45,7 +46,7 @@ static bool awaits_start(const struct ferry_lane *lane)
  * have overwritten the count of its sleepers. A GPU rings no bell. While it copies for this lane, the lane polls again
  * at once. For a call that it has not reached, the lane polls after a 64th of the time already spent waiting, which
  * finds it late by less than 2%, at first within PROMPT_STEP_US, and after POLL_MOST_US at most: captured calls may be
- * replayed after any time. A lane that never spins does not poll more often than its 64th either.
+ * replayed after any time. A lane that never spins polls every UNHURRIED_STEP_US at most.
  */
 static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 {
@@ -60,7 +61,7 @@ static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 		return most;
 	int64_t waited = (int64_t)(ferry_idle_ns(&lane->idle, now) / 1000), step = waited / 64;
 	if (!lane->lanes->spin.limit_ns)
-		step = step < PROMPT_STEP_US ? PROMPT_STEP_US : step;
+		step = step < UNHURRIED_STEP_US ? UNHURRIED_STEP_US : step;
 	else if (waited < PROMPT_US)
 		step = step < PROMPT_STEP_US ? step : PROMPT_STEP_US;
 	if (step >= POLL_MOST_US)
