@@ -59,6 +59,8 @@ foreach(variant "cuda_streams_pushed FERRY_TEST_PUSHES=1" "cuda_graphs_pushed FE
   set_tests_properties(${CMAKE_MATCH_1} PROPERTIES ENVIRONMENT "${CMAKE_MATCH_4}")
 endforeach()
 
+soak_test(kernels_ptx_is_what_is_compiled ${PROJECT_SOURCE_DIR}/scripts/kernels-ptx --compare)
+set_tests_properties(kernels_ptx_is_what_is_compiled PROPERTIES SKIP_RETURN_CODE 77)
 find_program(SPIN spin)
 if(SPIN)
   soak_test(models_hold_and_need_every_step ${PROJECT_SOURCE_DIR}/scripts/check-models)
