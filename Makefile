@@ -4,8 +4,6 @@
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 # Suites wait more than they compute.
 TEST_JOBS ?= $(shell echo $$((3 * $(JOBS))))
-# Under the sanitizers suites compute rather than wait.
-SANITIZER_JOBS ?= $(shell echo $$((2 * $(JOBS))))
 # Where an ordinary user may write, too.
 PREFIX ?= $(if $(filter 0,$(shell id -u)),/usr/local,$(HOME)/.local)
 DESTDIR ?=
@@ -52,11 +50,11 @@ debug: setup ## build without optimization into build-debug/
 
 asan: setup ## every suite once under AddressSanitizer and UndefinedBehaviorSanitizer, in build-asan/
 	@scripts/build asan
-	ctest --preset asan -j $(SANITIZER_JOBS)
+	ctest --preset asan -j $(TEST_JOBS)
 
 tsan: setup ## the tests of ipc, engine and lanes under ThreadSanitizer, in build-tsan/
 	@scripts/build tsan
-	start=$$(scripts/tsan-prefix) && $$start ctest --preset tsan -j $(SANITIZER_JOBS)
+	start=$$(scripts/tsan-prefix) && $$start ctest --preset tsan -j $(TEST_JOBS)
 
 fuzz: ## libFuzzer over programs, plans, messages, submissions and names, FUZZ_SECONDS (60) each, in build-fuzz/
 	@scripts/setup fuzz

@@ -9,7 +9,7 @@ set(rows
   "cuda_buffers     cuda_buffers                  cuda_buffers"
   "cuda_faults      cuda_faults_pushed            cuda_faults_across"
   "cuda_graphs      cuda_graphs_wait_kernel       cuda_graphs_across"
-  "cuda_captures    cuda_captures                 cuda_captures_across"
+  "cuda_captures    cuda_captures_kernels         cuda_captures_across"
   "cuda_fabrics     cuda_fabrics                  cuda_fabrics_across"
   "cuda_programs    cuda_programs_across          -"
   "mapped           mapped_pushed                 mapped"
@@ -17,7 +17,7 @@ set(rows
   "mapped_failures  mapped_failures_across        mapped_failures_pushed"
   "leaving          leaving_pushed                leaving_on_host_routers"
   "ends             ends_on_host                  ends"
-  "open_calls       open_calls                    open_calls_pushed"
+  "open_calls       open_calls                    open_calls_kernels"
   "puts             puts_across                   puts"
   "pushing_programs pushing_programs              -"
   "launchers        launchers                     -"
@@ -26,9 +26,10 @@ set(rows
   "nccl_communicators nccl_communicators_policy_zero nccl_communicators"
   "nccl_failures    nccl_failures                 nccl_failures"
   "nccl_split       nccl_split                    nccl_split_by_host"
-  "nccl_blocks      nccl_blocks_by_host           nccl_blocks")
-set(variants mapped pushed wait_kernel one_connection no_flush across on_host on_host_routers processes off too_old
-  policy_zero policy_overridden first by_host)
+  "nccl_blocks      nccl_blocks_by_host           nccl_blocks"
+  "nccl_messages    nccl_messages_by_host         nccl_messages")
+set(variants mapped pushed kernels wait_kernel one_connection no_flush across on_host on_host_routers processes off
+  too_old policy_zero policy_overridden first by_host)
 # Of the kills these: each kind of rank, each way of dying, one domain and two. Left out is what is about numbers,
 # documents and scripts (nccl_paces runs what nccl_veto does, and reduce what reduce_definition does), and `takeover`,
 # whose kills these do.
