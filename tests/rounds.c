@@ -306,7 +306,7 @@ void all_kinds(const struct gang *gang, size_t bytes, size_t offset, bool pooled
 			                    .offset = offset,
 			                    .root = kind % 2 ? last : 0,
 			                    .in_place = in_place};
-			rounds_of(gang, what, 4, kind % gang->nranks, pooled);
+			rounds_of(gang, what, REPEATS(4, 2), kind % gang->nranks, pooled);
 		}
 }
 

@@ -183,11 +183,6 @@ void places_close(struct place *places, const struct gang *gang)
  * makes a run touches nothing else.
  */
 #define RUN 512
-#ifdef __SANITIZE_THREAD__
-#define UNSEEN __attribute__((no_sanitize("thread")))
-#else
-#define UNSEEN
-#endif
 
 /* Adds a rank's elements from `first` on, if it is not the only one. */
 UNSEEN static void make_run(uint32_t *run, uint32_t rank, uint32_t round, size_t first, size_t count, bool added)

@@ -9,6 +9,7 @@
 #ifndef FERRY_TESTS_PLACES_H
 #define FERRY_TESTS_PLACES_H
 
+#include "tests/sanitized.h"
 #include "tests/succeeds.h"
 #include "tests/fake_cuda/fake_cuda.h"
 

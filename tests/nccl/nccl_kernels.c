@@ -7,7 +7,7 @@
 
 #include <unistd.h>
 
-#define SHORTS 400
+#define SHORTS REPEATS(400, 150)
 
 static pthread_barrier_t together;
 
@@ -73,7 +73,7 @@ static void kernels_begin_at_one_call_on_all_ranks(void **state)
 {
 	(void)state;
 	setenv("FERRY_SPLIT_WAIT", "0", 1);
-	for (int times = 0; times < 3; times++) {
+	for (int times = 0; times < REPEATS(3, 2); times++) {
 		play(come_late);
 		for (int rank = 0; rank < RANKS; rank++)
 			assert_int_equal(begins[rank], begins[0]);

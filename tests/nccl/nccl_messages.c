@@ -155,7 +155,7 @@ static void kernels_begin_at_one_message_at_both_ends(void **state)
 {
 	(void)state;
 	setenv("FERRY_SHARES", "nccl:0,host:1", 1);
-	for (int times = 0; times < 3; times++) {
+	for (int times = 0; times < REPEATS(3, 1); times++) {
 		play(come_late);
 		for (int rank = 0; rank < RANKS; rank++)
 			assert_int_equal(begins[1][rank], begins[0][(rank + 1) % RANKS]);
@@ -173,7 +173,7 @@ static void exchanges(struct rank *rank)
 	player_open(player);
 	EQUAL(cuStreamCreate((CUstream *)&second, CU_STREAM_NON_BLOCKING), 0);
 	warm_up(player);
-	for (int round = 0; round < 40; round++) {
+	for (int round = 0; round < REPEATS(40, 15); round++) {
 		uint32_t launches = launches_in(rank->comm);
 		uint64_t before = kernels_in(rank->comm), messages = 0;
 		for (int peer = 0; peer < RANKS; peer++)
@@ -215,7 +215,7 @@ static void in_graphs(struct rank *rank)
 	pthread_barrier_wait(&together);
 	EQUAL(cuGraphInstantiateWithFlags(&graph, captured, 0), 0);
 	EQUAL(cuGraphDestroy(captured), 0);
-	for (int round = 0; round < 30; round++) {
+	for (int round = 0; round < REPEATS(30, 12); round++) {
 		fill(player, LARGE, 5);
 		EQUAL(cuGraphLaunch(graph, player->stream), 0);
 		if (round % 3 == 0)

@@ -11,6 +11,7 @@
  * longer ones by routers, and what comes before either is ready by NCCL; and steps are captured now and then.
  */
 #include "tests/nccl/ranks.h"
+#include "tests/sanitized.h"
 
 #include <dlfcn.h>
 
@@ -18,11 +19,11 @@
 #include "tests/fake_cuda/places.h"
 #include "tests/fake_cuda/routers.h"
 #define ON_GPUS  true
-#define PROGRAMS 8
+#define PROGRAMS REPEATS(8, 4)
 #define STEPS    60
 #else
 #define ON_GPUS  false
-#define PROGRAMS 200
+#define PROGRAMS REPEATS(200, 50)
 #define STEPS    12
 #endif
 #define ELEMENTS 64

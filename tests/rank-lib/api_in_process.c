@@ -12,6 +12,7 @@
 
 #include "bench/trial/element.h"
 #include "tests/hosted.h"
+#include "tests/sanitized.h"
 #include "tests/trial_run.h"
 
 #include <stdio.h>
@@ -63,11 +64,7 @@ static size_t count_of(const struct ferry_trial *trial, int which)
 /* Numbers are for the plain build, and all of them for `make soak`. */
 static int most_counts(void)
 {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-	return ONE;
-#else
-	return getenv("FERRY_TEST_TIMES") ? ALL : SOME;
-#endif
+	return SANITIZED ? ONE : getenv("FERRY_TEST_TIMES") ? ALL : SOME;
 }
 
 /* The steps are prime to the loops, so every value gets its turn. */

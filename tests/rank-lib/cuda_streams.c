@@ -222,11 +222,12 @@ static void workers_share_the_slices_of_copy_engines(void **state)
 			gang_open(&gangs[which], 2, devices, 1);
 			places_open(places[which], &gangs[which], which ? 700001 : 300000);
 		}
-		for (int round = 0; round < 12; round++)
+		const uint32_t rounds = REPEATS(12, 4);
+		for (uint32_t round = 0; round < rounds; round++)
 			for (int which = 0; which < 2; which++)
 				places_round(places[which], &gangs[which]);
 		for (int which = 0; which < 2; which++) {
-			places_settle(places[which], &gangs[which], 12);
+			places_settle(places[which], &gangs[which], rounds);
 			gang_close(&gangs[which]);
 			places_close(places[which], &gangs[which]);
 		}

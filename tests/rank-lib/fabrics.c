@@ -4,6 +4,7 @@
  * missing, and what is said where the host carries what it was not named for. Ranks are threads of this process.
  */
 #include "tests/hosted.h"
+#include "tests/sanitized.h"
 #include "tests/succeeds.h"
 
 #include <pthread.h>
@@ -14,11 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) /* each plans for all */
-#define MOST_RANKS 16
-#else
-#define MOST_RANKS 64
-#endif
+#define MOST_RANKS (SANITIZED ? 16 : 64) /* each plans for all */
 #define BYTES      (70u << 10) /* a message of that length is pushed */
 #define SHORT      (64u << 10) /* and of that one is not: FERRY_EAGER_BYTES */
 

@@ -5,6 +5,7 @@
  */
 #include "tests/api_ranks.h"
 #include "tests/commands_folder.h"
+#include "tests/sanitized.h"
 #include "tests/status_line.h"
 
 
@@ -23,12 +24,6 @@
 #define MIB (1ll << 20)
 #define COMMUNICATORS 64
 #define SPLITS 1000
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED true /* its memory is the sanitizer's more than Ferry's */
-#else
-#define SANITIZED false
-#endif
 
 static char directory[] = "/tmp/ferry-footprint-XXXXXX", socket_path[64];
 
@@ -96,7 +91,7 @@ static void many_communicators_of_one_rank_take_little(void **state)
 	static float values[MIB / 4];
 	(void)state;
 	if (SANITIZED)
-		skip();
+		skip(); /* its memory is the sanitizer's more than Ferry's */
 	for (int i = 0; i < COMMUNICATORS; i++) {
 		ferryUniqueId id;
 		OK(ferryGetUniqueId(&id));
@@ -152,7 +147,7 @@ static void communicators_that_come_and_go_leave_memory_as_it_was(void **state)
 	struct ranks ranks;
 	(void)state;
 	if (SANITIZED)
-		skip();
+		skip(); /* its memory is the sanitizer's more than Ferry's */
 	OK(ferryCommInitAll(ranks.comms, ranks.count = 2, NULL));
 	long long staging = router_says("staging=");
 	split_by_both(ranks.comms, 100);

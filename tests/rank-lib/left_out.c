@@ -4,6 +4,7 @@
  * and no other byte is touched; ranks must agree on how much that is.
  */
 #include "tests/api_ranks.h"
+#include "tests/sanitized.h"
 
 #include "rank-lib/api/group.h"
 #include "rank-lib/call/comm.h"
@@ -14,7 +15,7 @@
 #define MOST_COUNT 5000
 #define BEFORE     64 /* bytes before and behind a buffer */
 #define ROOM       (MOST_RANKS * MOST_COUNT * 8 + 2 * BEFORE)
-#define ROUNDS     60
+#define ROUNDS     REPEATS(60, 24)
 
 struct call {
 	enum ferry_collective collective;

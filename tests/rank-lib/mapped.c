@@ -135,7 +135,7 @@ static void a_thousand_buffers_at_the_same_addresses_have_the_right_data(void **
 	int addresses = 0;
 	(void)state;
 	gang_open(&gang, 2, devices, 1);
-	for (int i = 0; i < 1000; i++) {
+	for (int i = 0; i < REPEATS(1000, 200); i++) {
 		places_open(places, &gang, 1000);
 		int known = 0;
 		while (known < addresses && seen[known] != places[0].input)
@@ -435,8 +435,9 @@ static void graphs_of_eight_calls_on_two_communicators_are_replayed_and_leave_no
 		places_open(places[which], &gangs[which], 500);
 	}
 	struct ferry_stream_flag *flags = find_flags();
-	for (int round = 0; round < 41; round++) {
-		int replays = round ? 2 : 300;
+	const int last = REPEATS(40, 12);
+	for (int round = 0; round <= last; round++) {
+		int replays = round ? 2 : REPEATS(300, 60);
 		for (int rank = 0; rank < 2; rank++)
 			graphs[rank] = capture_eight(&places[0][rank], &places[1][rank], gangs, rank);
 		for (int i = 0; i < replays; i++)
@@ -447,7 +448,7 @@ static void graphs_of_eight_calls_on_two_communicators_are_replayed_and_leave_no
 		rounds += 4 * (uint32_t)replays;
 		places_settle(places[0], &gangs[0], rounds);
 		places_settle(places[1], &gangs[1], rounds);
-		if (round == 40)
+		if (round == last)
 			doze(500); /* the lanes have gone to sleep */
 		for (int rank = 0; rank < 2; rank++)
 			CU(cuGraphExecDestroy(graphs[rank]));
@@ -467,7 +468,7 @@ static void graphs_of_eight_calls_on_two_communicators_are_replayed_and_leave_no
 /* Each captured call pins its two buffers; a rank can name a thousand at a time. */
 static void buffers_of_graphs_that_are_gone_are_not_pinned(void **state)
 {
-	enum { ROUNDS = 80, CALLS = 16 };
+	enum { ROUNDS = REPEATS(80, 36), CALLS = 16 };
 	static CUdeviceptr buffers[2][ROUNDS * CALLS];
 	struct gang gang;
 	struct place places[MOST_PLACES];

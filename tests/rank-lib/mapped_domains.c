@@ -16,11 +16,7 @@
 #define RANKS 4
 #define DOMAINS 2
 /* elements: many slices */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define LARGE 100003
-#else
-#define LARGE 400009
-#endif
+#define LARGE (SANITIZED ? 100003 : 400009)
 #define SOON_MS 9000 /* far beyond what it takes, below what anybody gives up after */
 #define SOME (1u << 20) /* bytes: less than a buffer has */
 #define PATIENCE "4"    /* seconds that a router's answer is waited for */
@@ -77,7 +73,8 @@ static void survive(enum rank_order rounds)
 	struct rank_process ranks[RANKS];
 	struct rank_answer answers[RANKS];
 	open_all(ranks);
-	for (int death = 0; death < 9; death++) {
+	const int deaths = REPEATS(9, 6);
+	for (int death = 0; death < deaths; death++) {
 		rank_tell(&ranks[1], ORDER(.order = RANK_HOLD));
 		ranks_tell(ranks, RANKS, ORDER(.order = rounds, .number = 8), NULL);
 		if (death % 2)
@@ -95,7 +92,7 @@ static void survive(enum rank_order rounds)
 			assert_int_equal(answers[rank].wrong, 0);
 		}
 	}
-	ranks_round(ranks, RANKS, 2, 2 + 9 * 8 + 2);
+	ranks_round(ranks, RANKS, 2, (uint32_t)(2 + deaths * 8 + 2));
 	close_from(ranks, 0);
 }
 

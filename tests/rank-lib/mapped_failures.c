@@ -16,11 +16,7 @@
 
 #define COUNT 30011
 /* elements: many slices; what the kernels take before and behind their calls counts where seconds are counted */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define LARGE 100003
-#else
-#define LARGE 400009
-#endif
+#define LARGE (SANITIZED ? 100003 : 400009)
 
 static const int devices[] = {0, 1, 2, 3}, others[] = {2, 3}, one_device[] = {0, 0, 0, 0};
 

@@ -13,6 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define REPLAYS REPEATS(12, 4)
+
 static const int spread[] = {0, 1, 2, 3, 0, 1, 2, 3}, pairs[] = {0, 0, 1, 1, 0, 0, 1, 1};
 
 /* ---- right ---- */
@@ -168,12 +170,12 @@ static void replays_of(const struct gang *gang, struct what what, bool pooled)
 	for (int rank = 0; rank < gang->nranks; rank++)
 		graphs[rank] = capture(&ranks[rank], gang->comms[rank]);
 	ranks[0].late_ms = 1;
-	for (int replay = 0; replay < 12; replay++)
+	for (int replay = 0; replay < REPLAYS; replay++)
 		for (int rank = 0; rank < gang->nranks; rank++) {
 			place_enter(&(struct place){.device = ranks[rank].device});
 			CU(cuGraphLaunch(graphs[rank], ranks[rank].stream));
 		}
-	settle(ranks, gang, 36);
+	settle(ranks, gang, 3 * REPLAYS);
 	for (int rank = 0; rank < gang->nranks; rank++)
 		CU(cuGraphExecDestroy(graphs[rank]));
 	ranks_close(ranks, gang);

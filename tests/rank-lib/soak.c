@@ -5,6 +5,7 @@
  */
 #include "bench/command/option.h"
 #include "tests/hostility/random.h"
+#include "tests/sanitized.h"
 #include "tests/status_line.h"
 
 #include "ferry.h"
@@ -31,12 +32,6 @@
 #define MOST_ROUNDS  4096
 #define COUNT        (16 << 10) /* elements of a call, at most */
 #define PATIENCE_S   120
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED true /* its memory is the sanitizer's more than Ferry's */
-#else
-#define SANITIZED false
-#endif
 
 static struct options {
 	int seconds, interval, domains, jobs, kills;
@@ -382,7 +377,7 @@ static bool verdict(void)
 	for (int domain = 0; domain < options.domains; domain++) {
 		long kb = median(domain, rounds / 5, rounds, offsetof(struct held, rss_kb));
 		flat &= is_flat(domain, "VmRSS KB", offsetof(struct held, rss_kb),
-		                SANITIZED ? LONG_MAX / 2 : 512 + kb / 20);
+		                SANITIZED ? LONG_MAX / 2 /* its own memory */ : 512 + kb / 20);
 		flat &= is_flat(domain, "threads", offsetof(struct held, threads), 0);
 		flat &= is_flat(domain, "descriptors", offsetof(struct held, descriptors), 0);
 		flat &= is_flat(domain, "memfds", offsetof(struct held, memory_files), 0);

@@ -5,6 +5,7 @@
  * has moved. Ranks are threads of this process. How fast it is: host_machines.c; router kills: tests/trials.cmake.
  */
 #include "tests/hosted.h"
+#include "tests/sanitized.h"
 #include "tests/succeeds.h"
 
 #include <stdbool.h>
@@ -19,11 +20,7 @@
 #define SUMS       700
 #define GUARD      0x5a
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define ROUNDS 4
-#else
-#define ROUNDS 12
-#endif
+#define ROUNDS REPEATS(12, 4)
 
 struct call {
 	int nranks;

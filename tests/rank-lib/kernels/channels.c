@@ -441,14 +441,14 @@ static void memory_that_others_may_still_write_to_is_not_used_again(void **state
 	struct place places[MOST_PLACES];
 	struct channel_round rounds[MOST_PLACES];
 	unsigned long long ids[6]; /* of allocations */
+	static const char zeros[CHANNEL_ROUND_BYTES];
 	size_t left[2], all;
 	use("on", "peer");
 	for (int i = 0; i < 6; i++) {
 		open_unlike(&gang, 2, CHANNEL_ROUND_BYTES, 0);
 		places_open(places, &gang, 1);
 		rounds_open(rounds, &gang);
-		for (uint32_t at = 0; at < CHANNEL_ROUND_BYTES; at++)
-			assert_int_equal(channels_reached(&rounds[0].channels).memory[1][at], 0);
+		assert_memory_equal(channels_reached(&rounds[0].channels).memory[1], zeros, sizeof zeros);
 		CUpointer_attribute wanted = CU_POINTER_ATTRIBUTE_BUFFER_ID;
 		void *values[] = {&ids[i]};
 		CU(cuPointerGetAttributes(1, &wanted, values, (CUdeviceptr)(uintptr_t)rounds[0].channels.memory[0]));

@@ -13,6 +13,7 @@
 #include "rank-lib/kernels/choice.h"
 #include "tests/fake_cuda/kernels_emulated.h"
 #include "router/reduce/reduce.h"
+#include "tests/sanitized.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -21,7 +22,7 @@
 
 #define MOST_BYTES 40000u
 #define BOX_BYTES  (320u << 10)
-#define CALLS      250
+#define CALLS      REPEATS(250u, 160u)
 #define GROUP      4 /* calls of one, at most */
 
 static const char *const type_names[ferryNumTypes] = {"i8",  "u8",  "i32", "u32",  "i64",    "u64",
@@ -54,7 +55,7 @@ struct player {
 	char text[200];
 };
 
-static uint64_t next(uint64_t *state)
+UNSEEN static uint64_t next(uint64_t *state)
 {
 	*state += 0x9e3779b97f4a7c15ull;
 	uint64_t z = (*state ^ *state >> 30) * 0xbf58476d1ce4e5b9ull;
@@ -92,7 +93,8 @@ static struct plan plan_of(const struct job *job, uint32_t call)
 }
 
 /* Rank r's input of `blocks` blocks: small values, so that no sum is a NaN in one type only. */
-static void fill(char *to, const struct job *job, const struct plan *plan, uint32_t call, uint32_t rank, uint64_t bytes)
+UNSEEN static void fill(char *to, const struct job *job, const struct plan *plan, uint32_t call, uint32_t rank,
+                        uint64_t bytes)
 {
 	uint64_t state = job->seed + call * 64ull + rank + 17;
 	(void)plan;

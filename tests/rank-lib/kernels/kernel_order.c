@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #define NRANKS 3
-#define TIMES  200
+#define TIMES  REPEATS(200, 60)
 #define TWO    2 /* graphs, or streams */
 
 struct pair {

@@ -14,6 +14,8 @@
 
 #define MOST_BYTES (160u << 10) /* of a buffer: beyond what LL carries */
 #define COUNT      3011
+#define NOISES     1000 /* inputs that differ */
+#define REPLAYS    REPEATS(100, 40)
 
 static const int devices[] = {0, 1, 2, 3};
 
@@ -165,9 +167,11 @@ static void make(const struct call *call, const struct gang *gang, const struct 
 static void fill(const struct peer *peer, uint64_t seed)
 {
 	uint64_t *buffers[2] = {fake_cuda_reach(peer->send), fake_cuda_reach(peer->receive)};
+	static uint64_t noise[MOST_BYTES / 8 + NOISES];
+	for (size_t at = 0; at < sizeof noise / 8 && !noise[sizeof noise / 8 - 1]; at++)
+		noise[at] = next(&(uint64_t){at});
 	for (int i = 0; i < 2; i++)
-		for (size_t at = 0; at < MOST_BYTES / 8; at++)
-			buffers[i][at] = next(&seed);
+		memcpy(buffers[i], noise + next(&seed) % NOISES, MOST_BYTES);
 }
 
 /* The same call by both: what it leaves in the receive buffers, whole, is the same. */
@@ -206,7 +210,7 @@ static void calls_have_the_bits_of_routers(void **state)
 			}
 			assert_true(gangs[1].comms[0]->mailboxes.ready);
 			assert_int_equal(gangs[1].comms[0]->mailboxes.peer, fabric);
-			for (uint64_t seed = 0; seed < 60; seed++) {
+			for (uint64_t seed = 0; seed < REPEATS(60, 30); seed++) {
 				struct call call = call_of(seed + 1000 * (uint64_t)(2 * nranks + fabric), nranks);
 				compare(&call, gangs, peers, seed);
 				made += call.count > 0;
@@ -257,7 +261,7 @@ static void replays_and_plain_calls_of_two_communicators_on_two_streams(void **s
 				}
 				graphs[which][rank] = finish_capture(place->stream);
 			}
-		for (int i = 0; i < 100; i++)
+		for (int i = 0; i < REPLAYS; i++) /* and one plain call of each on the average, but for the last */
 			for (int which = 0; which < 2; which++)
 				for (int rank = 0; rank < 3; rank++) {
 					place_enter(&places[which][rank]);
@@ -266,9 +270,9 @@ static void replays_and_plain_calls_of_two_communicators_on_two_streams(void **s
 						place_round(&places[which][rank], gangs[which].comms[rank]);
 				}
 		for (int which = 0; which < 2; which++) {
-			places_settle(places[which], &gangs[which], 200 + 99);
+			places_settle(places[which], &gangs[which], 2 * REPLAYS + REPLAYS - 1);
 			for (int rank = 0; rank < 3; rank++) {
-				assert_int_equal(carried(gangs[which].comms[rank]), 2 + 99);
+				assert_int_equal(carried(gangs[which].comms[rank]), 2 + REPLAYS - 1);
 				CU(cuGraphExecDestroy(graphs[which][rank]));
 			}
 			gang_close(&gangs[which]);
@@ -327,13 +331,13 @@ static void calls_in_two_branches_of_a_graph_are_put_in_order(void **state)
 		CU(cuStreamWaitEvent(one->stream, join[rank], 0));
 		graphs[rank] = finish_capture(one->stream);
 	}
-	for (int i = 0; i < 100; i++)
+	for (int i = 0; i < REPLAYS; i++)
 		for (int rank = 0; rank < 2; rank++) {
 			place_enter(&places[0][rank]);
 			CU(cuGraphLaunch(graphs[rank], places[0][rank].stream));
 		}
-	places_settle(places[0], &gang, 300);
-	places_settle(places[1], &gang, 200);
+	places_settle(places[0], &gang, 3 * REPLAYS);
+	places_settle(places[1], &gang, 2 * REPLAYS);
 	for (int rank = 0; rank < 2; rank++) {
 		place_enter(&places[0][rank]);
 		CU(cuGraphExecDestroy(graphs[rank]));
@@ -498,7 +502,7 @@ static void mailboxes_are_used_again(void **state)
 		CUgraphExec graphs[MOST_PLACES];
 		size_t left = 0;
 		use("on", fabrics[fabric]);
-		for (int i = 0; i < 12; i++) {
+		for (int i = 0; i < REPEATS(12, 7); i++) {
 			gang_open(&gang, 2, devices, 1);
 			places_open(places, &gang, COUNT);
 			places_round(places, &gang);
@@ -516,7 +520,7 @@ static void mailboxes_are_used_again(void **state)
 			places_close(places, &gang);
 			doze(20); /* what a graph has held is let go by a thread of the driver's */
 			place_enter(&(struct place){.device = 0});
-			if (i == 8)
+			if (i == 4)
 				left = memory_left();
 		}
 		for (int i = 0; i < 1000 && memory_left() < left; i++)
@@ -529,14 +533,15 @@ static void mailboxes_are_used_again(void **state)
 static void mailboxes_that_nobody_has_are_given_back(void **state)
 {
 	(void)state;
-	struct gang gangs[10];
+	enum { GANGS = REPEATS(10, 7) };
+	struct gang gangs[GANGS];
 	size_t before;
 	use("on", "peer");
 	place_enter(&(struct place){.device = 0});
 	before = memory_left();
-	for (int i = 0; i < 10; i++)
+	for (int i = 0; i < GANGS; i++)
 		gang_open(&gangs[i], 2 + i % 2, devices, 1);
-	for (int i = 0; i < 10; i++)
+	for (int i = 0; i < GANGS; i++)
 		gang_close(&gangs[i]);
 	place_enter(&(struct place){.device = 0});
 	for (int i = 0; i < 1000 && memory_left() + 4 * (26u << 20) < before; i++)

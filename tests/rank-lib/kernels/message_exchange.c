@@ -12,6 +12,7 @@
 
 #include "rank-lib/kernels/choice.h"
 #include "tests/fake_cuda/kernels_emulated.h"
+#include "tests/sanitized.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -19,7 +20,7 @@
 #include <string.h>
 
 #define BOX_BYTES 4096u
-#define GROUPS    60
+#define GROUPS    REPEATS(60, 32)
 #define TINY      120 /* groups before those, where numbers wrap: so many that slots are filled whole meanwhile */
 #define PER_WAY   3 /* messages of a group, at most */
 #define MOST      (1500u << 10)
@@ -66,7 +67,8 @@ static uint32_t lengths_of(const struct job *job, uint32_t group, uint32_t from,
 	return count;
 }
 
-static char byte_of(const struct job *job, uint32_t group, uint32_t from, uint32_t to, uint32_t message, uint32_t at)
+UNSEEN static char byte_of(const struct job *job, uint32_t group, uint32_t from, uint32_t to, uint32_t message,
+                           uint32_t at)
 {
 	uint32_t x = (uint32_t)job->seed + group * 31 + from * 7 + to * 5 + message * 3 + at / 8;
 	return (char)((x * 2654435761u >> 13) + at);
@@ -128,7 +130,7 @@ static void launch(struct player *player, uint32_t group, uint32_t ways)
 		snprintf(player->wrong, sizeof player->wrong, "there is no such kernel");
 }
 
-static void each_byte(struct player *player, uint32_t group, bool fill)
+UNSEEN static void each_byte(struct player *player, uint32_t group, bool fill)
 {
 	const struct job *job = player->job;
 	for (uint32_t way = 0; way < FERRY_MESSAGE_WAYS; way++) {

@@ -15,6 +15,7 @@
 #include "tests/rank-lib/program/program_cases.h"
 #include "tests/rank-lib/program/program_execution.h"
 #include "tests/rank-lib/program/program_interpreter.h"
+#include "tests/sanitized.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -23,12 +24,6 @@
 static const enum ferry_collective moving[] = {FERRY_ALLGATHER, FERRY_BROADCAST, FERRY_GATHER,   FERRY_SCATTER,
                                                FERRY_ALLTOALL,  FERRY_ALLTOALLV, FERRY_SENDRECV};
 #define MOVING (sizeof moving / sizeof *moving)
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#else
-#define SANITIZED 0
-#endif
 
 static void fail_on(const struct ferry_program *program, const char *reason)
 {
@@ -117,7 +112,7 @@ static void the_largest_machines_get_right_programs(void **state)
 	for (uint32_t rank = 0; rank < 64; rank++)
 		topology.rank_domain[rank] = (uint8_t)(rank / 8);
 	static const char *const machines[] = {"links=nvswitch:450", "peer=10,peer@0-1=0,port=30"};
-	for (size_t m = 0; m < (SANITIZED ? 1 : 2); m++) {
+	for (size_t m = 0; m < REPEATS(2, 1); m++) {
 		struct ferry_links links = links_of(machines[m], 64);
 		for (size_t i = 0; i + 1 < MOVING; i++) {
 			struct ferry_program *program = synthesize(moving[i], &topology, &links, 63);
@@ -331,7 +326,7 @@ static void every_subset_of_a_dgx1v_gets_right_programs_as_fast_as_its_links(voi
 {
 	(void)state;
 	uint32_t connected = 0;
-	for (uint32_t set = 0; set < 256; set += SANITIZED ? 5 : 1) {
+	for (uint32_t set = 0; set < 256; set += REPEATS(1, 5)) {
 		uint32_t nranks = (uint32_t)__builtin_popcount(set);
 		char text[64] = "links=dgx1v:25,devices";
 		if (nranks < 3 || nranks > 7)
