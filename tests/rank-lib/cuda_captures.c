@@ -101,7 +101,7 @@ static int allocations(void)
 	return count;
 }
 
-#define MADE 24 /* graphs, of two ranks and two calls each, which have a window each */
+#define MADE 24 /* rounds: graphs of two ranks and two calls each, which have a window each */
 
 /* Memory of pools cannot be exported: windows take its place. A program that captures anew each step takes no more. */
 static void graphs_that_are_made_again_have_the_windows_of_those_that_are_gone(void **state)
@@ -111,7 +111,7 @@ static void graphs_that_are_made_again_have_the_windows_of_those_that_are_gone(v
 	struct place places[MOST_PLACES];
 	CUdeviceptr pooled[2];
 	CUgraphExec graphs[MOST_PLACES];
-	int had = 0;
+	uint32_t calm = 0; /* rounds that took no more memory */
 	gang_open(&gang, 2, devices, 1);
 	places_open(places, &gang, COUNT);
 	for (int rank = 0; rank < 2; rank++) {
@@ -120,15 +120,16 @@ static void graphs_that_are_made_again_have_the_windows_of_those_that_are_gone(v
 		CU(cuStreamSynchronize(places[rank].stream));
 		places[rank].input = pooled[rank];
 	}
-	for (uint32_t i = 0; i < MADE; i++) {
+	/* a graph goes by a thread of the driver's, which may be late: then the next round has windows of its own */
+	for (uint32_t i = 0; calm < MADE; i++) {
+		int had = allocations();
+		assert_true(i < 40 * MADE);
 		capture_round(places, &gang, 2, CU_STREAM_CAPTURE_MODE_GLOBAL, graphs);
 		replay(places, &gang, graphs);
 		places_settle(places, &gang, i + 1);
 		forget(&gang, graphs);
-		had = i ? had : allocations();
+		calm += allocations() <= had;
 	}
-	/* a graph may go behind the call that comes next, which then has a window of its own */
-	assert_in_range(allocations(), 1, had + 2 * MADE);
 	for (int rank = 0; rank < 2; rank++) {
 		place_enter(&places[rank]);
 		CU(cuMemFreeAsync(pooled[rank], places[rank].stream));
