@@ -53,7 +53,7 @@
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 30u /* goes up when a field, or what one means, changes */
+#define FERRY_ARENA_ABI 31u /* goes up when a field, or what one means, changes */
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_PAIR_DATA 24u
 #define FERRY_MESSAGE_BYTES 384
@@ -213,6 +213,8 @@ struct ferry_rank_line {
 	char pad1[132];
 	struct ferry_loss loss;          /* the router that moves the rank's data, as it dies */
 	struct ferry_traffic traffic[2]; /* by direction: D2H, H2D */
+	/* bytes given to pushes into each rank's memory, for ferry-stat; its D2H lane, relaxed */
+	_Atomic uint64_t pushed[FERRY_MAX_RANKS];
 	struct ferry_mailbox_cell mailbox; /* the rank */
 	char pad2[128 - sizeof(struct ferry_mailbox_cell) % 128];
 };

@@ -35,6 +35,7 @@ static const struct {
         TABLE(gpu_rows, ngpu_rows, FERRY_COUNTERS_GPUS),
         TABLE(tenant_rows, ntenant_rows, FERRY_COUNTERS_TENANTS),
         TABLE(share_rows, nshare_rows, FERRY_COUNTERS_SHARES),
+        TABLE(link_rows, nlink_rows, FERRY_COUNTERS_LINKS),
 };
 #define TABLES (sizeof tables / sizeof *tables)
 

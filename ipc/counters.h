@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The counters of a router: a page of shared memory for each user that may ask for them, with a head and a row per job,
- * GPU, tenant and line of shares that this user may see. The router hands its descriptor out with the reply to STATUS
- * (ipc/attach.h), sealed so that no other process can write or resize the page; a reader maps it, and polls it without
- * asking again. Every field has one writer, the router's connection thread, which renews the page every
+ * The counters of a router: a page of shared memory for each user that may ask for them, with a head and a row per
+ * job, GPU, tenant, line of shares and link that this user may see. The router hands its descriptor out with the reply
+ * to STATUS (ipc/attach.h), sealed so that no other process can write or resize the page; a reader maps it, and polls
+ * it without asking again. Every field has one writer, the router's connection thread, which renews the page every
  * FERRY_COUNTERS_MS as long as a reader is connected: lanes and workers count in places of their own (the arena's
  * ferry_traffic, struct ferry_job), which ranks share and readers must not see.
  *
@@ -17,12 +17,13 @@
 #include "ipc/shares.h"
 
 #define FERRY_COUNTERS_MAGIC   0x46455243u /* "FERC" */
-#define FERRY_COUNTERS_VERSION 2u          /* of the layout below: a reader refuses any other */
+#define FERRY_COUNTERS_VERSION 3u          /* of the layout below: a reader refuses any other */
 #define FERRY_COUNTERS_MS      50          /* between two writings */
 #define FERRY_COUNTERS_JOBS    512         /* rows; what has none is counted in `left_out` */
 #define FERRY_COUNTERS_GPUS    64
 #define FERRY_COUNTERS_TENANTS 256
 #define FERRY_COUNTERS_SHARES  1024
+#define FERRY_COUNTERS_LINKS   4096
 
 enum ferry_counters_state { FERRY_JOB_ATTACHING, FERRY_JOB_ADOPTING, FERRY_JOB_READY, FERRY_JOB_FAILED };
 
@@ -76,6 +77,13 @@ struct ferry_share_counters {
 	struct ferry_share_line_words line;
 };
 
+/* What a rank of this domain has pushed into another one's memory; links without anything have no row. */
+struct ferry_link_counters {
+	uint64_t number;             /* the job's << 16 | from << 8 | to */
+	uint64_t job;                /* its name */
+	uint64_t bytes;
+};
+
 struct ferry_counters {
 	uint32_t magic, version;
 	uint64_t generation;
@@ -89,11 +97,12 @@ struct ferry_counters {
 	uint64_t staging, staging_limit, memory; /* bytes: of jobs; for all of them; that arenas cost */
 	uint64_t slices, bytes;      /* done for the jobs that there are */
 	uint64_t calls_ns, working_ns; /* that their calls have taken here, and workers have spent on slices */
-	uint32_t njob_rows, ngpu_rows, ntenant_rows, nshare_rows;
+	uint32_t njob_rows, ngpu_rows, ntenant_rows, nshare_rows, nlink_rows, unused;
 	struct ferry_job_counters job_rows[FERRY_COUNTERS_JOBS];
 	struct ferry_gpu_counters gpu_rows[FERRY_COUNTERS_GPUS];
 	struct ferry_tenant_counters tenant_rows[FERRY_COUNTERS_TENANTS];
 	struct ferry_share_counters share_rows[FERRY_COUNTERS_SHARES];
+	struct ferry_link_counters link_rows[FERRY_COUNTERS_LINKS];
 };
 
 /* The counters in shared memory: words, each of which is loaded and stored whole. */

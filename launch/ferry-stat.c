@@ -9,6 +9,7 @@
 #include "ipc/process.h"
 #include "ipc/wait.h"
 #include "launch/exposition.h"
+#include "launch/link_list.h"
 #include "launch/screen.h"
 #include "launch/share_list.h"
 
@@ -21,14 +22,14 @@
 #include <unistd.h>
 
 enum option_key { KEY_ENV = 256, KEY_MARKDOWN, KEY_LAYOUT, KEY_ROUTERS, KEY_SHARES, KEY_ONCE, KEY_JSON, KEY_INTERVAL,
-	KEY_PROMETHEUS };
+	KEY_PROMETHEUS, KEY_LINKS };
 
 #define INTERVAL_S      1.0
 #define INTERVAL_ONCE_S 0.2
 #define PATIENCE_S      1.0 /* a router that says nothing for longer is silent */
 
 struct arguments {
-	bool env, markdown, layout, routers, shares, once, json, prometheus;
+	bool env, markdown, layout, routers, shares, links, once, json, prometheus;
 	double interval_s; /* 0: none given */
 };
 
@@ -43,6 +44,7 @@ static const struct argp_option options[] = {
 	{"layout", KEY_LAYOUT, NULL, 0, "The domains of this machine", 0},
 	{"shares", KEY_SHARES, NULL, 0,
 	 "What part of each call every fabric carries, how fast it is, and why; with --interval again and again", 0},
+	{"links", KEY_LINKS, NULL, 0, "What ranks push to each other: a line per link, so far and now", 0},
 	{"routers", KEY_ROUTERS, NULL, 0, "What routers in the socket directory tell of themselves, a line each", 0},
 	{0}};
 
@@ -86,6 +88,9 @@ static error_t parse(int key, char *value, struct argp_state *state)
 	case KEY_SHARES:
 		arguments->shares = true;
 		return 0;
+	case KEY_LINKS:
+		arguments->links = true;
+		return 0;
 	case ARGP_KEY_ARG:
 		argp_error(state, "unexpected argument \"%s\"", value);
 		return 0;
@@ -93,11 +98,13 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		if (arguments->markdown && !arguments->env)
 			argp_error(state, "--markdown is how --env is printed: ferry-stat --env --markdown");
 		if (arguments->prometheus && (arguments->env + arguments->layout + arguments->routers +
-		                                      arguments->shares + arguments->json + arguments->once ||
+		                                      arguments->shares + arguments->links + arguments->json +
+		                                      arguments->once ||
 		                              arguments->interval_s > 0))
 			argp_error(state, "--prometheus is printed once and by itself: without other options");
-		if (arguments->shares && arguments->env + arguments->layout + arguments->routers)
-			argp_error(state, "--shares is a table of its own, beside --env, --layout or --routers");
+		if (arguments->shares + arguments->links &&
+		    arguments->shares + arguments->links + arguments->env + arguments->layout + arguments->routers > 1)
+			argp_error(state, "--%s is a table of its own", arguments->shares ? "shares" : "links");
 		if (arguments->env + arguments->layout + arguments->routers &&
 		    (arguments->once || arguments->json || arguments->interval_s > 0))
 			argp_error(state, "--once, --json and --interval are of the table, not of --env, --layout or "
@@ -270,7 +277,8 @@ static ferryResult_t show_on_screen(const struct ferry_rows *rows, const struct 
 	return ferrySuccess;
 }
 
-static ferryResult_t show(const struct ferry_report *before, const struct ferry_report *now, bool json, bool screen)
+static ferryResult_t show_rows(const struct ferry_report *before, const struct ferry_report *now, bool json,
+                               bool screen)
 {
 	struct ferry_rows rows;
 	ferryResult_t result = ferry_rows_make(before, now, &rows);
@@ -282,6 +290,17 @@ static ferryResult_t show(const struct ferry_report *before, const struct ferry_
 		ferry_screen_print(&rows, &now->sockets, 0, stdout);
 	ferry_rows_free(&rows);
 	return result;
+}
+
+static ferryResult_t show(const struct ferry_report *before, const struct ferry_report *now,
+                          const struct arguments *arguments, bool screen)
+{
+	if (!arguments->links)
+		return show_rows(before, now, arguments->json, screen);
+	if (screen)
+		printf("\033[H\033[J");
+	ferry_link_list_print(before, now, arguments->json, stdout);
+	return ferrySuccess;
 }
 
 /* Until a signal ends this process, or its output is closed. */
@@ -297,7 +316,7 @@ static int watch(const struct arguments *arguments)
 	if (!result)
 		wait_until(before.taken_ns, first);
 	while (!result && !(result = ferry_report_take(&now, &before, patience))) {
-		result = show(&before, &now, arguments->json, again && terminal);
+		result = show(&before, &now, arguments, again && terminal);
 		ferry_report_free(&before);
 		before = now;
 		if (fflush(stdout) || !again || result)

@@ -131,6 +131,21 @@ static void fill_shares(const struct ferry_job *job, struct ferry_counters *draf
 	}
 }
 
+static void fill_links(const struct ferry_job *job, struct ferry_counters *draft)
+{
+	const struct ferry_rank_line *lines = job->shared.arenas[job->domain].rank_lines;
+	for (uint32_t pair = 0; pair < job->shared.nranks * job->shared.nranks; pair++) {
+		uint32_t from = pair / job->shared.nranks, to = pair % job->shared.nranks;
+		uint64_t bytes = job->attached >> from & 1 && job->shared.rank_domain[from] == job->domain
+		                         ? atomic_load_explicit(&lines[from].pushed[to], memory_order_relaxed)
+		                         : 0;
+		struct ferry_link_counters *row = bytes ? ROW(draft, link_rows, nlink_rows) : NULL;
+		if (row)
+			*row = (struct ferry_link_counters){
+			        .number = job->number << 16 | from << 8 | to, .job = name_of(job), .bytes = bytes};
+	}
+}
+
 static void fill_tenant(const struct ferry_jobs *jobs, const struct ferry_tenant *tenant,
                         struct ferry_tenant_counters *row)
 {
@@ -175,11 +190,13 @@ static void write_page(struct ferry_jobs *jobs, const struct ferry_user_page *us
 			continue;
 		if ((job_row = ROW(draft, job_rows, njob_rows)))
 			fill_job(job, draft->written_ns, job_row);
+		fill_links(job, draft);
 		if (!jobs->domain)
 			fill_shares(job, draft);
 	}
 	qsort(draft->job_rows, draft->njob_rows, sizeof *draft->job_rows, compare_numbers);
 	qsort(draft->share_rows, draft->nshare_rows, sizeof *draft->share_rows, compare_numbers);
+	qsort(draft->link_rows, draft->nlink_rows, sizeof *draft->link_rows, compare_numbers);
 	while (draft->ngpu_rows < FERRY_COUNTERS_GPUS &&
 	       ferry_gpus_describe(&jobs->mapper.gpus, draft->ngpu_rows, &draft->gpu_rows[draft->ngpu_rows]))
 		draft->ngpu_rows++;

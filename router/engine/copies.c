@@ -98,6 +98,7 @@ bool ferry_pushes_start(struct ferry_pushes *pushes, struct ferry_lane_rank *lan
 	if (refused(lane_rank, result))
 		return false;
 	keep(copies, lane_rank, call, transfer, bytes, slices);
+	ferry_traffic_pushes(lane_rank, to.to, bytes);
 	return true;
 }
 

@@ -25,6 +25,12 @@ static inline void ferry_traffic_moves(const struct ferry_lane_rank *lane_rank, 
 	ferry_traffic_add(&ferry_traffic_of(lane_rank)->bytes, bytes);
 }
 
+/** A push of so many bytes into that rank's memory has been started. D2H lane. */
+static inline void ferry_traffic_pushes(const struct ferry_lane_rank *lane_rank, uint32_t to, uint64_t bytes)
+{
+	ferry_traffic_add(&ferry_member_line(lane_rank->member)->pushed[to], bytes);
+}
+
 /** The lane's half of a call is over. */
 static inline void ferry_traffic_ends_call(const struct ferry_lane_rank *lane_rank)
 {

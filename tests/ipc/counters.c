@@ -55,11 +55,14 @@ static void a_page_has_the_head_and_the_rows_that_were_written_last(void **state
 	written.nshare_rows = 1;
 	written.job_rows[FERRY_COUNTERS_JOBS - 1].number = 77;
 	written.share_rows[0].number = 88;
+	written.nlink_rows = FERRY_COUNTERS_LINKS;
+	written.link_rows[FERRY_COUNTERS_LINKS - 1].bytes = 99;
 	ferry_counters_write(page, &written);
 	uint64_t generation = ferry_counters_generation(mapped);
 	assert_int_equal(ferry_counters_read(mapped, &found), ferrySuccess);
 	assert_true(found.domain == 3 && found.job_rows[FERRY_COUNTERS_JOBS - 1].number == 77);
 	assert_int_equal(found.share_rows[0].number, 88);
+	assert_int_equal(found.link_rows[FERRY_COUNTERS_LINKS - 1].bytes, 99);
 	written.njob_rows = 0;
 	ferry_counters_write(page, &written);
 	assert_true(ferry_counters_generation(mapped) > generation);
@@ -140,11 +143,12 @@ static const struct {
 } lies[] = {
 #define LIE(field, value, said) {#field, offsetof(struct ferry_counters, field), value, said}
         LIE(magic, 0, "counters of magic 00000000"),
-        LIE(version, 1, "version 1; this command reads 46455243 and 2"),
+        LIE(version, 1, "version 1; this command reads 46455243 and 3"),
         LIE(njob_rows, FERRY_COUNTERS_JOBS + 1, "counters with 513 rows in table 0"),
         LIE(ngpu_rows, UINT32_MAX, "counters with 4294967295 rows in table 1"),
         LIE(ntenant_rows, 1u << 31, "counters with 2147483648 rows in table 2"),
         LIE(nshare_rows, UINT32_MAX, "counters with 4294967295 rows in table 3"),
+        LIE(nlink_rows, FERRY_COUNTERS_LINKS + 1, "counters with 4097 rows in table 4"),
         LIE(generation, 0, "it has not answered"), /* never written */
         LIE(generation, 7, "it has not answered"), /* never written to the end */
         {"rows", 0, 0, "domain=4294967295 "},      /* all of them 0xff */
@@ -158,6 +162,7 @@ static void be_a_liar(int listener, size_t lie)
 	/* an earlier one has written here, too */
 	put(offsetof(struct ferry_counters, generation), &never, sizeof never);
 	written.njob_rows = written.ngpu_rows = written.ntenant_rows = written.nshare_rows = 1;
+	written.nlink_rows = 1;
 	ferry_counters_write(page, &written);
 	if (lies[lie].at || !strcmp(lies[lie].what, "magic")) {
 		put(lies[lie].at, &lies[lie].value, sizeof lies[lie].value);
@@ -166,6 +171,7 @@ static void be_a_liar(int listener, size_t lie)
 		memset(&full, 0xff, sizeof full);
 		full.njob_rows = FERRY_COUNTERS_JOBS, full.ngpu_rows = FERRY_COUNTERS_GPUS;
 		full.ntenant_rows = FERRY_COUNTERS_TENANTS, full.nshare_rows = FERRY_COUNTERS_SHARES;
+		full.nlink_rows = FERRY_COUNTERS_LINKS;
 		ferry_counters_write(page, &full);
 	}
 	while (1) {
@@ -192,7 +198,8 @@ static int run_stat(const char *option, char *text, size_t bytes)
 static void whatever_a_router_says_ferry_stat_tells_it_and_ends(void **state)
 {
 	static const char *const options[] = {"--once", "--json", "--prometheus", "--shares", "--shares --json",
-	                                      "--routers"};
+	                                      "--links", "--links --json", "--routers"};
+	const size_t noptions = sizeof options / sizeof *options;
 	static char text[1 << 20];
 	char directory[] = "/tmp/ferry-counters-XXXXXX", path[64], lock[72];
 	int listener;
@@ -209,7 +216,7 @@ static void whatever_a_router_says_ferry_stat_tells_it_and_ends(void **state)
 			be_a_liar(listener, lie);
 		const char *failed = NULL;
 		bool silent = !strcmp(lies[lie].what, "generation"); /* which costs a second each time */
-		for (size_t i = silent ? 5 : 0; i < sizeof options / sizeof *options && !failed; i++)
+		for (size_t i = silent ? noptions - 1 : 0; i < noptions && !failed; i++)
 			if (run_stat(options[i], text, sizeof text))
 				failed = options[i];
 		kill(liar, SIGKILL);

@@ -34,14 +34,19 @@ static int remove_fifo(void **state)
 /* Some calls that all make, then one that rank 1 does not. Tells the test then, and waits until it is ended. */
 static int be_rank(const char *what)
 {
-	static float buffer[COUNT];
+	static float buffer[COUNT], received[COUNT];
 	ferryConfig_t config = FERRY_CONFIG_INITIALIZER;
 	ferryComm_t comm;
 	int rank;
 	config.device = "host";
 	if (ferryCommInitEnv(&comm, &config) || ferryCommUserRank(comm, &rank))
 		return 2;
-	for (int i = 0; i < CALLS; i++)
+	bool pushes = !strcmp(what, "push");
+	for (int i = 0; i < CALLS && pushes; i++)
+		if (ferryAllToAll(buffer, received, COUNT / 2, ferryFloat32, comm, NULL) ||
+		    ferryStreamSynchronize(NULL))
+			return 3;
+	for (int i = 0; i < CALLS && !pushes; i++)
 		if (ferryAllReduce(buffer, buffer, COUNT, ferryFloat32, ferrySum, comm, NULL) ||
 		    ferryStreamSynchronize(NULL))
 			return 3;
@@ -132,6 +137,29 @@ static void routers_of_a_ferryrun_are_found_with_their_job(void **state)
 	assert_non_null(strstr(text, bytes));
 	free(name);
 	end(child);
+}
+
+/* Each rank's router knows what that has pushed. */
+static void what_ranks_push_to_each_other_is_told_by_link(void **state)
+{
+	(void)state;
+	static char text[65536];
+	char link[80];
+	setenv("FERRY_HOST_LINK", "peer=8", 1);
+	setenv("FERRY_FABRICS", "peer", 1);
+	pid_t child = start_ranks("push");
+	unsetenv("FERRY_HOST_LINK");
+	unsetenv("FERRY_FABRICS");
+	assert_int_equal(run("$B/ferry-stat --links --json", text, sizeof text), 0);
+	for (int from = 0; from < 2; from++) {
+		snprintf(link, sizeof link, "\"from\":%d,\"to\":%d,\"bytes\":%llu,", from, 1 - from,
+		         (unsigned long long)BYTES / 2);
+		if (!strstr(text, link))
+			fail_msg("no %s in %s", link, text);
+	}
+	assert_int_equal(run("$B/ferry-stat --links | grep -c '   0    1         20.0 '", text, sizeof text), 0);
+	end(child);
+	assert_int_equal(run("$B/ferry-stat --links --shares 2>&1", text, sizeof text), 64);
 }
 
 static void whom_a_job_waits_for_is_told(void **state)
@@ -342,6 +370,7 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 	        TEST(routers_of_a_ferryrun_are_found_with_their_job),
+	        TEST(what_ranks_push_to_each_other_is_told_by_link),
 	        TEST(whom_a_job_waits_for_is_told),
 	        TEST(ranks_that_have_not_attached_are_told),
 	        TEST(it_goes_on_telling_where_it_is_to),
