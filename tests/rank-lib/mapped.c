@@ -108,11 +108,14 @@ static void memory_that_is_freed_beside_a_call_comes_back_within_two_seconds(voi
 		                  ferryUint32, ferrySum, gang.comms[rank], (ferryStream_t)places[rank].stream));
 	}
 	places_settle(places, &gang, 1);
+	double used = seconds();
 	places[1].wait_ms = 300;
 	places_round(places, &gang);
 	place_enter(&places[0]);
 	CU(cuMemFree(memory)); /* which waits for no call */
-	assert_int_equal(memory_left(), before - BYTES); /* the router has it mapped */
+	size_t left = memory_left();
+	if (seconds() - used < 1) /* else the buffer may have idled long enough by now */
+		assert_int_equal(left, before - BYTES); /* the router has it mapped */
 	places_settle(places, &gang, 2);
 	place_enter(&places[0]);
 	double start = seconds();
