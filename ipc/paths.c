@@ -213,7 +213,7 @@ static bool is_beside(float slow, float to_near, float to_far)
 	return to_near > slow && !(to_far > slow);
 }
 
-/* The fastest link that crosses from a rank beside `from` to one beside `to`, of those that are not `taken`. */
+/* Returns the fastest link that is not `taken`, from a rank beside `from` to a rank beside `to`. */
 static bool find_crossing(const struct maker *maker, uint32_t from, uint32_t to, uint64_t taken, uint8_t via[2])
 {
 	const struct ferry_links *links = maker->links;

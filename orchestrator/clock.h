@@ -32,7 +32,7 @@ int ferry_clock_relax(void);
 void ferry_clock_restore(int mode);
 
 /**
- * Makes its events in the context that is current, ahead of its first use: the driver may take 0.2 ms for one, which
+ * Makes its events in the context that is current, ahead of its first use: what the driver takes for that
  * would be in the measure. Without that, or for streams of another context, ferry_clock_start makes them.
  */
 void ferry_clock_prepare(struct ferry_clock *clock);

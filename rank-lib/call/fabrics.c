@@ -274,7 +274,7 @@ bool ferry_fabrics_network(const struct ferry_fabrics *fabrics, struct ferry_net
 	return !fabrics->memory && host && find_gpu_network(fabrics, network);
 }
 
-/* The rank whose memory a statement writes, which uses ranks' memory or is a PUT. */
+/* Returns the rank whose memory a statement writes: a PUT, or a statement with a place in a rank's memory. */
 static uint32_t written_rank(const struct ferry_statement *put)
 {
 	bool writes_memory = put->opcode != FERRY_PUT && put->opcode != FERRY_H2D;

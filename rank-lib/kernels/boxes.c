@@ -111,8 +111,8 @@ static bool is_quiet(const struct ferry_device *device)
 	return !box;
 }
 
-/* Of boxes whose kernels nobody can run any more. Under the lock. */
-static void let_go(void)
+/* Boxes without holders: no kernel of theirs can run any more. The caller has the lock. */
+static void release_unheld(void)
 {
 	for (struct ferry_box *box = boxes; box; box = box->next) {
 		if (is_held(box))
@@ -175,7 +175,7 @@ void ferry_box_give_back(struct ferry_box *box, bool discard, bool failed)
 	box->failed = discard;
 	box->owned = false;
 	ferry_box_drop(box);
-	let_go();
+	release_unheld();
 	if (!failed && is_quiet(device)) {
 		sweep_boxes(device, discard ? box : NULL);
 		sweep_imports(device);
@@ -190,7 +190,7 @@ void ferry_box_give_back(struct ferry_box *box, bool discard, bool failed)
 static struct ferry_box *find(struct ferry_device *device, uint64_t bytes)
 {
 	struct ferry_box *box = boxes;
-	let_go();
+	release_unheld();
 	while (box && (box->device != device || box->bytes != bytes || box->nwindows || box->failed || is_held(box) ||
 	               box->users || !ferry_box_is_idle(box)))
 		box = box->next;

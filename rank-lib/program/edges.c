@@ -155,7 +155,9 @@ static void index_turns(struct ferry_part *part)
 {
 	const struct ferry_program *program = part->program;
 	uint32_t n = program->nranks, rounds[FERRY_MAX_RANKS] = {0}, last[FERRY_MAX_RANKS] = {0};
-	uint32_t *into = puts_in_turns(part) ? calloc((size_t)n * n, sizeof *into) : NULL; /* of a round, + 1 */
+	bool turns = puts_in_turns(part);
+	uint32_t *into = turns ? calloc((size_t)n * n, sizeof *into) : NULL; /* of a round, + 1 */
+	part->compiler->failed |= turns && !into;
 	for (uint32_t i = 0; into && i < program->nstatements; i++) {
 		const struct ferry_statement *put = &program->statements[i];
 		if (put->opcode == FERRY_PUT && rounds[put->rank] < n)
