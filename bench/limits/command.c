@@ -134,6 +134,10 @@ int limits_command(int argc, char **argv)
 		keep_collectives(&limits);
 	if (result)
 		return failed();
+	if (*limits.no_gpu && !arguments.json) {
+		printf("no GPU (%s): nothing was measured, so %s stays as it was\n", limits.no_gpu, path);
+		return record_printed(name) ? 0 : 1;
+	}
 	if (*limits.no_gpu)
 		printf("no GPU (%s): nothing was measured\n", limits.no_gpu);
 	else if (*limits.no_links)

@@ -69,11 +69,34 @@ static void what_has_no_links_says_why(void **state)
 	}
 }
 
+/* As where a container hides the GPUs of a machine that was measured. */
+static void the_limits_that_were_measured_stay_where_there_is_no_gpu(void **state)
+{
+	(void)state;
+	static const char before[] = "what was measured\n";
+	char command[1024], file[96], after[64];
+	snprintf(file, sizeof file, "%s/limits.json", directory);
+	FILE *kept = fopen(file, "w");
+	assert_non_null(kept);
+	fputs(before, kept);
+	fclose(kept);
+	setenv("FERRY_LIMITS", file, 1);
+	snprintf(command, sizeof command, "FERRY_CUDA_LIBRARY=/nowhere %s limits --quick 2>&1", FERRY_PERF);
+	assert_int_equal(run(command, output, sizeof output), 0);
+	if (!strstr(output, "nothing was measured, so") || !strstr(output, file))
+		fail_msg("%s", output);
+	snprintf(command, sizeof command, "cat %s", file);
+	assert_int_equal(run(command, after, sizeof after), 0);
+	assert_string_equal(after, before);
+	unlink(file);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        TEST(each_pair_that_reaches_each_other_is_measured_both_ways),
 	        TEST(what_has_no_links_says_why),
+	        TEST(the_limits_that_were_measured_stay_where_there_is_no_gpu),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
