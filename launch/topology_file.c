@@ -26,6 +26,12 @@ ferryResult_t ferry_topology_file_read(const char *path, struct ferry_host_links
 #include <stdlib.h>
 #include <strings.h>
 
+#if XML_MAJOR_VERSION * 100 + XML_MINOR_VERSION >= 209 /* which deprecates the other one */
+#define line_number XML_GetCurrentLineNumber64
+#else
+#define line_number XML_GetCurrentLineNumber
+#endif
+
 #define MOST_BYTES  (16u << 20)
 #define MOST_DEPTH  64
 #define MOST_LINKS  1024  /* NVLink elements */
@@ -72,7 +78,7 @@ static void refuse(struct reader *reader, const char *format, ...)
 	vsnprintf(reason, sizeof reason, format, arguments);
 	va_end(arguments);
 	reader->result = ferry_fail(ferryInvalidArgument, "%s:%lu: %s", reader->path,
-	                            (unsigned long)XML_GetCurrentLineNumber(reader->parser), reason);
+	                            (unsigned long)line_number(reader->parser), reason);
 	XML_StopParser(reader->parser, XML_FALSE);
 }
 
@@ -372,9 +378,10 @@ static ferryResult_t read_machine(struct reader *reader, FILE *file, struct ferr
 		result = read_hwloc(reader);
 	else if (!result)
 		settle_nccl(reader);
-	if (!result && !reader->tree.ngpus)
-		result = ferry_fail(ferryInvalidArgument, "%s:%lu: no GPU in it", reader->path,
-		                    (unsigned long)XML_GetCurrentLineNumber(reader->parser));
+	if (!result && !reader->tree.ngpus) {
+		refuse(reader, "no GPU in it");
+		result = reader->result;
+	}
 	if (!result && !ferry_topology_tree_link(&reader->tree, machine))
 		result = ferry_fail(ferryInvalidArgument, "%s: its GPUs share more than %d PCIe links", reader->path,
 		                    FERRY_MAX_SHARED_LINKS);

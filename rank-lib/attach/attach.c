@@ -269,6 +269,7 @@ static ferryResult_t go_over(struct attaching *attaching, uint32_t domain, bool 
 	struct ferry_arena *arena = &rank->shared.arenas[domain];
 	uint64_t deadline = ferry_now_ns() + attaching->patience_ns;
 	uint32_t fate = FERRY_ARENA_OPEN;
+	*waits = false;
 	if (!has_ended_by(&rank->links[domain], deadline))
 		return ferry_fail(ferryRemoteError, "the router of domain %u has closed its connection, and lives",
 		                  domain);
