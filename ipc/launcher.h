@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The launcher: what the environment says of this process's place in a job, whoever has started it. Launchers nest
- * (mpirun starts torchrun, Slurm starts ferryrun), and a process inherits the variables of them all. The innermost one
- * counts: the one whose variables were set last. Called by ranks, ferryrun and ferry-perf; nothing is kept.
+ * The launcher: what the environment says of this process's place in a job, under any launcher. Launchers nest (mpirun
+ * starts torchrun, Slurm starts ferryrun), and a process inherits the variables of them all. The innermost one counts:
+ * the one whose variables were set last. Called by ranks, ferryrun and ferry-perf; nothing is kept.
  *
  * Which one that is, the processes above say (/proc): going up from this process, the first launcher counts whose
  * variables are no longer there, or have other values, or whose own command (hydra_pmi_proxy, slurmstepd) is reached.

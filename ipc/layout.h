@@ -25,8 +25,9 @@ struct ferry_layout {
 };
 
 /**
- * Reads the layout from the environment, or the CPUs of this machine that the calling thread's affinity mask has: for
- * who starts routers, and for routers. Errors: ferryInvalidArgument with text, position and what was expected.
+ * Reads the layout from the environment, or the CPUs of this machine that the calling thread's affinity mask has.
+ * Called by routers and the commands that start them. Errors: ferryInvalidArgument with text, position and what was
+ * expected.
  */
 ferryResult_t ferry_layout_load(struct ferry_layout *layout);
 

@@ -8,9 +8,9 @@
  * message or one batch of closes, and what sleeps in it is missed by nobody. The caller's table only ever gets
  * descriptors that are known to be kernel memory or a device.
  *
- * Called by a router's threads, for clients, and by ranks, for whoever listens on a router's name. Where the kernel
- * gives a thread no table of its own (Linux before 5.9 under a filter that forbids unshare), the thread shares the
- * caller's, and sleeps in the caller's place all the same.
+ * Called by a router's threads, for clients, and by ranks, for the process that listens on a router's name. Where the
+ * kernel gives a thread no table of its own (Linux before 5.9 under a filter that forbids unshare), the thread shares
+ * the caller's, and sleeps in the caller's place all the same.
  */
 #ifndef FERRY_IPC_QUARANTINE_H
 #define FERRY_IPC_QUARANTINE_H

@@ -17,8 +17,8 @@
 #define LANES_US 50000    /* so long; then the lanes have the call */
 
 /*
- * Who runs a call. From HELD by the thread that holds it, into it by whoever finds it FREE. GIVEN: the lanes' as far as
- * its end goes, but not yet in their line, so no later call may be put there.
+ * Which thread runs a call. Any thread may take a FREE one, by compare and swap, which makes it HELD; that thread alone
+ * stores the next state. GIVEN: the lanes end it, but it is not yet in their line, so no later call may be put there.
  */
 enum runner { FREE, HELD, GIVEN, LANES, OVER };
 
@@ -244,7 +244,7 @@ static bool sleep_at_bell(struct ferry_short_call *made)
 		return true;
 	}
 	if (atomic_load_explicit(&made->runner, memory_order_relaxed) != FREE) {
-		/* who has it may have looked before the others rang, and rings nobody as it lets go */
+		/* its holder may have looked before the others rang, and rings nobody as it releases the call */
 		ferry_doorbell_cancel(bell);
 		sched_yield();
 		return false;
@@ -263,7 +263,7 @@ static bool sleep_at_bell(struct ferry_short_call *made)
 /*
  * Lets other threads have the CPU. Where one took it, this one need not look in vain the next time before it does so.
  * Two ranks may be on one CPU for long while another has nothing to do, as a CPU that always has a ready thread wakes
- * none elsewhere: now and then the thread sleeps instead, and whoever wakes it up finds it a CPU.
+ * none elsewhere. So now and then the thread sleeps instead: the kernel finds a CPU for a thread that it wakes.
  */
 static uint64_t yield(struct ferry_short_calls *shorts, uint64_t now)
 {
@@ -371,7 +371,7 @@ static bool enter(struct ferry_ticket *ticket, bool idle)
 	if (idle && run(made))
 		return true;
 	ferry_holders_add(made->shorts->direct->holders);
-	/* who runs it, the stream, and this thread, or `left` */
+	/* the thread that runs it, the stream, and this thread, or `left` */
 	atomic_store_explicit(&ticket->holders, 3, memory_order_relaxed);
 	made->shared = true;
 	return false;

@@ -15,9 +15,9 @@
  * never a user's byte in another one, which could look like a flag: data is either chunks of bulk (outboxes) or lines
  * of LL128 (inboxes), whose last 8 bytes are flags. Call n of the communicator uses half n mod 2. A rank reuses a half
  * two calls later. By then it has ended the call between, in which it has received from every peer; so every peer had
- * begun that call, and ended the one before. This needs every rank to hear from every other one in every call: who has
- * no data for a peer sends it a header. Calls of a group that one kernel carries have one number, each other places in
- * the half, and blocks of their own: they count as one call.
+ * begun that call, and ended the one before. This needs every rank to hear from every other one in every call: a rank
+ * that has no data for a peer sends it a header. Calls of a group that one kernel carries have one number, each other
+ * places in the half, and blocks of their own: they count as one call.
  *
  * Messages (messages.h) have a part of the region by themselves, behind its halves: a page of words, then slots.
  */
@@ -64,8 +64,8 @@
 struct ferry_kernel_state {
 	/*
 	 * in the low half the number of the last call, 0 of messages; in the high half how many calls were counted, for
-	 * which a call on another stream waits. One word, so that who waits for the one finds the other without a
-	 * fence.
+	 * which a call on another stream waits. One word, so that a kernel which has waited for the high half finds the
+	 * low one without a fence.
 	 */
 	uint64_t counts;
 	uint32_t arrived; /* blocks of the call under way that have ended */

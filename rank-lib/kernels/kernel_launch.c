@@ -46,7 +46,7 @@ bool ferry_kernels_carry(const struct ferryComm *comm, const struct ferry_reques
 	return !request->count || choose(mailboxes, request).kernel;
 }
 
-/* Who sends to whom, and where the blocks lie. */
+/* The senders and receivers, and where the blocks lie. */
 static void fill_shape(const struct ferry_request *request, struct ferry_kernel_call *call)
 {
 	uint64_t bytes = block_bytes(request);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * Calls that one kernel in the user's stream carries (kernel_call.h): which those are, and their launch. A call takes
- * no number, plan or submission, and no thread but the caller's. By launch.c, and by who decides between Ferry's calls
- * and NCCL's.
+ * no number, plan or submission, and no thread but the caller's. Called by launch.c, and by the orchestrator, which
+ * decides between Ferry's calls and NCCL's.
  */
 #ifndef FERRY_RANK_LIB_KERNELS_KERNEL_LAUNCH_H
 #define FERRY_RANK_LIB_KERNELS_KERNEL_LAUNCH_H

@@ -28,7 +28,7 @@ struct ferry_course {
 	uint32_t block, blocks; /* this one, of those that carry the call: LL */
 	uint64_t bytes;  /* of a block of the user's */
 	uint64_t unread; /* out_shared: bytes from one receiver's part of the box to the next; in units of `data` */
-	uint32_t waits;  /* bytes from the abort word to where it says for whom it does */
+	uint32_t waits;  /* bytes from the abort word to the words that name the awaited rank */
 	bool given_up;   /* by this lane: it waits for nothing any more */
 	bool all;        /* every rank sends data to every other one, and no factors: no headers */
 };
@@ -188,7 +188,7 @@ DEVICE struct ferry_course ferry_enter(const struct ferry_kernel_call *c, const 
 	course.counts = ferry_look64(&c->state->counts);
 	/* the communicator's last call is on another stream */
 	while (c->awaits && !course.given_up && (int32_t)((uint32_t)(course.counts >> 32) - c->awaited_plain) < 0) {
-		/* says nothing: the call that it waits for says for whom */
+		/* names no rank: the call that it waits for does */
 		course.given_up |= ferry_gives_up(c->abort, &c->state->given_up, &misses);
 		course.counts = ferry_look64(&c->state->counts);
 	}

@@ -48,7 +48,7 @@ struct ferry_mailboxes {
 };
 
 /**
- * Makes and maps the mailboxes, loads the kernels, and agrees on both with the other ranks, whom it waits for until
+ * Makes and maps the mailboxes, loads the kernels, and agrees on both with the other ranks. It waits for them until
  * `until` (ferry_now_ns). Success, with `ready` false and the reason logged (FERRY_LOG=info), where the ranks have no
  * kernels. Errors: ferryInvalidArgument for FERRY_KERNELS; the job has failed meanwhile.
  */

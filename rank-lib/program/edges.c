@@ -133,11 +133,11 @@ static void index_senders(struct ferry_part *part)
 }
 
 /*
- * Two copy engines that write through one port have half its rate each, while another port is idle, and who met once
- * meets again: four GPUs behind a switch push 200 GB/s each in this way and 330 in turns (docs/lab/four-gpus.md). So a
- * PUT waits for the one of the round before into the same rank: of AllGather and AllToAll, which are a permutation in
- * each round. That makes no cycle, as rounds go up and such PUTs wait for D2Hs alone otherwise. Where slices are passed
- * on, or lengths differ, PUTs are not so regular and go as they come.
+ * Two copy engines that write through one port have half its rate each, while another port is idle. Two that met in one
+ * round meet in the next, too: four GPUs behind a switch push 200 GB/s each so, and 330 in turns
+ * (docs/lab/four-gpus.md). So a PUT waits for the one of the round before into the same rank: of AllGather and
+ * AllToAll, which are a permutation in each round. That makes no cycle, as rounds go up and such PUTs wait for D2Hs
+ * alone otherwise. Where slices are passed on, or lengths differ, PUTs are not so regular and go as they come.
  */
 static bool puts_in_turns(const struct ferry_part *part)
 {

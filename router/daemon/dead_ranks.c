@@ -46,7 +46,7 @@ static void say_finished(struct ferry_job *job, uint32_t rank, uint32_t parity, 
 	ferry_wake_all(&job->shared);
 }
 
-/* In its place: nobody reads those slots any more, so those who wait for that may write them. */
+/* In its place: nobody reads those slots any more, so their writers need not wait. */
 static void finish_for(struct ferry_job *job, uint32_t rank, const struct ferry_steps *steps, uint32_t parity,
                        uint64_t seq)
 {
@@ -166,7 +166,7 @@ void ferry_dead_ranks_add(struct ferry_job *job, uint32_t rank, const char *text
 	}
 	snprintf(job->death, sizeof job->death, "%s", text);
 	ferry_log(FERRY_LOG_INFO, "%s: the job fails when its last calls are over", text);
-	ferry_job_mark_departed(job, rank); /* who waits for a call that it never made is told so */
+	ferry_job_mark_departed(job, rank); /* ends the waiting for calls that it never made */
 }
 
 /* The others are not to wait for a stopped rank to hear of the death. */

@@ -2,8 +2,8 @@
 /**
  * The planner of uneven traffic: divides what each rank sends to each other one among its paths. It begins with direct
  * paths and moves bytes off the most loaded resources, to where both ends of a move become equally loaded, so at no
- * time is it worse than direct paths (NIMBLE's greedy can be: docs/lab/topologies.md). Integers alone: whoever has the
- * same paths and bytes comes to the same division. A balance belongs to one thread, which is no lane's.
+ * time is it worse than direct paths (NIMBLE's greedy can be: docs/lab/topologies.md). Integers alone: the same paths
+ * and bytes give the same division in every process. A balance belongs to one thread, which is no lane's.
  */
 #ifndef FERRY_ROUTER_ENGINE_BALANCE_H
 #define FERRY_ROUTER_ENGINE_BALANCE_H

@@ -101,7 +101,7 @@ struct ferry_lane_rank {
 struct ferry_order {
 	/* numbers up to this one are in the order of making; UINT64_MAX: all. The thread that makes calls, release */
 	_Atomic uint64_t fixed;
-	/* number of the last call begun in each parity; relaxed: who begins a call has acquired the end of that one */
+	/* number of the last call begun in each parity; relaxed: a call begins after an acquire of that one's end */
 	_Atomic uint64_t last_seq[FERRY_PARITIES];
 	uint64_t router_seq[FERRY_PARITIES][FERRY_MAX_DOMAINS]; /* last call with work for that router */
 	uint64_t messages[2][FERRY_MAX_RANKS]; /* the last number given here, by direction and peer */

@@ -35,8 +35,8 @@ static void wake_ranks(const struct ferry_member *member, const struct ferry_cal
 }
 
 /*
- * The rank has finished the call: whoever waits for that waits to begin a later one, and is a lane. After a short call
- * the other ranks' lines are not read again for this: they have just been written.
+ * The rank has finished the call. Only lanes wait for that, to begin a later call. After a short call the other ranks'
+ * lines are not read again for this: they have just been written.
  */
 static void wake_lanes(const struct ferry_member *member, const struct ferry_call *call, uint64_t seq)
 {
@@ -182,8 +182,8 @@ static void describe(const struct ferry_call *call, struct ferry_descriptor_fiel
 }
 
 /*
- * Variable plans: how long each part is that the rank sends, and where it receives those that others put. Before the
- * descriptor, so that who has all of those has this, too.
+ * Variable plans: how long each part is that the rank sends, and where it receives those that others put. Written
+ * before the descriptor: a reader of all descriptors finds the parts, too.
  */
 static void announce_parts(struct ferry_member *member, const struct ferry_call *call, uint64_t seq)
 {

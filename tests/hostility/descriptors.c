@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Descriptors of every kind, handed to routers by a user whom they do not serve and by a tenant's. Whoever asks a
- * router something meanwhile is answered, and calls take no longer: both times are printed, for a person to judge.
+ * Descriptors of every kind, handed to routers by a user without a tenant and by a tenant's user. Meanwhile routers
+ * answer others, and calls take no longer: both times are printed, for a person to judge.
  */
 #include "tests/hostility/hostility.h"
 #include "tests/hostility/random.h"

@@ -287,7 +287,7 @@ static void how_a_router_ended_before_it_was_ready_is_told(void **state)
 	assert_int_equal(run("rm $FERRY_SOCKET_DIR/router", text, sizeof text), 0);
 }
 
-/* What whoever has started it may leave: env(1) of coreutils sets it. */
+/* Signal dispositions that it may inherit: env(1) of coreutils sets them. */
 static const char *const dispositions[] = {"--ignore-signal=CHLD",
                                            "--block-signal=CHLD",
                                            "--ignore-signal=TERM",

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Kernels of the caller's own over ferry_device.cuh, compiled as C, and the double of the CUDA driver: what they
- * exchange by memory of GPUs and of the host, in graphs and between processes; sums; who gets no channels; and that
- * nobody waits for a rank that is gone.
+ * exchange by memory of GPUs and of the host, in graphs and between processes; sums; which ranks get no channels; and
+ * that nobody waits for a rank that is gone.
  */
 #include "bench/examples/rmsnorm.cuh"
 #include "rank-lib/call/comm.h"
@@ -350,7 +350,7 @@ static void the_example_has_the_bits_of_its_two_steps(void **state)
 	close_all(&gang, places);
 }
 
-/* ---- who has none ---- */
+/* ---- ranks without channels ---- */
 
 static void refused(const char *kernels, const char *fabric, int nranks, uint64_t bytes, uint64_t more,
                     const char *words)

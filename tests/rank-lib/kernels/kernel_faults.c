@@ -254,7 +254,7 @@ static void a_rank_that_never_comes_to_a_kernels_call_is_named(void **state)
 		start(ranks, 3, "FERRY_TIMEOUT=2 FERRY_ON_TIMEOUT=fail");
 		ranks_join(ranks, 3, devices, COUNT);
 		ranks_round(ranks, 3, 2, 2);
-		doze(2600); /* who waits for nothing is told nothing */
+		doze(2600); /* without a waiting rank nothing is reported */
 		ranks_round(ranks, 3, 1, 3);
 		for (int rank = 0; rank < 3; rank += 2)
 			rank_tell(&ranks[rank], (struct rank_ordered){.order = RANK_ROUNDS, .number = 1});
