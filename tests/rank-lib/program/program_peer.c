@@ -10,7 +10,8 @@
 #include <cmocka.h>
 
 #include "ipc/error.h"
-#include "ipc/links.h"
+#include "ipc/gpu_links.h"
+#include "ipc/rankset.h"
 #include "rank-lib/program/synth/cuts.h"
 #include "tests/rank-lib/program/program_cases.h"
 #include "tests/rank-lib/program/program_execution.h"
@@ -223,6 +224,65 @@ static void programs_take_what_machines_allow(void **state)
 	assert_takes(FERRY_ALLGATHER, "peer=10,port=35,peer@0-1=0", 8, 7 / 35.0);
 }
 
+/* As routers find that machine: so many NVLinks where nothing is shared, of `nvlink` GB/s each; the rest is PCIe. */
+static struct ferry_links links_of_gpus(const struct ferry_links *machine, uint32_t nranks, double nvlink, bool nodes)
+{
+	struct ferry_gpu_reach found = {.nvlinks = {{0}}};
+	struct ferry_links links;
+	for (uint32_t from = 0; from < nranks; from++) {
+		found.node[from] = nodes && from >= nranks / 2;
+		for (uint32_t to = 0; to < nranks; to++) {
+			double speed = machine->speed[from][to];
+			found.reach[from] |= (uint64_t)(speed > 0) << to;
+			found.nvlinks[from][to] = nvlink > 0 && !machine->through[from][to]
+			                                  ? (uint8_t)lround(speed / nvlink)
+			                                  : FERRY_NVLINKS_NONE;
+		}
+	}
+	ferry_gpu_links_make(&found, nranks, &links);
+	return links;
+}
+
+/* What GPUs with these links take of the best time that their real speeds allow, of AllGather and from every root. */
+static double part_of_gpus(const char *text, uint32_t nranks, double nvlink, bool nodes)
+{
+	struct ferry_links machine = links_of(text, nranks);
+	struct ferry_links links = links_of_gpus(&machine, nranks, nvlink, nodes);
+	struct ferry_topology topology = {.nranks = nranks, .ndomains = 1};
+	double least = 1;
+	for (uint32_t root = 0; root <= nranks; root++) {
+		bool all = root == nranks;
+		struct ferry_program *program =
+		        synthesize(all ? FERRY_ALLGATHER : FERRY_BROADCAST, &topology, &links, all ? 0 : root);
+		double best = ferry_cut_spread_time(&machine, nranks, all ? ferry_rankset_all(nranks) : 1ull << root);
+		least = fmin(least, best / ferry_program_peer_time(program, &machine));
+		ferry_program_free(program);
+	}
+	return least;
+}
+
+static void gpus_get_98_percent_of_what_their_links_allow(void **state)
+{
+	static const struct {
+		const char *links;
+		uint32_t nranks;
+		double nvlink; /* GB/s of one; 0: there is none */
+		bool nodes;
+	} machines[] = {{"links=dgx1v:25", 8, 25, true},      {"links=dgx1p:20", 8, 20, true},
+	                {"links=bridges:56:24", 4, 14, false}, {"links=bridges:56:24", 8, 14, false},
+	                {"links=bridges:300:24", 8, 25, false}, {"links=bridges:450:50", 8, 25, false},
+	                {"links=bridges:50:12", 4, 25, false}, {"links=mesh:50", 4, 25, false},
+	                {"links=pcie2:24", 8, 0, false},      {"links=pcie2:24:20:40", 8, 0, true},
+	                {"links=pcie2:12:6", 8, 0, true}};
+	(void)state;
+	for (size_t i = 0; i < sizeof machines / sizeof *machines; i++) {
+		double part = part_of_gpus(machines[i].links, machines[i].nranks, machines[i].nvlink,
+		                           machines[i].nodes);
+		if (!(part >= 0.98))
+			fail_msg("%s of %u: %.3f of the optimum", machines[i].links, machines[i].nranks, part);
+	}
+}
+
 /* The most pushes that a chunk of the root's goes through. */
 static uint32_t broadcast_depth(const char *machine, uint32_t nranks)
 {
@@ -348,6 +408,7 @@ int main(void)
 	        cmocka_unit_test(machines_of_two_to_64_ranks_get_right_programs),
 	        cmocka_unit_test(the_largest_machines_get_right_programs),
 	        cmocka_unit_test(programs_take_what_machines_allow),
+	        cmocka_unit_test(gpus_get_98_percent_of_what_their_links_allow),
 	        cmocka_unit_test(what_is_broadcast_goes_by_few_hops_where_all_are_linked),
 	        cmocka_unit_test(islands_get_each_block_through_the_host_once),
 	        cmocka_unit_test(every_subset_of_a_dgx1v_gets_right_programs_as_fast_as_its_links),
