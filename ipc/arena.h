@@ -19,7 +19,7 @@
  *
  * Writers:
  * - The header's constants: the router, before it hands the arena out.
- * - header.attached, .present, .rank_domain, .reach, .direct_links, .ready, .released, .left, .gone, .finished,
+ * - header.attached, .present, .rank_domain, .reach, .nvlinks, .ready, .released, .left, .gone, .finished,
  *   .failure, .epoch: that router, and after its death the router that takes its place (router/failover/adoption.h).
  *   header.left: a rank sets its own bit where the router has ended and the rank waits for no other.
  * - header.fate: any rank, once, by compare and swap. header.failed: any process, 0 to 1 only.
@@ -53,7 +53,7 @@
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 31u /* goes up when a field, or what one means, changes */
+#define FERRY_ARENA_ABI 32u /* goes up when a field, or what one means, changes */
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_PAIR_DATA 24u
 #define FERRY_MESSAGE_BYTES 384
@@ -304,8 +304,8 @@ struct ferry_arena_header {
 	uint8_t rank_domain[FERRY_MAX_RANKS]; /* valid once attached == nranks */
 	/* bit t of reach[f]: this router moves the data of rank f, whose GPU reaches rank t's; before `ready` */
 	_Atomic uint64_t reach[FERRY_MAX_RANKS];
-	/* bit r: as ferry_nvml_has_direct_links, of rank r's GPU, which this router opened; before `ready` */
-	_Atomic uint64_t direct_links;
+	/* from, to: of those that this router's ranks reach (ipc/gpu_links.h); before `ready` */
+	_Atomic uint8_t nvlinks[FERRY_MAX_RANKS][FERRY_MAX_RANKS];
 	/*
 	 * bit r: this router has moved rank r's data, or put into its memory for ranks of its own, and does so no more:
 	 * no copy is under way, nor will one be; 0 to 1, with release

@@ -3,17 +3,24 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #define MOST_PROCESSES 256
 #define MOST_LINKS     18 /* nvml.h: NVML_NVLINK_MAX_LINKS */
-#define REMOTE_IS_GPU  0  /* nvml.h: NVML_NVLINK_DEVICE_TYPE_GPU; 2 is a switch */
 
 /* nvml.h's nvmlProcessInfo_t, as _v3 of the function fills it in. The library keeps old versions. */
 struct process_info {
 	unsigned pid;
 	unsigned long long used; /* ~0: not known */
 	unsigned instance, compute_instance;
+};
+
+/* nvml.h's nvmlPciInfo_t, as _v3 of the function fills it in. */
+struct pci_info {
+	char legacy[16];
+	unsigned domain, bus, device, ids, subsystem;
+	char text[32];
 };
 
 static pthread_once_t opened = PTHREAD_ONCE_INIT;
@@ -25,7 +32,8 @@ static struct {
 	int (*by_uuid)(const char *uuid, void **device);
 	int (*processes)(void *device, unsigned *count, struct process_info *all);
 	int (*link_state)(void *device, unsigned link, unsigned *active);
-	int (*link_remote)(void *device, unsigned link, int *type);
+	int (*link_remote)(void *device, unsigned link, struct pci_info *remote);
+	int (*pci)(void *device, struct pci_info *pci);
 } nvml;
 
 static void *function(void *library, const char *name)
@@ -40,7 +48,8 @@ static void open_library(void)
 	*(void **)&nvml.by_uuid = function(library, "nvmlDeviceGetHandleByUUID");
 	*(void **)&nvml.processes = function(library, "nvmlDeviceGetComputeRunningProcesses_v3");
 	*(void **)&nvml.link_state = function(library, "nvmlDeviceGetNvLinkState");
-	*(void **)&nvml.link_remote = function(library, "nvmlDeviceGetNvLinkRemoteDeviceType");
+	*(void **)&nvml.link_remote = function(library, "nvmlDeviceGetNvLinkRemotePciInfo_v2");
+	*(void **)&nvml.pci = function(library, "nvmlDeviceGetPciInfo_v3");
 	nvml.started = nvml.init && nvml.by_uuid && !nvml.init();
 }
 
@@ -63,15 +72,22 @@ uint64_t ferry_nvml_process_bytes(const char *uuid, pid_t pid)
 	return 0;
 }
 
-bool ferry_nvml_has_direct_links(const char *uuid)
+static bool is_same(const struct pci_info *one, const struct pci_info *other)
 {
-	void *device;
+	return one->domain == other->domain && one->bus == other->bus && one->device == other->device;
+}
+
+uint8_t ferry_nvml_count_links(const char *from, const char *to)
+{
+	void *device, *other;
+	struct pci_info pci, remote;
 	unsigned active;
-	int type;
-	if (!find_device(uuid, &device) || !nvml.link_state || !nvml.link_remote)
-		return false;
+	uint8_t count = 0;
+	if (!find_device(from, &device) || !find_device(to, &other) || !nvml.link_state || !nvml.link_remote ||
+	    !nvml.pci || nvml.pci(other, &pci))
+		return 0;
 	for (unsigned link = 0; link < MOST_LINKS; link++)
-		if (!nvml.link_state(device, link, &active) && active)
-			return !nvml.link_remote(device, link, &type) && type == REMOTE_IS_GPU;
-	return false;
+		if (!nvml.link_state(device, link, &active) && active && !nvml.link_remote(device, link, &remote))
+			count += is_same(&remote, &pci);
+	return count;
 }

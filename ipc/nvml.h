@@ -6,7 +6,6 @@
 #ifndef FERRY_IPC_NVML_H
 #define FERRY_IPC_NVML_H
 
-#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -17,9 +16,9 @@
 uint64_t ferry_nvml_process_bytes(const char *uuid, pid_t pid);
 
 /**
- * Whether the GPU's NVLinks go straight to other GPUs, so that each pair has links of its own. False: they go to a
- * switch, or there are none, or it is not known; then a GPU has one port for all others.
+ * Returns how many active NVLinks lead straight from the GPU of the first UUID to that of the second. 0: they go to a
+ * switch, or there are none, or it is not known.
  */
-bool ferry_nvml_has_direct_links(const char *uuid);
+uint8_t ferry_nvml_count_links(const char *from, const char *to);
 
 #endif

@@ -67,7 +67,10 @@ foreach(suite mapped mapped_failures mapped_domains lost_devices spares timeouts
     puts_failures cuda_fabrics put_targets refusals spawned_router)
   ferry_test(${suite} FOLDER rank-lib LIBRARIES cuda_places ferry_program LABELS lanes TIMEOUT 300)
 endforeach()
-foreach(suite puts cuda_fabrics)
+ferry_test(cuda_links FOLDER rank-lib LIBRARIES cuda_places ferry_program LABELS lanes TIMEOUT 300)
+add_dependencies(cuda_links nvidia-ml)
+set_tests_properties(cuda_links PROPERTIES ENVIRONMENT LD_LIBRARY_PATH=${CMAKE_CURRENT_BINARY_DIR}/fake_nvml)
+foreach(suite puts cuda_fabrics cuda_links)
   target_sources(${suite} PRIVATE rounds.c)
 endforeach()
 ferry_test(cuda_programs FOLDER rank-lib SOURCES rank-lib/program/program_runs.c rounds.c fake_cuda/device_buffers.c

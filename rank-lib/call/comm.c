@@ -52,6 +52,7 @@ ferryResult_t ferry_comm_new(int nranks, const uint8_t *key, int rank, struct fe
 	comm->takeovers.journal = comm->plans.journal = comm->mapped.journal = &comm->journal;
 	comm->fabrics.rank = &comm->rank;
 	comm->fabrics.costs = &comm->plans.options.costs;
+	comm->fabrics.topology = &comm->topology;
 	comm->plans.fabrics = &comm->fabrics;
 	comm->mailboxes.rank = &comm->rank;
 	comm->mailboxes.fabrics = &comm->fabrics;

@@ -2,7 +2,7 @@
 #include "rank-lib/call/fabrics.h"
 
 #include "ipc/environment.h"
-#include "ipc/links.h"
+#include "ipc/gpu_links.h"
 #include "ipc/shares.h"
 #include "rank-lib/program/shares.h"
 #include "rank-lib/program/synth/packing.h"
@@ -140,20 +140,23 @@ static uint64_t reach_of(const struct ferry_rank *rank, int from)
 	return atomic_load_explicit(&rank->shared.arenas[domain].header->reach[from], memory_order_relaxed);
 }
 
-/* Of ranks whose routers move the data: pushes are equally fast, as far as the driver reports. */
+/* Of ranks whose routers move the data: by what these have written as the job became ready. */
 static void find_gpu_links(struct ferry_fabrics *fabrics)
 {
 	const struct ferry_rank *rank = fabrics->rank;
-	uint64_t direct_links = 0;
-	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
-		direct_links |= atomic_load_explicit(&rank->shared.arenas[domain].header->direct_links,
-		                                     memory_order_relaxed);
-	fabrics->ports = !direct_links;
-	for (int from = 0; from < rank->nranks; from++) {
-		uint64_t reach = reach_of(rank, from);
-		for (int to = 0; to < rank->nranks; to++)
-			fabrics->links.speed[from][to] = to != from && reach >> to & 1;
+	uint32_t nranks = (uint32_t)rank->nranks;
+	struct ferry_gpu_reach found = {0};
+	for (uint32_t from = 0; from < nranks; from++) {
+		uint32_t domain = rank->shared.rank_domain[from];
+		const struct ferry_arena_header *header = rank->shared.arenas[domain].header;
+		found.reach[from] = reach_of(rank, (int)from);
+		found.node[from] = fabrics->topology->together ? 0 : (uint8_t)domain;
+		for (uint32_t to = 0; to < nranks; to++)
+			found.nvlinks[from][to] = atomic_load_explicit(&header->nvlinks[from][to],
+			                                               memory_order_relaxed);
 	}
+	ferry_gpu_links_make(&found, nranks, &fabrics->links);
+	fabrics->ports = !ferry_gpu_links_are_direct(&found, nranks);
 }
 
 /* Of host devices: those that are modelled, else all are memory. */
@@ -256,6 +259,8 @@ static bool find_gpu_network(const struct ferry_fabrics *fabrics, struct ferry_n
 		for (int to = 0; to < fabrics->rank->nranks; to++)
 			network->links.speed[from][to] *= push;
 	}
+	for (int shared = 0; shared < FERRY_MAX_SHARED_LINKS; shared++)
+		network->links.shared[shared] *= push;
 	network->limits.up = network->limits.down = host;
 	network->limits.relays = FERRY_NO_RELAYS;
 	return push > 0 && host > 0;
@@ -383,6 +388,8 @@ static void print_links(const struct ferry_fabrics *fabrics, FILE *out)
 	fprintf(out, ", links %d of %d", pairs, nranks * (nranks - 1));
 	if (pairs && fabrics->speeds)
 		fprintf(out, " of %g to %g GB/s", (double)slowest, (double)fastest);
+	else if (slowest < fastest)
+		fprintf(out, ", the fastest %g times the slowest", (double)(fastest / slowest));
 	if (fabrics->costs->push > 0)
 		fprintf(out, ", a GPU pushes %g GB/s and moves %g by the host (ferry-perf limits)",
 		        fabrics->costs->push, fabrics->costs->host);

@@ -20,13 +20,14 @@ struct ferry_fabrics {
 	/* constant, set by the maker of the communicator; costs: of GPUs, without rates if they were not read */
 	struct ferry_rank *rank;
 	const struct ferry_costs *costs;
+	const struct ferry_topology *topology;
 	bool named, wanted[FERRY_OWN_FABRICS]; /* FERRY_FABRICS; named: it is set */
 	double host_share;                     /* FERRY_SHARES; below 0: not set */
 	bool said; /* that the host carries calls for which FERRY_FABRICS does not name it was logged */
 	/* once settled */
 	bool settled, peers; /* peers: Ferry's own programs push, where there are links */
 	const char *lack;    /* why no rank can push; NULL: there are links */
-	bool speeds; /* those of `links` are GB/s; else 1 where there is a link */
+	bool speeds; /* those of `links` are GB/s; else of GPUs relative (ipc/gpu_links.h), of host devices 1 */
 	bool memory; /* programs use ranks' own memory */
 	bool ports;  /* each GPU pushes to all others, and is pushed to, through one port */
 	struct ferry_links links;

@@ -324,11 +324,12 @@ void ferry_remote_ranks_find_reach(struct ferry_job *job)
 				continue;
 			reached |= 1ull << to;
 			ferry_imports_other(theirs, mine);
+			if (!found)
+				atomic_store_explicit(&header->nvlinks[from][to], ferry_gpu_nvlinks(mine, theirs->uuid),
+				                      memory_order_relaxed);
 		}
 		if (!found) /* `ready` follows */
 			atomic_store_explicit(&header->reach[from], reached, memory_order_relaxed);
-		if (!found && mine && ferry_gpu_has_direct_links(mine))
-			atomic_fetch_or_explicit(&header->direct_links, 1ull << from, memory_order_relaxed);
 	}
 }
 

@@ -3,6 +3,7 @@
 
 #include "ipc/arena.h"
 #include "ipc/error.h"
+#include "ipc/gpu_links.h"
 #include "ipc/nvml.h"
 #include "ipc/wait.h"
 #include "router/copy/cuda.h"
@@ -21,6 +22,7 @@ _Static_assert(sizeof(CUipcMemHandle) == sizeof((struct ferry_exported *)0)->han
 /* To the device of that number; it stays as it is. */
 struct link {
 	bool reaches, atomics;
+	uint8_t nvlinks; /* ipc/gpu_links.h */
 	int rank;
 };
 
@@ -31,8 +33,7 @@ struct ferry_gpu {
 	CUdevice device;
 	CUcontext context; /* the primary one, held once */
 	uint8_t uuid[FERRY_GPU_BYTES];
-	struct link links[MOST_DEVICES]; /* constant, and so is the next one */
-	bool has_direct_links;
+	struct link links[MOST_DEVICES]; /* constant */
 	_Atomic uint32_t holders;    /* holding adds one, dropping subtracts one */
 	_Atomic uint64_t idle_since; /* the thread that drops the last holder, before it does; ferry_now_ns */
 	uint64_t asked_ns;           /* mapper: when the driver was asked how much memory is left; */
@@ -61,15 +62,27 @@ static ferryResult_t find_device(const struct ferry_cuda_driver *driver, const u
 	        count, uuid[0], uuid[1], uuid[2], uuid[3]);
 }
 
+/* NVML counts no NVLinks to a switch, and none where it knows nothing. All have atomics, which PCIe has not. */
+static void count_nvlinks(struct ferry_gpu *gpu, CUdevice to)
+{
+	struct link *link = &gpu->links[to];
+	char uuid[FERRY_GPU_TEXT], other_uuid[FERRY_GPU_TEXT];
+	CUuuid other;
+	if (!gpu->driver->DeviceGetUuid(&other, to))
+		link->nvlinks = ferry_nvml_count_links(
+		        ferry_gpu_uuid_print(gpu->uuid, uuid),
+		        ferry_gpu_uuid_print((const uint8_t *)other.bytes, other_uuid));
+	if (!link->nvlinks && !link->atomics)
+		link->nvlinks = FERRY_NVLINKS_NONE;
+}
+
 /* Once: the thread that reports them later does not wait for the driver. */
 static void find_links(struct ferry_gpu *gpu)
 {
 	const struct ferry_cuda_driver *driver = gpu->driver;
 	int count = 0;
-	char uuid[FERRY_GPU_TEXT];
 	if (driver->DeviceGetCount(&count))
 		return;
-	gpu->has_direct_links = count > 2 && ferry_nvml_has_direct_links(ferry_gpu_uuid_print(gpu->uuid, uuid));
 	for (int device = 0; device < count && device < (int)MOST_DEVICES; device++) {
 		struct link *link = &gpu->links[device];
 		int reaches = 0, atomics = 0;
@@ -83,6 +96,8 @@ static void find_links(struct ferry_gpu *gpu)
 			continue;
 		link->reaches = reaches;
 		link->atomics = atomics;
+		if (count > 2 && reaches)
+			count_nvlinks(gpu, device);
 	}
 }
 
@@ -162,11 +177,6 @@ bool ferry_gpu_reaches(const struct ferry_gpu *from, const struct ferry_gpu *to)
 	       (!from->driver->DeviceCanAccessPeer(&can, from->device, to->device) && can);
 }
 
-bool ferry_gpu_has_direct_links(const struct ferry_gpu *gpu)
-{
-	return gpu->has_direct_links;
-}
-
 bool ferry_gpu_reaches_uuid(const struct ferry_gpu *from, const uint8_t *uuid)
 {
 	CUdevice to;
@@ -176,6 +186,16 @@ bool ferry_gpu_reaches_uuid(const struct ferry_gpu *from, const uint8_t *uuid)
 		return false;
 	}
 	return from->device == to || (!from->driver->DeviceCanAccessPeer(&can, from->device, to) && can);
+}
+
+uint8_t ferry_gpu_nvlinks(const struct ferry_gpu *from, const uint8_t *uuid)
+{
+	CUdevice to;
+	if (find_device(from->driver, uuid, &to)) {
+		ferry_forget_message();
+		return FERRY_NVLINKS_UNKNOWN;
+	}
+	return to < (int)MOST_DEVICES ? from->links[to].nvlinks : FERRY_NVLINKS_UNKNOWN;
 }
 
 void ferry_gpu_hold(struct ferry_gpu *gpu)

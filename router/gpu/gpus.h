@@ -50,14 +50,17 @@ ferryResult_t ferry_gpus_hold(struct ferry_gpus *gpus, const uint8_t *uuid, stru
 /** Whether copies of the first can go straight into the memory of the second. Any thread that holds both. */
 bool ferry_gpu_reaches(const struct ferry_gpu *from, const struct ferry_gpu *to);
 
-/** As ferry_nvml_has_direct_links, of three GPUs or more. Any thread that holds it. */
-bool ferry_gpu_has_direct_links(const struct ferry_gpu *gpu);
-
 /**
  * As ferry_gpu_reaches, for the GPU of that UUID, on which this process needs no context. False where it does not see
  * it.
  */
 bool ferry_gpu_reaches_uuid(const struct ferry_gpu *from, const uint8_t *uuid);
+
+/**
+ * Returns how many NVLinks lead straight to the GPU of that UUID, FERRY_NVLINKS_NONE or FERRY_NVLINKS_UNKNOWN; of two
+ * GPUs, whose one pair is like no other, always the last. Any thread that holds the first.
+ */
+uint8_t ferry_gpu_nvlinks(const struct ferry_gpu *from, const uint8_t *uuid);
 
 /**
  * Returns how many bytes more may stay mapped on this GPU although they have been idle for a second; negative: that

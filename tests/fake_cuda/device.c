@@ -18,7 +18,8 @@ struct CUctx_st fake_contexts[FAKE_MOST_DEVICES];
 _Atomic unsigned fake_misuse_count;
 _Thread_local bool fake_in_destructor;
 
-static unsigned peers[FAKE_MOST_DEVICES]; /* by physical numbers: bit t of peers[f], f reaches t; written by cuInit */
+/* By physical numbers: bit t of peers[f], f reaches t; of nvlinks[f], it does so by NVLink. Written by cuInit. */
+static unsigned peers[FAKE_MOST_DEVICES], nvlinks[FAKE_MOST_DEVICES];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Atomic int initialized;
 
@@ -28,19 +29,19 @@ size_t fake_number(const char *name, size_t otherwise)
 	return text && *text ? strtoull(text, NULL, 0) : otherwise;
 }
 
-/* FAKE_CUDA_PEERS: 0, 1, or pairs as 0-1,1-2, which reach each other both ways. */
-static void read_peers(void)
+/* 0, 1, or pairs as 0-1,1-2, both ways. */
+static void read_pairs(const char *name, const char *otherwise, unsigned *all)
 {
-	const char *text = getenv("FAKE_CUDA_PEERS");
-	bool pairs = text && strchr(text, '-');
+	const char *given = getenv(name), *text = given && *given ? given : otherwise;
+	bool pairs = strchr(text, '-');
 	for (int i = 0; !pairs && i < FAKE_MOST_DEVICES; i++)
-		peers[i] = fake_number("FAKE_CUDA_PEERS", 1) ? ~0u : 0;
+		all[i] = strtoul(text, NULL, 0) ? ~0u : 0;
 	while (pairs && text) {
 		int one, other;
 		if (sscanf(text, "%d-%d", &one, &other) == 2 && one >= 0 && other >= 0 && one < FAKE_MOST_DEVICES &&
 		    other < FAKE_MOST_DEVICES) {
-			peers[one] |= 1u << other;
-			peers[other] |= 1u << one;
+			all[one] |= 1u << other;
+			all[other] |= 1u << one;
 		}
 		text = strchr(text, ',');
 		text += text != NULL;
@@ -104,7 +105,8 @@ static void initialize(void)
 	fake_connections = (int)fake_number("FAKE_CUDA_CONNECTIONS", 0);
 	if (fake_connections > FAKE_QUEUES)
 		fake_connections = FAKE_QUEUES;
-	read_peers();
+	read_pairs("FAKE_CUDA_PEERS", "1", peers);
+	read_pairs("FAKE_CUDA_NVLINKS", "0-1,2-3,4-5,6-7,8-9,10-11,12-13,14-15", nvlinks);
 	fake_flush = (int)fake_number("FAKE_CUDA_FLUSH", 1);
 	fake_exclusive = (int)fake_number("FAKE_CUDA_EXCLUSIVE", 0);
 	fake_shut = (int)fake_number("FAKE_CUDA_NO_IPC", 0);
@@ -326,7 +328,6 @@ CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
 	return CUDA_SUCCESS;
 }
 
-/* Devices 0 and 1, 2 and 3, ... have an NVLink, the rest of the ways are PCIe. */
 CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribute, CUdevice device, CUdevice peer)
 {
 	CUcontext one, other;
@@ -335,7 +336,7 @@ CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribute, CU
 		refused = fake_find_device(peer, &other);
 	if (refused || !value || one == other)
 		return refused ? refused : value ? CUDA_ERROR_INVALID_DEVICE : CUDA_ERROR_INVALID_VALUE;
-	bool linked = one->physical / 2 == other->physical / 2;
+	bool linked = nvlinks[one->physical] >> other->physical & 1;
 	switch (attribute) {
 	case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK:
 		*value = !linked;

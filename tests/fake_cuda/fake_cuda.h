@@ -33,8 +33,8 @@
  * - FAKE_CUDA_CONNECTIONS (0: a thread per stream; else the streams of a device and priority share so many queues, as
  * GPUs do beyond CUDA_DEVICE_MAX_CONNECTIONS: a stream that waits by a memory operation then holds up the others of its
  * queue);
- * - FAKE_CUDA_PEERS (1: each device can reach the others' memory, 0 and 1, 2 and 3 by NVLink; 0: none; pairs as
- *   0-1,1-2: these, both ways);
+ * - FAKE_CUDA_PEERS (1: each device can reach the others' memory; 0: none; pairs as 0-1,1-2: these, both ways);
+ * - FAKE_CUDA_NVLINKS (unset: 0 and 1, 2 and 3, ...): those that do so by NVLink, in the same way, the others by PCIe;
  * - FAKE_CUDA_MACHINE (empty): processes with the same one share GPUs, as far as memory in use and exclusive devices
  * go; a test that looks at these chooses a name of its own, before its processes start;
  * - FAKE_CUDA_MEMORY (80 GiB; where it is set, more is refused), FAKE_CUDA_CONTEXT_MEMORY (525 MiB for each process's

@@ -182,7 +182,8 @@ static _Atomic uint64_t *any_flag(const struct ferry_arena *arena, uint64_t *sta
 		if (random_below(state, 12) == 0)
 			return (_Atomic uint64_t *)(random_below(state, 2) ? &header->present : &header->left);
 		if (random_below(state, 4))
-			return flag_in(&header->reach, sizeof header->reach, state);
+			return random_below(state, 2) ? flag_in(&header->reach, sizeof header->reach, state)
+			                              : flag_in(&header->nvlinks, sizeof header->nvlinks, state);
 		return flag_in(header, sizeof *header, state);
 	case 1:
 	case 2:
