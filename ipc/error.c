@@ -91,9 +91,11 @@ int ferry_log_parse(const char *text, enum ferry_log_level *level)
 
 static void log_line(enum ferry_log_level level, const char *format, va_list arguments)
 {
-	char text[MESSAGE_BYTES];
+	char text[MESSAGE_BYTES], line[MESSAGE_BYTES + 32];
 	vsnprintf(text, sizeof text, format, arguments);
-	fprintf(stderr, "ferry[%d] %s: %s\n", (int)getpid(), level_names[level], text);
+	snprintf(line, sizeof line, "ferry[%d] %s: %s\n", (int)getpid(), level_names[level], text);
+	/* In one write, or lines of ranks mix: since glibc 2.37 fprintf writes in parts where there is no buffer. */
+	fputs(line, stderr);
 }
 
 static bool is_logged(enum ferry_log_level level)

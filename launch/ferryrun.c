@@ -422,6 +422,7 @@ int main(int argc, char **argv)
 	struct arguments arguments = {0};
 	struct ferry_supervisor supervisor;
 	struct ferry_run_directory directory;
+	setvbuf(stderr, NULL, _IOLBF, 0); /* whole lines, as ranks write there, too */
 	if (ferry_descriptors_fill()) {
 		fprintf(stderr, "ferryrun: %s\n", ferry_last_message());
 		return EXIT_LAUNCH;

@@ -9,6 +9,7 @@
 #include "ferry.h"
 
 #include <stdbool.h>
+#include <sys/socket.h>
 
 #define STRANGER "61234" /* a user without processes */
 
@@ -275,12 +276,36 @@ static void a_misspelt_variable_is_named_once(void **state)
 		run(command, text, sizeof text);
 		if (count_of(text, "no variable FERRY_TIMOUT ") != 1)
 			fail_msg("%s: %s", command, text);
-		static const char inner[] = "no variable FERRY_SOKCET_DIRS ";
-		if (i == 5 && count_of(text, inner) != 1)
+		if (i == 3 && count_of(text, "no variable FERRY_SOKCET_DIRS ") != 1)
 			fail_msg("%s: %s", command, text);
 	}
 	char text[8192];
 	run("rm -f $FERRY_SOCKET_DIR/router-0.sock*", text, sizeof text);
+}
+
+/* A socket that keeps messages apart shows what is one write. */
+static void a_line_of_the_log_is_one_write(void **state)
+{
+	(void)state;
+	char name[64] = "FERRY_", line[1024]; /* the longest that is named; then the line has more than 128 bytes */
+	int ends[2];
+	memset(name + 6, 'X', sizeof name - 7);
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
+	pid_t child = fork();
+	if (!child) {
+		dup2(ends[1], STDERR_FILENO);
+		setenv(name, "1", 1);
+		execl("/bin/sh", "sh", "-c", "exec $B/ferryrun -n 1 --fork -- true", NULL);
+		_exit(127);
+	}
+	close(ends[1]);
+	ssize_t length = recv(ends[0], line, sizeof line - 1, 0);
+	close(ends[0]);
+	assert_int_equal(waitpid(child, NULL, 0), child);
+	assert_in_range(length, 1, sizeof line - 1);
+	line[length] = '\0';
+	if (!strstr(line, name) || line[length - 1] != '\n')
+		fail_msg("\"%s\" is no line about %s", line, name);
 }
 
 static void another_users_sockets_are_told_of_with_the_variable(void **state)
@@ -321,8 +346,10 @@ int main(int argc, char **argv)
 	        TEST(a_limit_of_file_sizes_is_named_and_ends_no_router),
 	        TEST(a_limit_of_processes_is_named),
 	        TEST(a_misspelt_variable_is_named_once),
+	        TEST(a_line_of_the_log_is_one_write),
 	        TEST(another_users_sockets_are_told_of_with_the_variable),
 	};
+	setvbuf(stderr, NULL, _IOLBF, 0); /* two ranks write whole lines there */
 	if (argc == 2 && !strcmp(argv[1], "mismatch"))
 		return mismatch();
 	if (argc == 2 && !strcmp(argv[1], "message"))
