@@ -20,7 +20,6 @@
 #define BYTES    (1ull << 30) /* that a job has to copy, in slices of 64 KiB */
 #define LOOKS    4            /* that the engine takes for one */
 #define ENOUGH   3000         /* copies, of all */
-#define RECORDED (1 << 14)
 
 /* ---- the engine ---- */
 
@@ -30,7 +29,7 @@ static struct {
 	_Atomic uint32_t owners;    /* bit j: job j has */
 	_Atomic uint64_t finished;  /* by the lane's thread */
 	uint64_t looks;             /* the same: since the last one finished */
-	uint8_t owner[RECORDED];    /* by copy */
+	uint8_t owner[ENOUGH];      /* by copy, of the first ones */
 } engine;
 
 static ferryResult_t queue_open(struct ferry_copier *copier, enum ferry_direction direction,
@@ -52,7 +51,8 @@ static ferryResult_t copy(struct ferry_copy_queue *queue, void *destination, con
 	uint64_t number = queue->started++;
 	(void)source, (void)bytes, (void)whole, (void)crosses;
 	uint8_t owner = (uint8_t)((uintptr_t)destination / (2 * BYTES) - 1);
-	engine.owner[number % RECORDED] = owner;
+	if (number < ENOUGH)
+		engine.owner[number] = owner;
 	atomic_fetch_or(&engine.owners, 1u << owner);
 	return ferrySuccess;
 }
