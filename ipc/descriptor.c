@@ -54,13 +54,15 @@ bool ferry_descriptor_agree(const struct ferry_descriptor_fields *one, const str
 /* "rank 3 calls reduce of 12 i32 (max, root 1)": operation and root of collectives that have one. Returns text. */
 static const char *call_text(uint32_t rank, const struct ferry_descriptor_fields *calls, char text[128])
 {
-	enum ferry_collective collective = calls->shape & 0xff;
+	const uint32_t of = calls->shape >> 24; /* of which it is the first step (rank-lib/call/gpu_sums.h) */
+	enum ferry_collective collective = of ? of - 1 : calls->shape & 0xff;
 	bool reduces = ferry_collective_reduces(collective), has_root = ferry_collective_has_root(collective);
 	char root[16] = "";
 	if (has_root)
 		snprintf(root, sizeof root, "root %u", calls->root);
-	snprintf(text, 128, "rank %u calls %s of %llu %s%s%s%s%s%s", rank, ferry_collective_name(collective),
-	         (unsigned long long)calls->count, ferry_type_name(calls->shape >> 8 & 0xff),
+	snprintf(text, 128, "rank %u calls %s of %s%llu %s%s%s%s%s%s", rank, ferry_collective_name(collective),
+	         of && collective == FERRY_ALLREDUCE ? "blocks of " : "", (unsigned long long)calls->count,
+	         ferry_type_name(calls->shape >> 8 & 0xff),
 	         reduces || has_root ? " (" : "", reduces ? ferry_redop_name(calls->shape >> 16 & 0xff) : "",
 	         reduces && has_root ? ", " : "", root, reduces || has_root ? ")" : "");
 	return text;

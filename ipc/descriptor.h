@@ -28,7 +28,8 @@ struct ferry_descriptor {
 	_Atomic uint64_t plan_hash; /* the plan's name; rank 0 has given it to the routers with work in it */
 	_Atomic uint64_t count;
 	_Atomic uint64_t scalar;   /* premulsum: the bits of this rank's factor */
-	_Atomic uint32_t shape;    /* collective | type << 8 | redop << 16 | flags << 24 */
+	/* collective | type << 8 | redop << 16 | (1 + the collective that it is a step of) << 24 */
+	_Atomic uint32_t shape;
 	_Atomic uint32_t root;
 	_Atomic uint32_t domains;  /* bit d: the plan has work for router d; the others pass the call by */
 	_Atomic uint32_t put_target_index; /* of `put_target` below */

@@ -90,13 +90,13 @@ const struct ferry_variable ferry_variables[] = {
 	 "0 to 1; where one is named, the rest is the peers', or under libferry-nccl.so NCCL's. A program then gives "
 	 "the same bits in every run. The same on all ranks. A share of one that FERRY_FABRICS leaves out is refused. "
 	 "Unset: by the rates that ferry-perf limits has measured; without those peers carry all that they can. "
-	 "Beside NCCL by what calls take."},
+	 "Beside NCCL a call goes one way, by what such calls take."},
 	{"FERRY_SHARES_LOG", "",
 	 "A file to which rank 0 appends a line of JSON for each call that it has measured beside NCCL: its shares, "
 	 "what the parts took, and why. ferry-plot --shares draws it."},
 	{"FERRY_SPLIT_FLOOR", "8M",
 	 "Calls of NCCL programs that move less, in bytes (K, M, G), are a kernel's or NCCL's alone. Where ranks have "
-	 "different ones all calls are NCCL's. Where it is set sums are divided from there on, too; else from 128M."},
+	 "different ones all calls are NCCL's."},
 	{"FERRY_SPLIT_VETO", "on",
 	 "Whether Ferry gives way, under libferry-nccl.so, where an NCCL program's steps are no shorter with it (on), "
 	 "or what calls take decides alone (off). The same on all ranks."},

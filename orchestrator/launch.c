@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-/* ---- divided ---- */
+/* ---- shared ---- */
 
 /* The calls of a group on their way. */
 struct launch {
@@ -272,7 +272,7 @@ static ncclResult_t issue_nccls(struct launch *launch)
 }
 
 /*
- * Messages are not divided; the first one of a group may be measured if all are alike. The time of unequal ones
+ * The first message of a group may be measured if all are alike. The time of unequal ones
  * together fits no size, and they cannot be timed apart in a stream: they try nothing, and go where groups of alike
  * ones have gone.
  */

@@ -18,16 +18,9 @@
 /* Two H200s: shorter calls gain little, and to find that out costs more (docs/lab/nccl-programs.md). */
 #define FLOOR (8u << 20)
 
-/*
- * Beside links between GPUs the ones to the host add about a tenth, and a short part of Ferry's takes longer than NCCL
- * would: of AllReduces of 64 MiB over NVLink nothing is to be gained (docs/lab/nccl-programs.md).
- */
-#define DIVIDED_FROM (128u << 20)
-
 ferryResult_t ferry_meter_init(struct ferry_meter *meter)
 {
-	const char *given = ferry_env("FERRY_SHARES"), *floor = ferry_env("FERRY_SPLIT_FLOOR"),
-	           *nccl = ferry_env("FERRY_NCCL");
+	const char *given = ferry_env("FERRY_SHARES"), *nccl = ferry_env("FERRY_NCCL");
 	memset(meter, 0, sizeof *meter);
 	ferryResult_t result = ferry_env_bytes("FERRY_SPLIT_FLOOR", 1, 1ull << 40, FLOOR, &meter->floor_bytes);
 	if (!result && given)
@@ -36,7 +29,6 @@ ferryResult_t ferry_meter_init(struct ferry_meter *meter)
 		result = ferry_env_switch("FERRY_SPLIT_VETO", true, &meter->follows);
 	meter->pinned = given;
 	meter->nccl_alone = nccl && !strcmp(nccl, "tune");
-	meter->divided_from = floor ? meter->floor_bytes : DIVIDED_FROM;
 	ferry_veto_init(&meter->veto);
 	return result;
 }
@@ -74,16 +66,18 @@ void ferry_meter_adopt(struct ferry_meter *meter, bool tuned)
 			if (atomic_load_explicit(&table->saved_signatures[i], memory_order_relaxed) ==
 			            meter->signature &&
 			    ferry_share_line_read(&table->saved[i][j], &line))
-				ferry_tuner_adopt(&meter->tuner, &line);
+				ferry_tuner_adopt(&meter->tuner, &line,
+				                  ferry_meter_fabric(meter, (enum ferry_collective)line.collective));
 }
 
 void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table, uint32_t nranks, uint32_t self,
-                      bool peers, bool tuned, double host_rate)
+                      bool peers, bool adds, bool tuned, double host_rate)
 {
 	const char *path = self ? NULL : ferry_env("FERRY_SHARES_LOG");
 	meter->table = table;
 	meter->self = self;
 	meter->peers = peers;
+	meter->adds = adds;
 	meter->signature = ferry_nccl_settings() + nranks;
 	ferry_prior_load(&meter->prior, nranks);
 	ferry_tuner_init(&meter->tuner, &meter->prior, nranks, host_rate);
@@ -106,12 +100,13 @@ uint64_t ferry_meter_counts(const struct ferry_meter *meter)
 
 enum ferry_fabric ferry_meter_fabric(const struct ferry_meter *meter, enum ferry_collective collective)
 {
-	return meter->peers && !ferry_collective_reduces(collective) ? FERRY_FABRIC_PEER : FERRY_FABRIC_HOST;
+	bool adds = meter->adds && (collective == FERRY_ALLREDUCE || collective == FERRY_REDUCESCATTER);
+	return meter->peers && (adds || !ferry_collective_reduces(collective)) ? FERRY_FABRIC_PEER : FERRY_FABRIC_HOST;
 }
 
 /* ---- what is proposed ---- */
 
-/* The fabric has what NCCL has not. All calls are divided then. */
+/* The fabric has what NCCL has not. */
 static uint32_t pinned_word(const struct ferry_meter *meter, enum ferry_fabric fabric)
 {
 	uint8_t nccl = meter->pins.part[FERRY_FABRIC_NCCL];
@@ -194,10 +189,9 @@ struct ferry_meter_proposal ferry_meter_propose(struct ferry_meter *meter, const
 	struct ferry_share_line line;
 	uint32_t at;
 	uint64_t hold = atomic_load_explicit(&meter->table->hold, memory_order_relaxed);
-	struct ferry_meter_proposal proposal = {FERRY_SHARES_NONE, FERRY_SHARES_NONE, FERRY_SHARES_NONE,
-	                                        FERRY_SHARES_NONE};
+	struct ferry_meter_proposal proposal = {FERRY_SHARES_NONE, FERRY_SHARES_NONE, false};
 	if (meter->pinned) {
-		proposal.word = proposal.settled = pinned_word(meter, call->fabric);
+		proposal.word = pinned_word(meter, call->fabric);
 		return proposal;
 	}
 	if (!find_line(meter, call, &line, &at) && !begin_line(meter, call, &line, &at))
@@ -206,12 +200,13 @@ struct ferry_meter_proposal ferry_meter_propose(struct ferry_meter *meter, const
 		line.word = without_connecting(line.word);
 		line.nccl = without_connecting(line.nccl);
 	}
-	proposal.word = proposal.settled = line.word;
+	proposal.word = line.word;
 	proposal.nccl = line.nccl;
-	proposal.soon = line.why == FERRY_BALANCE_TRYING ? line.ferry : FERRY_SHARES_NONE;
+	proposal.soon = ferry_shares_divide(line.word) ||
+	                (line.why == FERRY_BALANCE_TRYING && ferry_shares_divide(line.ferry));
 	if (meter->follows && hold >= (captured ? FERRY_VETO_HELD : FERRY_VETO_COMPARING)) {
-		proposal.word = proposal.settled = line.nccl;
-		proposal.soon = FERRY_SHARES_NONE;
+		proposal.word = line.nccl;
+		proposal.soon = false;
 	} else if (tries && line.run && trial_of(meter, at, line.turn)->used < line.run) {
 		proposal.word = line.trial;
 	}

@@ -35,9 +35,9 @@ struct ferry_meter {
 	struct ferry_share_table *table; /* once the ranks have one */
 	uint32_t self;
 	uint64_t signature; /* of the job's settings */
-	bool peers;            /* collectives without sums are pushed from device to device */
+	bool peers;            /* collectives without sums are pushed from device to device, */
+	bool adds;             /* and AllReduce and ReduceScatter (gpu_sums.h) */
 	uint64_t floor_bytes;  /* calls of less are short: a kernel's, or NCCL's */
-	uint64_t divided_from; /* bytes of sums of which both have a part */
 	struct ferry_prior prior;
 	struct ferry_tuner tuner; /* rank 0's; of other ranks: for kinds of which rank 0 has published nothing yet */
 	struct ferry_meter_trial {
@@ -60,9 +60,8 @@ struct ferry_meter {
 /* What a rank proposes for a call. */
 struct ferry_meter_proposal {
 	uint32_t word;
-	uint32_t settled; /* where that cannot begin yet; */
-	uint32_t nccl;    /* where that cannot, either */
-	uint32_t soon;    /* such calls may have this soon: it is to be made ready. FERRY_SHARES_NONE: nothing */
+	uint32_t nccl; /* where that cannot begin yet */
+	bool soon;     /* such calls may be Ferry's soon: that is to be made ready */
 };
 
 /** Reads FERRY_NCCL, FERRY_SHARES, FERRY_SPLIT_FLOOR and FERRY_SPLIT_VETO. Errors: ferryInvalidArgument. */
@@ -71,11 +70,11 @@ ferryResult_t ferry_meter_init(struct ferry_meter *meter);
 /**
  * To be called when the ranks have met, have this table, and know whether they push collectives without sums (peers).
  * tuned: NCCL takes tunings for this communicator. host_rate: bytes per microsecond of a GPU's link to the host, one
- * way. Loads the prior, and writes into the table from which bytes on this rank numbers calls. Before it joins an
- * agreement.
+ * way. adds: GPUs add up what they push. Loads the prior, and writes into the table from which bytes on this rank
+ * numbers calls. Before it joins an agreement.
  */
 void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table, uint32_t nranks, uint32_t self,
-                      bool peers, bool tuned, double host_rate);
+                      bool peers, bool adds, bool tuned, double host_rate);
 
 /**
  * All ranks number the same calls. tuned: NCCL takes tunings on all of them. Adopts what an earlier job with the same

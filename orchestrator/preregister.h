@@ -6,9 +6,6 @@
  * Preregistered buffers may be freed, and plans may be evicted by others: each call checks anew
  * (rank-lib/call/launch.h).
  *
- * For a call that is divided each division is a plan. While that is preregistered the call has the shares that its size
- * had before.
- *
  * Threads that make calls ask, one at a time; one thread preregisters.
  */
 #ifndef FERRY_ORCHESTRATOR_PREREGISTER_H

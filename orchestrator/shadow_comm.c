@@ -7,6 +7,7 @@
 #include "orchestrator/clock.h"
 #include "rank-lib/api/comm_init.h"
 #include "rank-lib/call/comm.h"
+#include "rank-lib/call/gpu_sums.h"
 #include "rank-lib/kernels/kernel_call.h"
 #include "rank-lib/kernels/kernel_launch.h"
 
@@ -101,17 +102,18 @@ static void open_agreements(struct ferry_shadow_comm *shadow_comm, bool joins)
 }
 
 /*
- * Prepares all that the first divided call needs. From the next call on the rank looks calls up, and publishes that
- * now: with its first call that would be too late for that call. If a thread abandons the communicator meanwhile, the
- * rank looks up none: ferry_shadow_comm_revoke stores that before it takes the lock, so either this function sees it,
- * or that one finds a shadow communicator that is ready.
+ * Prepares all that Ferry's first call needs. From the next call on the rank looks calls up, and publishes that now:
+ * with its first call that would be too late for that call. If a thread abandons the communicator meanwhile, the rank
+ * looks up none: ferry_shadow_comm_revoke stores that before it takes the lock, so either this function sees it, or
+ * that one finds a shadow communicator that is ready.
  */
 static void get_ready(struct ferry_shadow_comm *shadow_comm, bool peers)
 {
 	struct ferryComm *comm = shadow_comm->comm;
 	shadow_comm->kernels = ferry_kernels_ready(comm);
 	ferry_meter_open(&shadow_comm->meter, comm->rank.shared.arenas[0].shares, (uint32_t)shadow_comm->nranks,
-	                 (uint32_t)shadow_comm->rank, peers, shadow_comm->tuned, comm->fabrics.costs->link * 1e3);
+	                 (uint32_t)shadow_comm->rank, peers, ferry_gpu_sums_push(comm, FERRY_ALLREDUCE),
+	                 shadow_comm->tuned, comm->fabrics.costs->link * 1e3);
 	prepare_meter(shadow_comm);
 	pthread_mutex_lock(&shadow_comm->lock);
 	open_agreements(shadow_comm, !atomic_load_explicit(&shadow_comm->abandoned, memory_order_relaxed));

@@ -6,7 +6,6 @@
 #include "rank-lib/api/group.h"
 
 #define PAGE 4096u /* where Ferry's part ends, so that neither touches the other's lines */
-#define BLOCKS_FROM 4u /* times the bytes from which sums are divided: what has blocks for each rank gains less */
 
 /* ---- what is agreed ---- */
 
@@ -51,7 +50,7 @@ static void divide(const struct ferry_nccl_call *call, struct ferry_split *split
 
 /*
  * The same for such a call on all its ranks; messages of one direction share one. For other calls the plan is part of
- * it, and so are the shares of a divided call, as each plan becomes ready by itself.
+ * it, which is that of the whole call.
  */
 static uint64_t kind_of(const struct ferry_nccl_call *call, const struct ferry_split *split)
 {
@@ -60,59 +59,58 @@ static uint64_t kind_of(const struct ferry_nccl_call *call, const struct ferry_s
 	if (call->collective == FERRY_SENDRECV)
 		return mixed(kind, call->sends ? self << 8 | peer : peer << 8 | self);
 	kind = mixed(mixed(kind, call->count), peer << 16 | (uint64_t)call->type << 8 | redop_of(call));
-	kind = mixed(kind, split->divided ? split->word - ferry_shares_tuning(split->word) : FERRY_SHARES_WHOLE);
 	return (kind & ~(uint64_t)FERRY_SHADOW_COMM_IN_PLACE) |
 	       (split->asked.in_place ? FERRY_SHADOW_COMM_IN_PLACE : 0);
 }
 
-/* Ferry's part of the call with these shares. */
-static struct ferry_request part_of(const struct ferry_nccl_call *call, const struct ferry_split *split)
+/* The whole call, as Ferry's. */
+static struct ferry_request request_of(const struct ferry_nccl_call *call, const struct ferry_split *split)
 {
-	struct ferry_request request = {.collective = call->collective,
-	                                .send = call->send,
-	                                .receive = call->receive,
-	                                .count = call->count,
-	                                .type = (ferryDataType_t)call->type,
-	                                .op = redop_of(call),
-	                                .root = call->root,
-	                                .comm = split->shadow_comm->comm,
-	                                .direction = call->sends ? FERRY_DIR_D2H : FERRY_DIR_H2D,
-	                                .shared = true};
-	if (!split->divided)
-		return request;
-	if (has_blocks(call))
-		request.left_out = (struct ferry_left_out){split->nccls, split->mirrored};
-	else
-		request.count = split->ferrys;
-	return request;
+	return (struct ferry_request){.collective = call->collective,
+	                              .send = call->send,
+	                              .receive = call->receive,
+	                              .count = call->count,
+	                              .type = (ferryDataType_t)call->type,
+	                              .op = redop_of(call),
+	                              .root = call->root,
+	                              .comm = split->shadow_comm->comm,
+	                              .stream = (ferryStream_t)call->stream,
+	                              .direction = call->sends ? FERRY_DIR_D2H : FERRY_DIR_H2D,
+	                              .shared = true};
 }
 
 /*
- * Whether Ferry could have its part of the call with these shares, on all ranks: their routers have mapped the buffers,
- * and have its plan. If any rank wants that, it is prepared. Most calls no rank wants.
+ * Whether Ferry could have the call, on all ranks: their routers have mapped the buffers, and have its plan. If any
+ * rank wants that, it is prepared. Most calls no rank wants.
  */
-static bool can_begin(const struct asking *asking, uint32_t word, bool wanted, bool now)
+static bool can_begin(const struct asking *asking, bool wanted, bool now)
 {
 	const struct ferry_nccl_call *call = asking->call;
-	struct ferry_split split = *asking->split;
-	struct ferry_shadow_comm_kind kind = {.peer = call->collective == FERRY_SENDRECV ? call->root : -1};
+	const struct ferry_split *split = asking->split;
+	struct ferry_shadow_comm_kind kind = {.name = kind_of(call, split),
+	                                      .peer = call->collective == FERRY_SENDRECV ? call->root : -1};
 	bool all;
-	split.word = word;
-	kind.name = kind_of(call, &split);
-	if (!ferry_shadow_comm_is_wanted(split.shadow_comm, kind, wanted, &all))
+	if (!ferry_shadow_comm_is_wanted(split->shadow_comm, kind, wanted, &all))
 		return false;
-	divide(call, &split);
-	struct ferry_preregister_asked shown = {.request = part_of(call, &split),
-	                                        .put_target = split.asked.fabric == FERRY_FABRIC_PEER,
+	struct ferry_preregister_asked shown = {.request = request_of(call, split),
+	                                        .put_target = split->asked.fabric == FERRY_FABRIC_PEER,
 	                                        .whole = true,
 	                                        .kind = kind.name};
-	return ferry_shadow_comm_has_shown(split.shadow_comm, &shown, now) && wanted && all;
+	return ferry_shadow_comm_has_shown(split->shadow_comm, &shown, now) && wanted && all;
 }
 
-/* In place an AllToAll goes by a window, which is made in the first call and takes what pushes gain. */
-static bool goes_by_window(const struct ferry_nccl_call *call, const struct ferry_split *split)
+/*
+ * Whether the call goes another, slower way than others of its kind: in place an AllToAll by a window, which is made in
+ * the first call and takes what pushes gain; a sum by the host's, where it is captured or has factors.
+ */
+static bool goes_slowly(const struct asking *asking)
 {
-	return call->collective == FERRY_ALLTOALL && split->asked.in_place && split->asked.fabric == FERRY_FABRIC_PEER;
+	const struct ferry_nccl_call *call = asking->call;
+	const struct ferry_split *split = asking->split;
+	if (call->collective == FERRY_ALLTOALL)
+		return split->asked.in_place && split->asked.fabric == FERRY_FABRIC_PEER;
+	return (call->collective == FERRY_REDUCESCATTER || split->asked.fabric == FERRY_FABRIC_PEER) &&
+	       ferry_collective_reduces(call->collective) && (asking->captured || call->op >= ncclNumOps);
 }
 
 /* Whether a kernel carries it: all ranks come to the same. */
@@ -122,9 +120,8 @@ static bool is_kernels(const struct ferry_nccl_call *call, const struct ferry_sh
 }
 
 /*
- * Ferry is not proposed before all ranks' routers have mapped the buffers and have the plan of its part: until then
- * such calls have what they had before. What such calls may have soon is made ready meanwhile. Pins hold from the first
- * call on.
+ * Ferry is not proposed before all ranks' routers have mapped the buffers and have its plan: until then such calls are
+ * NCCL's. What such calls may have soon is made ready meanwhile. Pins hold from the first call on.
  */
 static uint32_t propose(void *argument, uint64_t n)
 {
@@ -137,21 +134,15 @@ static uint32_t propose(void *argument, uint64_t n)
 	struct ferry_meter_proposal proposal =
 	        ferry_meter_propose(meter, &split->asked, asking->captured, asking->tries);
 	if (asking->first)
-		proposal.word = proposal.settled = asking->first->word;
-	if (meter->pinned && split->divided)
+		proposal.word = asking->first->word;
+	if (meter->pinned)
 		return proposal.word;
-	if (goes_by_window(asking->call, split))
+	if (goes_slowly(asking))
 		return proposal.nccl;
-	if (ferry_shares_divide(proposal.word) && can_begin(asking, proposal.word, true, true))
-		return proposal.word;
-	if (!ferry_shares_divide(proposal.word)) {
-		uint32_t soon = ferry_shares_divide(proposal.settled) ? proposal.settled : proposal.soon;
-		if (soon || !split->divided) /* where this rank wants nothing, another one may */
-			can_begin(asking, soon, soon, false);
-		return proposal.word;
-	}
-	bool other = proposal.settled != proposal.word && ferry_shares_divide(proposal.settled);
-	return other && can_begin(asking, proposal.settled, true, true) ? proposal.settled : proposal.nccl;
+	bool now = ferry_shares_divide(proposal.word);
+	/* where this rank wants nothing, another one may */
+	bool ready = can_begin(asking, now || proposal.soon, now);
+	return now && !ready ? proposal.nccl : proposal.word;
 }
 
 static void agreed(void *argument, uint64_t n, uint32_t word)
@@ -179,21 +170,6 @@ static bool is_in_place(const struct ferry_nccl_call *call)
 	return call->send && call->receive &&
 	       ((uintptr_t)call->send - (uintptr_t)call->receive < all ||
 	        (uintptr_t)call->receive - (uintptr_t)call->send < all);
-}
-
-/*
- * Whether the call is divided. Sums are if GPUs reach each other: NCCL has those links, and Ferry's part takes the ones
- * to the host. Elsewhere all data takes the links to the host, and the library that uses them better has the whole
- * call; so with pushes, which take NCCL's links, and with a message, whose pace only two ranks know. Fixed shares need
- * no pace.
- */
-static bool is_divided(const struct ferry_nccl_call *call, const struct ferry_split *split, bool works)
-{
-	const struct ferry_meter *meter = &split->shadow_comm->meter;
-	if (meter->pinned)
-		return true;
-	return works && meter->peers && ferry_collective_reduces(call->collective) &&
-	       split->asked.bytes >= meter->divided_from * (has_blocks(call) ? BLOCKS_FROM : 1);
 }
 
 /*
@@ -227,8 +203,6 @@ static void decide_large(const struct ferry_nccl_call *call, bool alone, const s
 	split->asked.in_place = is_in_place(call);
 	/* constant once it works */
 	split->asked.fabric = works ? ferry_meter_fabric(&shadow_comm->meter, call->collective) : FERRY_FABRIC_HOST;
-	split->divided = is_divided(call, split, works);
-	split->asked.divided = split->divided && !shadow_comm->meter.pinned;
 	/* what a call that cannot be measured tries teaches nothing, and in a graph it stays */
 	struct asking asking = {call, split, is_like(split, first) ? first : NULL, captured,
 	                        works && alone && !captured, !first, false};
@@ -285,9 +259,12 @@ void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, const st
 
 ferryResult_t ferry_split_ask(const struct ferry_nccl_call *call, const struct ferry_split *split)
 {
-	struct ferry_request request = part_of(call, split);
+	struct ferry_request request = request_of(call, split);
 	struct ferry_nccl_redop made;
-	request.stream = (ferryStream_t)call->stream;
+	if (!has_blocks(call))
+		request.count = split->ferrys;
+	else if (split->nccls)
+		request.left_out = (struct ferry_left_out){.count = split->nccls, .mirrored = split->mirrored};
 	if (call->op < ncclNumOps)
 		return ferry_group_call(&request);
 	if (!ferry_nccl_redop_find(call->comm, call->op, &made))

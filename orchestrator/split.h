@@ -21,7 +21,7 @@ struct ferry_split {
 	struct ferry_tuner_call asked;
 	uint32_t word;
 	bool captured;              /* what its stream gets goes into a graph */
-	bool divided, measure;      /* divided: both may have a part; else one has the whole */
+	bool measure;
 	struct ferry_veto_marks marks; /* to be timed before it */
 	uint64_t n;                 /* its number */
 	uint64_t ferrys, nccls;     /* elements of each block; Ferry's come first, */

@@ -125,7 +125,7 @@ if(NCCL_LIBRARY)
 endif()
 
 # Shared between the two doubles.
-foreach(suite split preregister blocks failures kernels messages message_groups caller)
+foreach(suite split sums preregister blocks failures kernels messages message_groups caller)
   ferry_test(nccl_${suite} FOLDER nccl SOURCES $<TARGET_OBJECTS:nccl_exported>
     LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads LABELS lanes TIMEOUT 200)
   set_target_properties(nccl_${suite} PROPERTIES ENABLE_EXPORTS ON)

@@ -96,6 +96,14 @@ pushing_router_kills_test(routers_that_divide_traffic_among_gpus_are_killed
   --twice 30 --captured 50 --calls 8 --bytes 16777216 --seed 6)
 pushing_router_kills_test(ranks_that_push_across_domains_and_routers_are_killed "FERRY_FABRICS=peer" --kills 2
   --ranks --meanwhile 100 --domains 2 --both 40 --seed 55)
+# Sums that GPUs make, over links and by the host: buffers of more than short kernels carry.
+pushing_router_kills_test(routers_are_killed_under_sums_of_gpus "FERRY_FABRICS=peer;FERRY_KERNELS=on;FERRY_SLICE=262144"
+  --n 2 --sums --kills 10 --every 20 --twice 30 --calls 4 --bytes 17000000 --seed 7)
+pushing_router_kills_test(routers_are_killed_under_sums_of_gpus_by_the_host
+  "FERRY_FABRICS=host;FERRY_KERNELS=on;FERRY_SLICE=262144" --n 2 --sums --kills 8 --every 20 --twice 30 --calls 4
+  --bytes 17000000 --seed 8)
+pushing_router_kills_test(ranks_that_sum_on_gpus_are_killed "FERRY_FABRICS=peer;FERRY_KERNELS=on;FERRY_SLICE=262144"
+  --n 2 --sums --kills 2 --ranks --meanwhile 60 --calls 4 --bytes 17000000 --seed 9)
 gpu_router_kills_test(routers_are_killed_under_replays --kills 8 --captured 60 --messages --bytes 262144 --every 5
   --twice 30 --seed 71)
 gpu_router_kills_test(mapped_ranks_and_routers_are_killed --kills 2 --bytes 100000 --ranks --meanwhile 100 --seed 55)

@@ -24,7 +24,7 @@ struct ferry_arm {
 	float us[FERRY_ARM_SAMPLES]; /* newest first */
 };
 
-/** Whether Ferry has a part of such calls. */
+/** Whether Ferry has such calls. */
 static inline bool ferry_arm_is_ferrys(const struct ferry_arm *arm)
 {
 	return ferry_shares_divide(arm->word);

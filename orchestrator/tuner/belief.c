@@ -8,17 +8,11 @@
 
 /* An arm takes calls over where it takes less than so much of the time of the one in use; the rest is noise. */
 #define FASTER      0.98  /* as measured here */
-#define FASTER_STEP 0.992 /* a measured step, of shares or of NCCL's parameters: the next one gains as little */
-#define FASTER_PART 0.97  /* a share of the host's that is not measured: it gains little and costs little */
+#define FASTER_STEP 0.992 /* a measured step of NCCL's parameters: the next one gains as little */
 #define FASTER_NEAR 0.95  /* not measured: by a size next to it, or before the job */
 #define FASTER_FAR  0.77  /* not measured: by a size up to FAR classes away */
 #define NEAR        1     /* size classes: a factor of 1.4 */
 #define FAR         4     /* a factor of 4 */
-
-/* Of a divided call. */
-#define BESIDE        1.04 /* NCCL's part takes so many times as long beside the host's, */
-#define BESIDE_HOST   1.1  /* and the host's beside NCCL's, which starts late */
-#define HOST_START_US 90.0 /* (docs/lab/two-gpus.md) */
 
 static double prior_us(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line, enum ferry_prior_arm arm)
 {
@@ -26,24 +20,16 @@ static double prior_us(const struct ferry_tuner *tuner, const struct ferry_tuner
 	return ferry_prior_us(tuner->prior, line->like.collective, line->like.bytes, arm, &us) ? us : 0;
 }
 
-/* Of a divided call: the longer one of both parts, which slow each other down a little. */
-static double divided_us(double nccl_us, double host_us, uint32_t word)
-{
-	double part = (double)ferry_shares_unpack(word).part[FERRY_FABRIC_HOST] / FERRY_SHARES_WHOLE;
-	return fmax((1 - part) * nccl_us * BESIDE, part * host_us * BESIDE_HOST + HOST_START_US);
-}
-
 /* What was measured before the job. A tuning of NCCL's that was not is not known. */
 static double before_us(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
                         const struct ferry_arm *arm)
 {
 	uint32_t tuning = ferry_shares_tuning(arm->word);
-	double nccl = prior_us(tuner, line, FERRY_PRIOR_NCCL), ferry = prior_us(tuner, line, FERRY_PRIOR_FERRY);
-	if (ferry_arm_is_ferrys(arm) && line->like.divided)
-		return nccl > 0 && ferry > 0 ? divided_us(nccl, ferry, arm->word) : 0;
+	if (ferry_arm_is_ferrys(arm))
+		return prior_us(tuner, line, FERRY_PRIOR_FERRY);
 	if (tuning && tuning != FERRY_TUNING_16_CHANNELS)
 		return 0;
-	return ferry_arm_is_ferrys(arm) ? ferry : tuning ? prior_us(tuner, line, FERRY_PRIOR_NCCL_16_CHANNELS) : nccl;
+	return prior_us(tuner, line, tuning ? FERRY_PRIOR_NCCL_16_CHANNELS : FERRY_PRIOR_NCCL);
 }
 
 static double twins_us(const struct ferry_tuner_line *other, uint32_t word, bool guesses)
@@ -71,7 +57,7 @@ static double like_others(const struct ferry_tuner *tuner, const struct ferry_tu
 		const struct ferry_tuner_line *other = &tuner->lines[i];
 		int distance = abs((int)other->size_class - (int)line->size_class);
 		if (other == line || other->like.collective != line->like.collective || distance > most ||
-		    other->like.fabric != line->like.fabric || other->like.divided != line->like.divided)
+		    other->like.fabric != line->like.fabric)
 			continue;
 		double its = twins_us(other, arm->word, most > NEAR),
 		       base = known ? twins_us(other, known->word, most > NEAR) : its;
@@ -98,8 +84,7 @@ static const struct ferry_arm *measured(const struct ferry_tuner_line *line)
 struct ferry_belief ferry_believe(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
                                   const struct ferry_arm *arm)
 {
-	bool step = line->like.divided ||
-	            (!ferry_arm_is_ferrys(arm) && !ferry_arm_is_ferrys(&line->arms[line->best]));
+	bool step = !ferry_arm_is_ferrys(arm) && !ferry_arm_is_ferrys(&line->arms[line->best]);
 	double us = ferry_arm_us(arm);
 	if (us > 0)
 		return (struct ferry_belief){us, us, step ? FASTER_STEP : FASTER};
@@ -107,11 +92,11 @@ struct ferry_belief ferry_believe(const struct ferry_tuner *tuner, const struct 
 		return (struct ferry_belief){(double)arm->learned_us, (double)arm->learned_us, FASTER_NEAR};
 	const struct ferry_arm *known = measured(line);
 	if ((us = like_others(tuner, line, arm, known, NEAR)) > 0)
-		return (struct ferry_belief){us, us, line->like.divided ? FASTER_PART : FASTER_NEAR};
+		return (struct ferry_belief){us, us, FASTER_NEAR};
 	double before = before_us(tuner, line, arm), knowns = known ? before_us(tuner, line, known) : 0;
 	if (before > 0) {
 		us = knowns > 0 ? before * ferry_arm_us(known) / knowns : before;
-		return (struct ferry_belief){us, fmin(us, before), line->like.divided ? FASTER_PART : FASTER_NEAR};
+		return (struct ferry_belief){us, fmin(us, before), FASTER_NEAR};
 	}
 	if ((us = like_others(tuner, line, arm, known, FAR)) > 0)
 		return (struct ferry_belief){us, 0, FASTER_FAR};
@@ -127,9 +112,8 @@ double ferry_belief_guess(const struct ferry_tuner *tuner, const struct ferry_tu
 double ferry_belief_bound(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
                           const struct ferry_arm *arm)
 {
-	bool whole = ferry_arm_is_ferrys(arm) && !line->like.divided && line->like.fabric == FERRY_FABRIC_HOST;
+	bool host = ferry_arm_is_ferrys(arm) && line->like.fabric == FERRY_FABRIC_HOST;
 	double others = (double)(tuner->nranks - 1) / tuner->nranks;
-	bool own = ferry_collective_has_blocks(line->like.collective) &&
-	           !ferry_collective_reduces(line->like.collective); /* nobody sends its own block to itself */
-	return whole && tuner->host_rate > 0 ? (double)line->like.bytes * (own ? others : 1) / tuner->host_rate : 0;
+	bool own = ferry_collective_has_blocks(line->like.collective); /* nobody sends its own block to itself */
+	return host && tuner->host_rate > 0 ? (double)line->like.bytes * (own ? others : 1) / tuner->host_rate : 0;
 }

@@ -18,15 +18,14 @@ struct ferry_belief {
 };
 
 #define FERRY_TUNER_LINES (FERRY_SHARE_LINES - FERRY_SHARE_KERNELS)
-#define FERRY_TUNER_ARMS  24 /* Ferry's, of which there are eight at most, and what is tried of NCCL's tunings */
+#define FERRY_TUNER_ARMS  24 /* Ferry's, NCCL's own, and what is tried of NCCL's tunings */
 
 struct ferry_tuner_call {
 	enum ferry_collective collective;
 	ferryDataType_t type;
 	uint64_t bytes; /* of the largest buffer of a rank */
 	bool in_place;
-	enum ferry_fabric fabric; /* by which Ferry carries its part */
-	bool divided;             /* both may have a part; else one has the whole */
+	enum ferry_fabric fabric; /* by which Ferry carries it */
 };
 
 struct ferry_tuner_line {

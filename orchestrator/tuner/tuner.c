@@ -4,7 +4,6 @@
 #include "orchestrator/tuner/belief.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* A run of calls: the first does not count; of long calls, which vary less and cost more, fewer are counted. */
@@ -28,8 +27,7 @@
 #define RESTS       6u    /* so often */
 #define LOOK        8u    /* calls between looks whether the credit suffices */
 #define ABORT       1.3   /* times the best arm's time: the try ends, */
-#define ABORT_TUNING 1.15 /* of a tuning, of which there are many, sooner, */
-#define ABORT_STEP   1.08 /* and of a share, of which the next one differs as little */
+#define ABORT_TUNING 1.15 /* of a tuning, of which there are many, sooner */
 #define ENOUGH      3u   /* calls of less than CHEAP_US: one may be a caller's that was late */
 #define GIVEN_UP    256u  /* calls of the kind of which a trial has had none: it cannot begin */
 
@@ -66,16 +64,11 @@ static void add_arm(struct ferry_tuner_line *line, uint32_t host, enum ferry_fab
 	line->arms[line->narms++] = (struct ferry_arm){.word = ferry_shares_pack(&shares), .next = tuning ? REST : 0};
 }
 
-/* A share grows by a third from step to step. */
-static const uint8_t ladder[] = {4, 6, 8, 11, 15, 20, 27, 36};
-
 static void make_arms(const struct ferry_tuner *tuner, struct ferry_tuner_line *line)
 {
 	add_arm(line, 0, FERRY_FABRIC_NCCL, 0);
-	if (!line->like.divided && !tuner->nccl_alone)
+	if (!tuner->nccl_alone)
 		add_arm(line, FERRY_SHARES_WHOLE, line->like.fabric, 0);
-	for (size_t i = 0; line->like.divided && !tuner->nccl_alone && i < sizeof ladder; i++)
-		add_arm(line, ladder[i], line->like.fabric, 0);
 	if (tuner->tuned && ferry_tuning_is_free(line->like.collective))
 		add_arm(line, 0, FERRY_FABRIC_NCCL, FERRY_TUNING_16_CHANNELS); /* which is measured before jobs */
 }
@@ -209,28 +202,25 @@ struct ferry_tuner_line *ferry_tuner_line(struct ferry_tuner *tuner, const struc
 	return line;
 }
 
-void ferry_tuner_adopt(struct ferry_tuner *tuner, const struct ferry_share_line *learned)
+void ferry_tuner_adopt(struct ferry_tuner *tuner, const struct ferry_share_line *learned, enum ferry_fabric fabric)
 {
-	struct ferry_shares shares = ferry_shares_unpack(learned->ferry);
 	struct ferry_tuner_call like = {
 	        .collective = (enum ferry_collective)learned->collective,
 	        .type = (ferryDataType_t)learned->type,
 	        .bytes = learned->bytes,
 	        .in_place = learned->in_place,
-	        .fabric = shares.part[FERRY_FABRIC_PEER] ? FERRY_FABRIC_PEER : FERRY_FABRIC_HOST,
-	        .divided = ferry_shares_divide(learned->ferry) && shares.part[FERRY_FABRIC_NCCL]};
-	if ((!ferry_shares_divide(learned->ferry) && !tuner->nccl_alone) || !learned->bytes ||
-	    ferry_tuner_size_class(learned->bytes) != learned->size_class)
-		return; /* how Ferry would carry it is not known */
+	        .fabric = fabric};
+	if (!learned->bytes || ferry_tuner_size_class(learned->bytes) != learned->size_class)
+		return;
 	struct ferry_tuner_line *line = ferry_tuner_line(tuner, &like);
 	bool tunings = tuner->tuned && ferry_tuning_is_free(like.collective) && learned->nccl < FERRY_TUNINGS;
 	struct ferry_arm *nccl = !line ? NULL : tunings ? add_tuning(line, learned->nccl) : arm_of(line, learned->nccl),
-	                 *ferry = line ? arm_of(line, learned->ferry) : NULL;
+	                 *ferry = line && ferry_shares_divide(learned->ferry) ? arm_of(line, learned->ferry) : NULL;
 	if (nccl) {
 		nccl->learned_us = (float)learned->nccl_us;
 		line->best = (int)(nccl - line->arms); /* it was NCCL's fastest; others of NCCL's are not known */
 	}
-	if (ferry)
+	if (ferry) /* else it went by another fabric, or both had a part */
 		ferry->learned_us = (float)learned->ferry_us;
 	if (line)
 		decide(tuner, line);
@@ -244,31 +234,21 @@ static bool is_blind(const struct ferry_tuner_line *line, int i)
 	return !ferry_arm_is_ferrys(&line->arms[i]) && !line->arms[i].tries && !(line->beliefs[i].us > 0);
 }
 
-/* How many steps of the ladder a share is above the best arm; NCCL alone is below the lowest one. 0: it is no share. */
-static int steps_above(const struct ferry_tuner_line *line, int i)
-{
-	int best = ferry_arm_is_ferrys(&line->arms[line->best]) ? line->best : 0;
-	return line->like.divided && ferry_arm_is_ferrys(&line->arms[i]) ? i - best : 0;
-}
-
 /*
- * An arm that has not been tried is worth it if it may be the fastest; of shares what is near the best. A tuning of
- * which nothing is known costs more than it is likely to gain: it is tried for credit.
+ * An arm that has not been tried is worth it if it may be the fastest. A tuning of which nothing is known costs more
+ * than it is likely to gain: it is tried for credit.
  */
 static bool is_promising(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line, int i, double *us)
 {
-	const struct ferry_arm *arm = &line->arms[i], *used = &line->arms[line->best];
-	bool near = !ferry_arm_is_ferrys(used) || abs(steps_above(line, i)) <= 1;
 	*us = expect(tuner, line, i).hope;
-	return i != line->best && !arm->tries && near && !is_blind(line, i) && best_us(line) > 0 &&
+	return i != line->best && !line->arms[i].tries && !is_blind(line, i) && best_us(line) > 0 &&
 	       *us < HOPE * best_us(line);
 }
 
 static double cost_of(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line, int i)
 {
 	double best = best_us(line), us = expect(tuner, line, i).us;
-	bool ends_soon = i == line->away || steps_above(line, i);
-	return (ends_soon ? WARM + 1 : WARM + counted_calls(line)) * fmax(us - best, 0.02 * best);
+	return (WARM + (i == line->away ? 1 : counted_calls(line))) * fmax(us - best, 0.02 * best);
 }
 
 static bool is_affordable(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line, int i)
@@ -325,8 +305,7 @@ static int next_trial(const struct ferry_tuner *tuner, const struct ferry_tuner_
 		bool rested = line->calls >= arm->next || (tuner->nccl_alone && !arm->tries),
 		     due = line->away < 0 ? rested : i == line->away && line->rested >= REST,
 		     earlier = next < 0 || arm->next < line->arms[next].next;
-		if (i != line->best && due && earlier && is_affordable(tuner, line, i) &&
-		    abs(steps_above(line, i)) <= 1)
+		if (i != line->best && due && earlier && is_affordable(tuner, line, i))
 			next = i;
 	}
 	return next;
@@ -461,7 +440,7 @@ void ferry_tuner_feed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, 
 	us *= (double)line->like.bytes / (double)bytes;
 	double best = ferry_arm_us(&line->arms[line->best]);
 	line->doubted = ferry_arm_add(arm, us);
-	double most = line->like.divided ? ABORT_STEP : ferry_arm_is_ferrys(arm) ? ABORT : ABORT_TUNING;
+	double most = ferry_arm_is_ferrys(arm) ? ABORT : ABORT_TUNING;
 	us = is_sure(arm) && us < CHEAP_US ? ferry_arm_us(arm) : us;
 	if (line->trial >= 0 && arm == &line->arms[line->trial] && best > 0 && is_sure(arm) && us > most * best)
 		end_trial(tuner, line);

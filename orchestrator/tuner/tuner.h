@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The tuner: which fabric carries a call, in which shares, and with which of NCCL's parameters. The whole policy:
+ * The tuner: which fabric carries a call, and with which of NCCL's parameters. The whole policy:
  *
  * 1. Calls are of one kind where collective, type, size class (a factor of 1.4) and place (in or out) are the same; a
- *    kind has a few arms: NCCL as it is, NCCL with other parameters, Ferry, or both with a share for Ferry.
+ *    kind has a few arms: NCCL as it is, NCCL with other parameters, or Ferry.
  * 2. An arm's time is the median of what its last calls took in the stream, from an event before to one behind; the
  *    first call of a run does not count, because it finds lanes and caches cold.
  * 3. A kind begins with the arm that is fastest by what an earlier job has learned, by what ferry-perf tune has
@@ -14,8 +14,8 @@
  *    parameters of NCCL's are tried of which nothing is known; where NCCL has the calls, on an advance of three calls.
  * 7. Where the time of the arm in use changes by a quarter, twice in a row, the machine has changed: the arms are
  *    compared anew, and one that was left for that is tried again early, for a tenth of the time, half with each try.
- * 8. Shares of divided calls and NCCL's channels are ladders, of which the steps beside the best one are arms to try;
- *    before the channels each algorithm with each protocol is one (two ranks): the descent is by coordinates.
+ * 8. NCCL's channels are a ladder, of which the steps beside the best one are arms to try; before them each algorithm
+ *    with each protocol is one (two ranks): the descent is by coordinates.
  * 9. Rank 0 decides, and publishes each kind's line (ipc/shares.h); every rank proposes what the line says, and what
  *    the ranks have sealed (ipc/agreement.h) is what a call has. Captured calls never have a trial.
  * 10. Where the calls leave the program time, its own steps have a veto (orchestrator/tuner/veto.h).
@@ -37,8 +37,8 @@ uint8_t ferry_tuner_size_class(uint64_t bytes);
 /** The kind's line; made if there is none and there is room, else NULL. */
 struct ferry_tuner_line *ferry_tuner_line(struct ferry_tuner *tuner, const struct ferry_tuner_call *call);
 
-/** Takes what an earlier job has learned. */
-void ferry_tuner_adopt(struct ferry_tuner *tuner, const struct ferry_share_line *learned);
+/** Takes what an earlier job has learned. fabric: by which Ferry carries such calls now. */
+void ferry_tuner_adopt(struct ferry_tuner *tuner, const struct ferry_share_line *learned, enum ferry_fabric fabric);
 
 /**
  * The ranks have sealed this word for a call that can be measured. Returns true if it is to be measured: then

@@ -109,6 +109,14 @@ static uint32_t find_slot(const struct ferry_open_group *open, const struct ferr
 	return slot;
 }
 
+static bool has_sum(const struct ferry_open_group *open, ferryComm_t comm)
+{
+	bool any = false;
+	for (uint32_t i = 0; i < open->ncalls; i++)
+		any |= open->calls[i].comm == comm && open->calls[i].sum;
+	return any;
+}
+
 /* requests: those of one call, which the first one stands for. open: NULL, or where its end is left to. */
 static ferryResult_t launch(struct ferry_request *requests, uint32_t count, struct ferry_open_group *open)
 {
@@ -118,6 +126,7 @@ static ferryResult_t launch(struct ferry_request *requests, uint32_t count, stru
 	struct ferry_open_call *call = &open->calls[open->ncalls];
 	call->slot = find_slot(open, &requests[0]);
 	call->asked = requests[0].stream;
+	call->follows = has_sum(open, requests[0].comm);
 	requests[0].open = call;
 	open->ncalls++;
 	return ferry_launch_open(requests, count);

@@ -3,9 +3,63 @@
 
 #include "ipc/error.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
 #define ROUND (2u << 20) /* what drivers allocate at least */
+#define LARGER 2u        /* times as large as asked for: another one may need it more */
+
+static struct ferry_bounce_buffer *abandoned; /* of communicators that have failed; under its lock */
+static pthread_mutex_t abandoned_lock = PTHREAD_MUTEX_INITIALIZER;
+
+void ferry_bounce_buffers_abandon(struct ferry_bounce_buffers *bounces, const struct ferry_device *device)
+{
+	pthread_mutex_lock(&abandoned_lock);
+	while (bounces->all) {
+		struct ferry_bounce_buffer *bounce = bounces->all;
+		bounces->all = bounce->next;
+		bounce->device = device;
+		bounce->next = abandoned;
+		abandoned = bounce;
+	}
+	pthread_mutex_unlock(&abandoned_lock);
+}
+
+/* Returns one that is large enough; NULL: there is none. */
+static struct ferry_bounce_buffer *adopt(const struct ferry_device *device, uint64_t bytes)
+{
+	struct ferry_bounce_buffer *found, **link = &abandoned;
+	pthread_mutex_lock(&abandoned_lock);
+	while (*link && ((*link)->device != device || (*link)->bytes < bytes || (*link)->bytes > LARGER * bytes))
+		link = &(*link)->next;
+	if ((found = *link))
+		*link = found->next;
+	pthread_mutex_unlock(&abandoned_lock);
+	return found;
+}
+
+/* Makes one, or adopts one. */
+static ferryResult_t make(struct ferry_device *device, uint64_t bytes, struct ferry_bounce_buffer **made)
+{
+	const uint64_t whole = (bytes + ROUND - 1) / ROUND * ROUND;
+	struct ferry_bounce_buffer *bounce = adopt(device, whole);
+	if (bounce) {
+		*bounce = (struct ferry_bounce_buffer){.memory = bounce->memory, .bytes = bounce->bytes};
+		*made = bounce;
+		return ferrySuccess;
+	}
+	if (!(bounce = calloc(1, sizeof *bounce)))
+		return ferry_fail(ferrySystemError, "no memory for a bounce buffer");
+	bounce->bytes = whole;
+	ferryResult_t result = device->ops->pieces->allocate(device, bounce->bytes, &bounce->memory);
+	if (result) {
+		free(bounce);
+		return ferry_fail_context(result, "%llu bytes of memory of Ferry's on the GPU",
+		                          (unsigned long long)bytes);
+	}
+	*made = bounce;
+	return ferrySuccess;
+}
 
 /* The bounce buffer that a call of the stream may use, however large it is; for a captured call one that is free. */
 static struct ferry_bounce_buffer *find(const struct ferry_bounce_buffers *bounces, uint64_t stream,
@@ -20,6 +74,13 @@ static struct ferry_bounce_buffer *find(const struct ferry_bounce_buffers *bounc
 	return NULL;
 }
 
+void *ferry_bounce_buffers_have(const struct ferry_bounce_buffers *bounces, uint64_t stream,
+                                enum ferry_direction direction, uint64_t bytes)
+{
+	const struct ferry_bounce_buffer *found = find(bounces, stream, direction, bytes);
+	return found && found->bytes >= bytes ? found->memory : NULL;
+}
+
 ferryResult_t ferry_bounce_buffers_take(struct ferry_bounce_buffers *bounces, struct ferry_device *device,
                                         uint64_t stream, enum ferry_direction direction, uint64_t bytes, void **memory)
 {
@@ -29,19 +90,13 @@ ferryResult_t ferry_bounce_buffers_take(struct ferry_bounce_buffers *bounces, st
 		*memory = found->memory;
 		return ferrySuccess;
 	}
-	struct ferry_bounce_buffer *made = calloc(1, sizeof *made);
-	if (!made)
-		return ferry_fail(ferrySystemError, "no memory for a bounce buffer");
+	struct ferry_bounce_buffer *made = NULL;
+	ferryResult_t result = make(device, bytes, &made);
+	if (result)
+		return result;
 	made->stream = stream;
 	made->direction = direction;
 	made->taken = true;
-	made->bytes = (bytes + ROUND - 1) / ROUND * ROUND;
-	ferryResult_t result = device->ops->pieces->allocate(device, made->bytes, &made->memory);
-	if (result) {
-		free(made);
-		return ferry_fail_context(result, "%llu bytes for a buffer that the router cannot reach",
-		                          (unsigned long long)bytes);
-	}
 	if (found)
 		found->replaced = true;
 	made->next = bounces->all;

@@ -19,6 +19,7 @@ struct ferry_bounce_buffer {
 	bool replaced;    /* by a larger one: the stream may still have calls with it */
 	bool taken, held; /* of captured calls: taken by one; held: its stream flag is known */
 	uint32_t flag;
+	const struct ferry_device *device; /* once abandoned */
 	struct ferry_bounce_buffer *next;
 };
 
@@ -33,11 +34,22 @@ struct ferry_bounce_buffers {
 ferryResult_t ferry_bounce_buffers_take(struct ferry_bounce_buffers *bounces, struct ferry_device *device,
                                         uint64_t stream, enum ferry_direction direction, uint64_t bytes, void **memory);
 
+/** What that gives to a plain call, if it has been made; else NULL. */
+void *ferry_bounce_buffers_have(const struct ferry_bounce_buffers *bounces, uint64_t stream,
+                                enum ferry_direction direction, uint64_t bytes);
+
 /** Assigns what was taken for a captured call to this stream flag, also what a failed call had taken before it. */
 void ferry_bounce_buffers_hold(struct ferry_bounce_buffers *bounces, uint32_t flag);
 
 /** No graph holds the captured call of that stream flag any more: its bounce buffers may be reused. */
 void ferry_bounce_buffers_release(struct ferry_bounce_buffers *bounces, uint32_t flag);
+
+/**
+ * The communicator has failed. To free them would wait for streams that may wait for ranks that are dead. So they are
+ * left to the next communicators of this process on the device, whose data nothing of what is still in such streams
+ * writes over. device: NULL where a router may still copy into them; then they are nobody's.
+ */
+void ferry_bounce_buffers_abandon(struct ferry_bounce_buffers *bounces, const struct ferry_device *device);
 
 /** Frees all of them; no stream may use them any more. */
 void ferry_bounce_buffers_free(struct ferry_bounce_buffers *bounces, struct ferry_device *device);

@@ -2,7 +2,10 @@
 #include "rank-lib/call/launch.h"
 
 #include "rank-lib/call/comm.h"
+#include "rank-lib/call/gpu_sums.h"
 #include "rank-lib/kernels/kernel_launch.h"
+
+#include <stdlib.h>
 
 /*
  * The plan of a built-in program, or of what FERRY_PROGRAM_PATH has in its place. That one may ask for more than there
@@ -28,14 +31,15 @@ static ferryResult_t find_replaceable(struct ferryComm *comm, struct ferry_plan_
 /* As plans and descriptors name it. */
 static ferryRedOp_t redop_of(const struct ferry_request *request)
 {
-	if (!ferry_collective_reduces(request->collective))
+	if (!ferry_collective_reduces(request->collective) && !request->sums)
 		return ferrySum;
 	return request->op < ferryNumOps ? request->op : ferryNumOps;
 }
 
 static uint32_t shape_of(const struct ferry_request *request)
 {
-	return (uint32_t)request->collective | (uint32_t)request->type << 8 | (uint32_t)redop_of(request) << 16;
+	return (uint32_t)request->collective | (uint32_t)request->type << 8 | (uint32_t)redop_of(request) << 16 |
+	       (uint32_t)request->sums << 24;
 }
 
 /* The key of its plan, except for a program. If nothing is left out `mirrored` does not matter. */
@@ -48,7 +52,7 @@ static struct ferry_plan_key key_of(const struct ferry_request *request)
 	                             .root = ferry_collective_has_root(collective) ? (uint32_t)request->root : 0};
 	if (request->left_out.count)
 		key.left_out = request->left_out;
-	key.redop = redop_of(request);
+	key.redop = request->sums ? ferrySum : redop_of(request);
 	return key;
 }
 
@@ -72,16 +76,16 @@ static ferryResult_t find_plan(const struct ferry_request *request, struct ferry
 static ferryResult_t look_at_stream(const struct ferry_request *request, struct ferry_stream_state *state)
 {
 	struct ferry_device *device = request->comm->device;
-	if (request->open && request->open->slot >= FERRY_OPEN_CALLS)
+	if (request->open && request->open->slot % FERRY_OPEN_CALLS == FERRY_OPEN_CALLS - 1)
 		return ferry_fail(ferryInvalidArgument, "call %u that is open in a stream at the same time: at most %u",
-		                  request->open->slot + 1, FERRY_OPEN_CALLS);
+		                  request->open->slot + 1, FERRY_OPEN_CALLS - 1);
 	ferryResult_t result = device->ops->check_stream(device, request->stream, state);
 	if (!result && request->open)
-		state->id += (uint64_t)request->open->slot << 48;
+		state->id = ferry_open_call_stream(state->id, request->open->slot);
 	return result;
 }
 
-static ferryResult_t launch_locked(const struct ferry_request *request)
+static ferryResult_t launch_one(const struct ferry_request *request)
 {
 	struct ferryComm *comm = request->comm;
 	struct ferry_collective_call call = {.request = request};
@@ -106,6 +110,99 @@ static ferryResult_t launch_locked(const struct ferry_request *request)
 	}
 	call.number = ferry_numbering_next(&comm->numbers, call.stream.captures);
 	return mapped ? ferry_mapped_collective(&comm->mapped, &call) : ferry_direct_collective(&comm->direct, &call);
+}
+
+/* ---- sums that GPUs make ---- */
+
+static struct ferry_open_call *open_step(struct ferry_gpu_sum *sum, uint32_t piece, enum ferry_sum_step which)
+{
+	return &sum->calls[2 * (piece % 2) + which];
+}
+
+/* Other ranks wait for a step that this one cannot make, unless it is the first one: as of other calls, none has it. */
+static ferryResult_t begin_step(struct ferry_gpu_sum *sum, uint32_t piece, enum ferry_sum_step which)
+{
+	struct ferry_open_call *open = open_step(sum, piece, which);
+	const uint32_t slot = sum->request.open ? sum->request.open->slot : 0, at = (uint32_t)(open - sum->calls);
+	struct ferry_request step;
+	if (!ferry_gpu_sums_step(&sum->request, piece, which, &step))
+		return ferrySuccess;
+	*open = (struct ferry_open_call){.slot = slot + FERRY_OPEN_CALLS * (1 + at)};
+	step.open = open;
+	ferryResult_t result = launch_one(&step);
+	if (result && sum->begun)
+		ferry_rank_fail_request(&step.comm->rank, result, ferry_last_message());
+	return result;
+}
+
+static ferryResult_t begin_piece(struct ferry_gpu_sum *sum)
+{
+	if (sum->begun == ferry_gpu_sums_pieces(&sum->request))
+		return ferrySuccess;
+	ferryResult_t result = begin_step(sum, sum->begun, FERRY_SUM_SCATTERS);
+	sum->begun += !result;
+	return result;
+}
+
+static ferryResult_t begin_sum(struct ferry_gpu_sum *sum)
+{
+	const uint32_t under_way = ferry_gpu_sums_under_way(&sum->request);
+	for (uint32_t i = 0; i < under_way && !sum->result; i++)
+		sum->result = begin_piece(sum);
+	return sum->result;
+}
+
+/* Ends what is open, whatever has failed: the stream has it. */
+static ferryResult_t end_steps(struct ferry_gpu_sum *sum, ferryResult_t result)
+{
+	for (uint32_t i = 0; i < sizeof sum->calls / sizeof *sum->calls; i++) {
+		ferryResult_t finished = ferry_open_call_finish(&sum->calls[i]);
+		result = result ? result : finished;
+	}
+	return result;
+}
+
+static ferryResult_t finish_sum(struct ferry_gpu_sum *sum)
+{
+	struct ferry_request rest;
+	ferryResult_t result = sum->result;
+	for (uint32_t piece = 0; piece < sum->begun && !result; piece++) {
+		result = ferry_open_call_finish(open_step(sum, piece, FERRY_SUM_SCATTERS));
+		if (!result)
+			result = begin_step(sum, piece, FERRY_SUM_GATHERS);
+		if (!result)
+			result = begin_piece(sum);
+		if (!result && piece)
+			result = ferry_open_call_finish(open_step(sum, piece - 1, FERRY_SUM_GATHERS));
+	}
+	result = end_steps(sum, result);
+	return !result && ferry_gpu_sums_rest(&sum->request, &rest) ? launch_one(&rest) : result;
+}
+
+static ferryResult_t launch_sum(const struct ferry_request *request)
+{
+	struct ferry_gpu_sum *sum = calloc(1, sizeof *sum);
+	if (!sum)
+		return ferry_fail(ferrySystemError, "no memory for a call in steps");
+	sum->request = *request;
+	if (request->open) {
+		request->open->sum = sum;
+		return begin_sum(sum);
+	}
+	begin_sum(sum);
+	ferryResult_t result = finish_sum(sum);
+	free(sum);
+	return result;
+}
+
+/* Captured ones are not: each graph would need memory of its own. All ranks capture a call, or none does. */
+static ferryResult_t launch_locked(const struct ferry_request *request)
+{
+	struct ferry_stream_state stream;
+	if (ferry_kernels_carry(request->comm, request) || !ferry_gpu_sums_carry(request->comm, request))
+		return launch_one(request);
+	ferryResult_t result = look_at_stream(request, &stream);
+	return result ? result : stream.captures ? launch_one(request) : launch_sum(request);
 }
 
 /* The communicator's lock and the device, for as long as a call is made. kernel: a kernel may carry it. */
@@ -229,21 +326,49 @@ ferryResult_t ferry_launch_pairs(const struct ferry_request *requests, uint32_t 
 	return leave(requests[0].comm, &visit, result);
 }
 
+/* Where ranks group calls differently, they still number the steps of a sum, and what is behind it, alike. */
+static ferryResult_t put_off(struct ferry_open_call *open, const struct ferry_request *request)
+{
+	if (!(open->later = malloc(sizeof *open->later)))
+		return ferry_fail(ferrySystemError, "no memory for a call behind a sum");
+	*open->later = *request;
+	open->later->open = NULL;
+	return ferrySuccess;
+}
+
 ferryResult_t ferry_launch_open(const struct ferry_request *requests, uint32_t nrequests)
 {
 	struct ferry_open_call *open = requests[0].open;
-	*open = (struct ferry_open_call){.slot = open->slot, .asked = open->asked};
+	*open = (struct ferry_open_call){.slot = open->slot, .asked = open->asked, .follows = open->follows};
 	ferryResult_t result = ferry_comm_hold(requests[0].comm);
 	if (result)
 		return result;
 	open->comm = requests[0].comm;
-	return requests[0].collective == FERRY_SENDRECV ? ferry_launch_pairs(requests, nrequests)
-	                                                : ferry_launch(&requests[0]);
+	if (requests[0].collective == FERRY_SENDRECV)
+		return ferry_launch_pairs(requests, nrequests);
+	return open->follows ? put_off(open, &requests[0]) : ferry_launch(&requests[0]);
+}
+
+/* The call's other steps. */
+static ferryResult_t finish_steps(struct ferry_gpu_sum *sum)
+{
+	struct ferryComm *comm = sum->request.comm;
+	struct ferry_device_visit visit;
+	ferryResult_t result = enter(comm, sum->request.collective, false, &visit);
+	return result ? end_steps(sum, result) : leave(comm, &visit, finish_sum(sum));
 }
 
 ferryResult_t ferry_launch_finish(struct ferry_open_call *open)
 {
 	ferryResult_t result = ferry_open_call_finish(open);
+	if (open->sum)
+		result = finish_steps(open->sum);
+	else if (open->later)
+		result = ferry_launch(open->later);
+	free(open->sum);
+	free(open->later);
+	open->sum = NULL;
+	open->later = NULL;
 	if (open->comm)
 		ferry_comm_release(open->comm);
 	open->comm = NULL;
@@ -291,18 +416,41 @@ static ferryResult_t show_buffers(const struct ferry_request *request, bool put_
 		result = ferry_exports_name(exports, request->send, sends, 0, false, false, &name);
 	if (!result && receives)
 		result = ferry_exports_name(exports, request->receive, receives, 0, false, put_target, &name);
+	if (!result && request->sums)
+		result = ferry_mapped_make_room(&comm->mapped, request, put_target);
 	return leave(comm, &visit, result);
 }
 
 /* The lock is given back between the two. */
-ferryResult_t ferry_launch_show(const struct ferry_request *request, bool put_target, bool whole)
+static ferryResult_t show(const struct ferry_request *request, bool put_target, bool whole)
 {
-	if (!request->comm->mapped.exports)
-		return ferrySuccess;
 	ferryResult_t result = whole ? prepare_plan(request, &put_target) : ferrySuccess;
 	if (ferry_exports_refused(result))
 		result = ferryInternalError; /* of a plan: no window helps */
 	return result ? result : show_buffers(request, put_target);
+}
+
+/* The calls that routers get of the request: of a sum the steps of its first and of its last piece. */
+static bool part_of(const struct ferry_request *request, bool whole, uint32_t which, struct ferry_request *part)
+{
+	if (whole && ferry_gpu_sums_carry(request->comm, request)) {
+		uint32_t last = ferry_gpu_sums_pieces(request) - 1;
+		return which < 4 && ferry_gpu_sums_step(request, which % 2 ? last : 0,
+		                                        which < 2 ? FERRY_SUM_SCATTERS : FERRY_SUM_GATHERS, part);
+	}
+	*part = *request;
+	return !which;
+}
+
+ferryResult_t ferry_launch_show(const struct ferry_request *request, bool put_target, bool whole)
+{
+	struct ferry_request part;
+	ferryResult_t result = ferrySuccess;
+	if (!request->comm->mapped.exports)
+		return ferrySuccess;
+	for (uint32_t which = 0; !result && part_of(request, whole, which, &part); which++)
+		result = show(&part, put_target, whole);
+	return result;
 }
 
 /* Under the lock. */
@@ -315,21 +463,33 @@ static bool has_plan(const struct ferry_request *request, bool *put_target)
 	return entry;
 }
 
-enum ferry_shown ferry_launch_has_shown(const struct ferry_request *request, bool put_target, bool whole, bool now)
+/* Under the lock. */
+static bool has_shown(const struct ferry_request *request, bool put_target, bool whole)
 {
 	struct ferryComm *comm = request->comm;
 	struct ferry_exports *exports = comm->mapped.exports;
 	uint64_t sends, receives;
-	if (!exports)
+	ferry_request_extents(request, &comm->rank, &sends, &receives);
+	bool planned = !whole || !is_planned(request) || has_plan(request, &put_target);
+	/* first, as it notes for which stream room is to be made */
+	return (!request->sums || ferry_mapped_has_room(&comm->mapped, request, put_target)) && planned &&
+	       (!sends || ferry_exports_have(exports, request->send, sends, false)) &&
+	       (!receives || ferry_exports_have(exports, request->receive, receives, put_target));
+}
+
+enum ferry_shown ferry_launch_has_shown(const struct ferry_request *request, bool put_target, bool whole, bool now)
+{
+	struct ferryComm *comm = request->comm;
+	struct ferry_request part;
+	bool shown = true;
+	if (!comm->mapped.exports)
 		return FERRY_SHOWN;
 	if (!ferry_comm_try_enter(comm))
 		return FERRY_SHOWN_UNKNOWN;
 	if (now)
-		ferry_exports_begin(exports);
-	ferry_request_extents(request, &comm->rank, &sends, &receives);
-	bool shown = (!whole || !is_planned(request) || has_plan(request, &put_target)) &&
-	             (!sends || ferry_exports_have(exports, request->send, sends, false)) &&
-	             (!receives || ferry_exports_have(exports, request->receive, receives, put_target));
+		ferry_exports_begin(comm->mapped.exports);
+	for (uint32_t which = 0; shown && part_of(request, whole, which, &part); which++)
+		shown = has_shown(&part, put_target, whole);
 	ferry_comm_exit(comm);
 	return shown ? FERRY_SHOWN : FERRY_SHOWN_NOT;
 }

@@ -303,10 +303,14 @@ void ferry_mapped_close(struct ferry_mapped *mapped)
 
 void ferry_mapped_end(struct ferry_mapped *mapped)
 {
+	bool quiet = true;
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++)
 		ferry_copy_quiesce_lose(&mapped->copy_quiesces[domain]); /* all are waited for from now on */
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++)
 		ferry_copy_quiesce_wait(&mapped->copy_quiesces[domain]);
+	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++)
+		quiet &= !ferry_copy_quiesce_may_copy(&mapped->copy_quiesces[domain]);
+	ferry_bounce_buffers_abandon(&mapped->bounces, quiet ? mapped->device : NULL);
 	if (ferry_copy_quiesce_has_flags(&mapped->copy_quiesces[mapped->rank->domain]))
 		ferry_stream_flag_table_lose(mapped->flags);
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++)

@@ -49,6 +49,7 @@ struct ferry_mapped {
 	struct ferry_submissions submissions;
 	struct ferry_captures captures;
 	struct ferry_bounce_buffers bounces;
+	uint64_t sums_stream; /* the id of that whose sum has looked last whether all is made for it; 0: none */
 };
 
 /**
@@ -103,6 +104,12 @@ ferryResult_t ferry_mapped_enqueue(struct ferry_mapped *mapped, uint32_t domains
 /** Names the buffers of a collective. To be called before the call gets its number, as this may fail. */
 ferryResult_t ferry_mapped_name(struct ferry_mapped *mapped, struct ferry_collective_call *collective);
 ferryResult_t ferry_mapped_collective(struct ferry_mapped *mapped, const struct ferry_collective_call *collective);
+/**
+ * Makes, and has the routers map, what the blocks of such calls come into (gpu_sums.h) in the stream that
+ * ferry_mapped_has_room was asked about last; nothing if there is none. Errors: the driver's; the rank's.
+ */
+ferryResult_t ferry_mapped_make_room(struct ferry_mapped *mapped, const struct ferry_request *step, bool put_target);
+bool ferry_mapped_has_room(struct ferry_mapped *mapped, const struct ferry_request *step, bool put_target);
 /** Frees all copies of the call: of the rank's own block, and to and from bounce buffers. */
 void ferry_mapped_free_copies(const struct ferry_stream_call *call);
 

@@ -2,7 +2,62 @@
 /* Collectives of a rank whose router moves its data: names the buffers, or bounce buffers instead, then submits. */
 #include "rank-lib/call/mapped.h"
 
+#include "rank-lib/call/gpu_sums.h"
+
 #include <stdlib.h>
+
+/* ---- memory for sums ---- */
+
+#define ROOMS 8u /* streams that have such memory before their calls; others' calls may go another way */
+
+/* The sums of a stream, which come one after another, share it. */
+static ferryResult_t take_room(struct ferry_mapped *mapped, const struct ferry_request *step, uint64_t stream,
+                               uint64_t submission, bool put_target, struct ferry_buffer_name *name, char **start)
+{
+	const uint64_t room = ferry_gpu_sums_room(step);
+	void *memory;
+	ferryResult_t result = ferry_bounce_buffers_take(&mapped->bounces, mapped->device,
+	                                                 ferry_open_call_sums(stream), FERRY_DIR_H2D, room, &memory);
+	if (result)
+		return result;
+	*start = (char *)memory + step->sums_at;
+	return ferry_exports_name(mapped->exports, *start, room - step->sums_at, submission, false, put_target, name);
+}
+
+/* They stay until the communicator ends, whatever becomes of the streams. */
+static bool has_most_rooms(const struct ferry_mapped *mapped, uint64_t stream)
+{
+	uint32_t rooms = 0;
+	for (const struct ferry_bounce_buffer *bounce = mapped->bounces.all; bounce; bounce = bounce->next)
+		rooms += !bounce->replaced && bounce->stream == ferry_open_call_sums(bounce->stream);
+	return rooms >= ROOMS &&
+	       !ferry_bounce_buffers_have(&mapped->bounces, ferry_open_call_sums(stream), FERRY_DIR_H2D, 0);
+}
+
+ferryResult_t ferry_mapped_make_room(struct ferry_mapped *mapped, const struct ferry_request *step, bool put_target)
+{
+	struct ferry_buffer_name name;
+	char *start;
+	if (!mapped->sums_stream)
+		return ferrySuccess; /* the next call asks again */
+	if (has_most_rooms(mapped, mapped->sums_stream))
+		return ferry_fail(ferryInternalError, "%u streams have memory for sums: that is the most", ROOMS);
+	return take_room(mapped, step, mapped->sums_stream, 0, put_target, &name, &start);
+}
+
+bool ferry_mapped_has_room(struct ferry_mapped *mapped, const struct ferry_request *step, bool put_target)
+{
+	const uint64_t room = ferry_gpu_sums_room(step);
+	struct ferry_stream_state stream;
+	if (mapped->device->ops->check_stream(mapped->device, step->stream, &stream) || stream.captures)
+		return false;
+	mapped->sums_stream = stream.id;
+	void *memory = ferry_bounce_buffers_have(&mapped->bounces, ferry_open_call_sums(stream.id),
+	                                         FERRY_DIR_H2D, room);
+	return memory && ferry_exports_have(mapped->exports, memory, room, put_target);
+}
+
+/* ---- names ---- */
 
 /* How far the call reaches into each buffer. */
 static void find_reach(const struct ferry_mapped *mapped, const struct ferry_collective_call *collective,
@@ -58,8 +113,11 @@ ferryResult_t ferry_mapped_name(struct ferry_mapped *mapped, struct ferry_collec
 	find_reach(mapped, collective, &parts, reach);
 	bool aside[2] = {ferry_call_puts_cross(&collective->entry->steps, &buffers), false};
 	bool put_target[2] = {false, collective->entry->plan->flags & FERRY_PLAN_PUTS};
+	if (request->sums)
+		result = take_room(mapped, request, collective->stream.id, mapped->journal->number + 1, put_target[1],
+		                   &collective->names[1], &collective->bounces[1]);
 	for (enum ferry_direction i = FERRY_DIR_D2H; i <= FERRY_DIR_H2D && !result; i++)
-		if (reach[i])
+		if (reach[i] && !(i == FERRY_DIR_H2D && request->sums))
 			result = name_buffer(mapped, starts[i], reach[i], i, &collective->stream, put_target[i],
 			                     aside[i], &collective->names[i], &collective->bounces[i]);
 	if (result && collective->stream.captures && collective->names[0].generation)
@@ -167,10 +225,14 @@ static ferryResult_t fill_own(const struct ferry_steps *steps, const struct ferr
 static ferryResult_t fill_copies(const struct ferry_collective_call *collective,
                                  const struct ferry_call_buffers *buffers, struct ferry_stream_call *in_stream)
 {
-	ferryResult_t result = fill_own(&collective->entry->steps, buffers, in_stream);
+	const struct ferry_request *request = collective->request;
+	ferryResult_t result = request->sums ? ferrySuccess
+	                                     : fill_own(&collective->entry->steps, buffers, in_stream);
 	if (!result)
 		result = fill_window(collective, buffers, FERRY_DIR_D2H, &in_stream->before, &in_stream->nbefore);
-	if (!result)
+	if (request->sums)
+		ferry_gpu_sums_kernel(request, collective->bounces[FERRY_DIR_H2D], &in_stream->kernel);
+	else if (!result)
 		result = fill_window(collective, buffers, FERRY_DIR_H2D, &in_stream->after, &in_stream->nafter);
 	return result;
 }

@@ -13,7 +13,8 @@ void ferry_open_call_keep(struct ferry_open_call *open, struct ferry_device *dev
 	open->stream = stream;
 	open->rest = (struct ferry_stream_call){.flag = in_stream->flag,
 	                                        .after = in_stream->after,
-	                                        .nafter = in_stream->nafter};
+	                                        .nafter = in_stream->nafter,
+	                                        .kernel = in_stream->kernel};
 	in_stream->after = NULL;
 	in_stream->nafter = 0;
 }

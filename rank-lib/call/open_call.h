@@ -13,6 +13,9 @@
 #include "rank-lib/device/device.h"
 #include "rank-lib/failover/rank.h"
 
+struct ferry_gpu_sum;
+struct ferry_request;
+
 /* Of the thread that makes the call. */
 struct ferry_open_call {
 	/*
@@ -21,15 +24,32 @@ struct ferry_open_call {
 	 */
 	uint32_t slot;
 	ferryStream_t asked; /* the stream, as the caller named it */
+	/* by the caller: its communicator has a sum open (gpu_sums.h), behind whose steps it is numbered */
+	bool follows;
 	/* from the first step for the second; stays as it is until then */
 	struct ferry_device *device; /* NULL: nothing is left to be put into the stream */
 	struct ferry_rank *rank;
 	ferryComm_t comm; /* held */
+	struct ferry_request *later; /* a call that follows, whole, for the second step; NULL: none */
+	struct ferry_gpu_sum *sum; /* its steps (gpu_sums.h), of which some are open; NULL: it has none */
 	ferryStream_t stream;
 	struct ferry_stream_call rest;
 };
 
 #define FERRY_OPEN_CALLS 4096u /* slots */
+#define FERRY_OPEN_STEPS 16u   /* steps of such a call that are open: slot s has those at s + FERRY_OPEN_CALLS * step */
+
+/* The id of a stream for the call that is open at that slot. */
+static inline uint64_t ferry_open_call_stream(uint64_t stream, uint32_t slot)
+{
+	return stream + ((uint64_t)slot << 48);
+}
+
+/* Under which the stream's sums have their memory, one after another: no call has it. */
+static inline uint64_t ferry_open_call_sums(uint64_t stream)
+{
+	return stream | UINT64_C(0xffff) << 48;
+}
 
 /** Takes what the second step needs out of in_stream, a call that is in the stream but for its end. */
 void ferry_open_call_keep(struct ferry_open_call *open, struct ferry_device *device, struct ferry_rank *rank,

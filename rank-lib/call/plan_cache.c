@@ -17,7 +17,8 @@ static uint64_t mix(uint64_t hash, uint64_t value)
 static uint64_t key_hash(const struct ferry_plan_key *key)
 {
 	uint64_t what = (uint64_t)key->collective << 32 | (uint64_t)key->type << 16 | (uint64_t)key->redop;
-	uint64_t block = mix(mix(what, key->count), key->left_out.count << 1 | key->left_out.mirrored);
+	uint64_t left_out = key->left_out.count << 2 | key->left_out.mirrored << 1 | key->left_out.packed;
+	uint64_t block = mix(mix(what, key->count), left_out);
 	return mix(mix(block, key->root), (uintptr_t)key->program);
 }
 
@@ -25,6 +26,7 @@ static bool same_key(const struct ferry_plan_key *a, const struct ferry_plan_key
 {
 	return a->collective == b->collective && a->type == b->type && a->redop == b->redop && a->count == b->count &&
 	       a->left_out.count == b->left_out.count && a->left_out.mirrored == b->left_out.mirrored &&
+	       a->left_out.packed == b->left_out.packed &&
 	       a->root == b->root && a->program == b->program;
 }
 

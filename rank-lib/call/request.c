@@ -23,8 +23,9 @@ void ferry_request_extents(const struct ferry_request *request, const struct fer
 	}
 	ferry_collective_chunks(request->collective, (uint32_t)rank->nranks, 1, (uint32_t)request->root,
 	                        (uint32_t)rank->self, &send_blocks, &receive_blocks);
-	*sends = send_blocks * block;
-	*receives = receive_blocks * block;
+	const uint64_t left = request->left_out.mirrored ? 0 : request->left_out.count * ferry_type_size(request->type);
+	*sends = send_blocks ? send_blocks * block - left : 0;
+	*receives = receive_blocks && !request->sums ? receive_blocks * block - left : 0;
 }
 
 /* Where the send buffer must be for the call to be in place; NULL if the collective has no such form here. */
@@ -202,7 +203,7 @@ void ferry_request_buffers(const struct ferry_request *request, const struct fer
 {
 	size_t element = ferry_type_size(request->type);
 	*buffers = (struct ferry_call_buffers){.send = (char *)request->send,
-	                                       .receive = request->receive,
+	                                       .receive = request->sums ? NULL : request->receive,
 	                                       .stream_copies = device->ops->enqueue_flag};
 	if (request->collective != FERRY_ALLTOALLV)
 		return;

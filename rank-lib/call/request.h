@@ -29,6 +29,12 @@ struct ferry_request {
 	enum ferry_direction direction; /* SENDRECV: FERRY_DIR_D2H sends */
 	struct ferry_open_call *open;   /* NULL: the call is put into the stream whole */
 	struct ferry_left_out left_out; /* of every block; the buffers are those of the whole call all the same */
+	/*
+	 * 1 + the collective of which this AllToAll is a step (gpu_sums.h): its blocks come into memory of Ferry's,
+	 * sums_at bytes from its start, and `receive` gets their reduction; 0: none
+	 */
+	uint8_t sums;
+	uint64_t sums_at;
 	bool shared;                    /* another library may have a part of it: no kernel carries it */
 	bool kept;                      /* in a group: `factor` is from when the call was made */
 	/* premulsum: the operation may be destroyed before the group ends */

@@ -154,6 +154,17 @@ static CUresult pass_flag(const struct ferry_cuda_device *device, CUstream strea
 	return refused || call->open ? refused : wait_in_stream(device, stream, &call->flag->flag);
 }
 
+static CUresult pass_rest(const struct ferry_cuda_driver *driver, CUstream stream, const struct ferry_stream_call *call)
+{
+	const struct ferry_local_kernel *kernel = &call->kernel;
+	void *parameters[] = {(void *)(uintptr_t)&kernel->call};
+	CUresult refused = copy_within(driver, stream, call->after, call->nafter);
+	if (refused || !kernel->function)
+		return refused;
+	return driver->LaunchKernel(kernel->function, kernel->blocks, 1, 1, kernel->threads, 1, 1, 0, stream,
+	                            parameters, NULL);
+}
+
 static CUresult fill_stream(const struct ferry_cuda_device *device, CUstream stream,
                             const struct ferry_stream_call *call)
 {
@@ -166,7 +177,7 @@ static CUresult fill_stream(const struct ferry_cuda_device *device, CUstream str
 		refused = copy_within(driver, stream, call->before, call->nbefore);
 	if (!refused)
 		refused = pass_flag(device, stream, call);
-	return refused || call->open ? refused : copy_within(driver, stream, call->after, call->nafter);
+	return refused || call->open ? refused : pass_rest(driver, stream, call);
 }
 
 static ferryResult_t enqueue_flag(struct ferry_device *base, ferryStream_t given, const struct ferry_stream_call *call)
@@ -195,7 +206,7 @@ static ferryResult_t finish_flag(struct ferry_device *base, ferryStream_t given,
 		return result;
 	CUresult refused = wait_in_stream(device, (CUstream)given, &call->flag->flag);
 	if (!refused)
-		refused = copy_within(device->driver, (CUstream)given, call->after, call->nafter);
+		refused = pass_rest(device->driver, (CUstream)given, call);
 	if (refused)
 		result = ferry_cuda_failed(device->driver, refused, "putting the end of a call into the stream");
 	ferry_cuda_visit_end(&visit);

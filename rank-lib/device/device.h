@@ -14,6 +14,7 @@
 #include "rank-lib/device/kernels.h"
 #include "rank-lib/device/pieces.h"
 #include "rank-lib/device/ticket.h"
+#include "rank-lib/kernels/kernel_call.h"
 #include "router/copy/copy.h"
 
 #include <stdatomic.h>
@@ -27,6 +28,13 @@ struct ferry_local_copy {
 	size_t bytes;
 };
 
+/** A kernel that waits for nothing. */
+struct ferry_local_kernel {
+	void *function; /* NULL: none */
+	uint32_t blocks, threads;
+	struct ferry_kernel_call call;
+};
+
 /** A call in a stream of a device with stream flags (ipc/stream_flag.h): what the stream does itself. */
 struct ferry_stream_call {
 	struct ferry_stream_flag *flag;  /* written 1 when the stream reaches the call, then waited for to be 0 */
@@ -34,6 +42,7 @@ struct ferry_stream_call {
 	uint32_t ncopies;
 	struct ferry_local_copy *before, *after; /* made before the stream comes to the call, and behind it */
 	uint32_t nbefore, nafter;
+	struct ferry_local_kernel kernel; /* behind those */
 	bool open;                       /* what follows the wait, and the wait, are left to finish_flag */
 	const void *scalar;              /* NULL or a value in device memory, copied to flag->scalar before */
 	size_t scalar_bytes;
@@ -73,7 +82,7 @@ struct ferry_device_ops {
 	 */
 	ferryResult_t (*enqueue_flag)(struct ferry_device *device, ferryStream_t stream,
 	                              const struct ferry_stream_call *call);
-	/** CUDA: the rest of a call that was put into the stream open: the wait, and the copies behind it. */
+	/** CUDA: the rest of a call that was put into the stream open: the wait, and what is behind it. */
 	ferryResult_t (*finish_flag)(struct ferry_device *device, ferryStream_t stream,
 	                             const struct ferry_stream_call *call);
 	/**

@@ -11,6 +11,7 @@
 #define LL_MOST          (128u << 10)
 #define TWO_PHASE_FROM   (1u << 20)
 #define PEER_MOST        (4u << 20)
+#define PEER_PAIR_SUM    (8u << 20) /* an AllReduce of two ranks */
 #define PEER_ROOTED_COPY (2u << 20)
 #define PEER_ROOTED_SUM  (1u << 20)
 #define HOST_MOST        (4u << 20)
@@ -112,7 +113,7 @@ static uint64_t host_most(const struct ferry_kernel_facts *facts)
 static uint64_t peer_most(const struct ferry_kernel_facts *facts)
 {
 	if (facts->collective == FERRY_ALLREDUCE)
-		return PEER_MOST;
+		return facts->nranks == 2 ? PEER_PAIR_SUM : PEER_MOST;
 	if (!ferry_collective_has_root(facts->collective))
 		return PEER_MOST * 2ull / facts->nranks;
 	return ferry_collective_reduces(facts->collective) ? PEER_ROOTED_SUM : PEER_ROOTED_COPY;

@@ -41,7 +41,7 @@ bool ferry_kernels_carry(const struct ferryComm *comm, const struct ferry_reques
 {
 	const struct ferry_mailboxes *mailboxes = &comm->mailboxes;
 	if (!mailboxes->ready || request->collective >= FERRY_ALLTOALLV || request->program || request->open ||
-	    request->shared || request->left_out.count || comm->programs.replace)
+	    request->shared || request->sums || request->left_out.count || comm->programs.replace)
 		return false;
 	return !request->count || choose(mailboxes, request).kernel;
 }
@@ -65,8 +65,8 @@ static void fill_shape(const struct ferry_request *request, struct ferry_kernel_
 }
 
 /* As the routers reduce (router/engine/parts.c). */
-static void fill_operation(const struct ferry_request *request, const struct ferry_redop *factor,
-                           struct ferry_kernel_call *call)
+void ferry_kernels_fill_operation(const struct ferry_request *request, const struct ferry_redop *factor,
+                                  struct ferry_kernel_call *call)
 {
 	call->divisor = 1;
 	if (!call->reduces)
@@ -92,7 +92,7 @@ static void fill(const struct ferry_request *request, const struct ferry_kernel_
 		factor = request->kept ? request->factor : ferry_request_factor(request, &comm->redops);
 	*call = comm->mailboxes.blank;
 	fill_shape(request, call);
-	fill_operation(request, &factor, call);
+	ferry_kernels_fill_operation(request, &factor, call);
 	call->chunk = choice->chunk;
 	call->two_phases = choice->two_phases;
 }

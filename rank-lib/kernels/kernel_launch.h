@@ -20,6 +20,10 @@ bool ferry_kernels_ready(const struct ferryComm *comm);
  */
 bool ferry_kernels_carry(const struct ferryComm *comm, const struct ferry_request *request);
 
+/** Fills in the reduction of a call that reduces. factor: of premulsum; otherwise unused. */
+void ferry_kernels_fill_operation(const struct ferry_request *request, const struct ferry_redop *factor,
+                                  struct ferry_kernel_call *call);
+
 /**
  * Puts calls of one communicator that kernels carry into their streams, plain or capturing. Several are a group's:
  * calls in a row go by one kernel where they fit, in the stream of the first one, which waits for the others' and they

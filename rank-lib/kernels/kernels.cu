@@ -516,6 +516,38 @@ KERNEL(NAME(bulk), 512, ferry_kernel_call)
 	ferry_leave(c, &course);
 }
 
+/* ---- blocks that have come ---- */
+
+DEVICE void NAME(reduce_local)(const struct ferry_kernel_call *c, uint64_t at, uint64_t step, uint32_t granule)
+{
+	WIDE total[SUMS][2][PER_WORD];
+	struct ferry_vector v[SUMS];
+	for (uint32_t r = 0; r < c->nranks; r++) {
+		EACH_OF_SUMS (i, at, step, c->bytes)
+			v[i] = ferry_read_vector(c->in[r], at + i * step, c->bytes, granule);
+		EACH_OF_SUMS (i, at, step, c->bytes) {
+			NAME(add)(total[i][0], v[i].low, c, c->factor, !r);
+			NAME(add)(total[i][1], v[i].high, c, c->factor, !r);
+		}
+	}
+	EACH_OF_SUMS (i, at, step, c->bytes)
+		ferry_write_vector(c->receive, at + i * step, c->bytes, granule,
+			                   (struct ferry_vector){NAME(end)(total[i][0], c), NAME(end)(total[i][1], c)});
+}
+
+/* Reduces the ranks' blocks, which lie in the rank's own memory at in[], and waits for nothing. */
+KERNEL(NAME(reduce), 512, ferry_kernel_call)
+{
+	const struct ferry_kernel_call *c = &call;
+	const uint64_t step = 16ull * BLOCKS * THREADS, first = 16ull * BLOCK * THREADS;
+	uint64_t addresses = (uint64_t)(uintptr_t)c->receive;
+	for (uint32_t r = 0; r < c->nranks; r++)
+		addresses |= (uint64_t)(uintptr_t)c->in[r];
+	EACH_LANE (lane)
+		for (uint64_t at = first + 16ull * lane; at < c->bytes; at += SUMS * step)
+			NAME(reduce_local)(c, at, step, ferry_granule(addresses));
+}
+
 #include "rank-lib/kernels/ll128.h"
 #ifdef FERRY_NUMBER_u8
 #include "rank-lib/kernels/messages.h"

@@ -12,7 +12,8 @@
 #include <time.h>
 
 #define MIB             (1ull << 20)
-#define PEER_DATA_BYTES (5 * MIB)  /* of a half, of each sender, */
+#define PEER_DATA_PAIR  (9 * MIB)  /* of a half, of two ranks, */
+#define PEER_DATA_BYTES (5 * MIB)  /* or of each sender of more, */
 #define PEER_DATA_MOST  (16 * MIB) /* and of all of them together */
 #define HOST_DATA_BYTES (4 * MIB + (64u << 10)) /* of a half */
 #define ALLOCATION      (2 * MIB)  /* IPC exports whole ones */
@@ -154,8 +155,8 @@ static ferryResult_t make_box(struct ferry_mailboxes *mailboxes)
 	struct ferry_kernel_call *blank = &mailboxes->blank;
 	blank->box_bytes = HOST_DATA_BYTES;
 	if (mailboxes->peer) {
-		blank->box_bytes = PEER_DATA_MOST / peers < PEER_DATA_BYTES ? PEER_DATA_MOST / peers / 4096 * 4096
-		                                                            : PEER_DATA_BYTES;
+		const uint64_t each = peers == 1 ? PEER_DATA_PAIR : PEER_DATA_BYTES, most = PEER_DATA_MOST / peers;
+		blank->box_bytes = most < each ? most / 4096 * 4096 : each;
 		bytes = peers * region_bytes(mailboxes);
 	}
 	choose_channels(mailboxes);

@@ -30,6 +30,7 @@ static const char *const names[FERRY_NUM_KERNELS] = {
         [FERRY_KERNEL_LL_GROUP] = "ll_group",
         [FERRY_KERNEL_LL128] = "ll128",
         [FERRY_KERNEL_BULK] = "bulk",
+        [FERRY_KERNEL_REDUCE] = "reduce",
         [FERRY_KERNEL_MESSAGES] = "messages"}; /* last: other types have none */
 
 #define KERNELS (FERRY_NUM_KERNELS - 1) /* without NONE */

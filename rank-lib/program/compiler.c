@@ -78,7 +78,8 @@ static uint64_t chunk_offset(const struct ferry_part *part, uint32_t rank, uint3
 	if (options->left_out.mirrored && has_owners(program->collective) &&
 	    (chunks[receives] > program->nchunks ? block : rank) % 2)
 		first = options->count - part->first - part->count;
-	return (block * options->count + first) * ferry_type_size(options->type) + offset;
+	const uint64_t apart = options->count - (receives && options->left_out.packed ? options->left_out.count : 0);
+	return (block * apart + first) * ferry_type_size(options->type) + offset;
 }
 
 uint64_t ferry_part_send_offset(const struct ferry_part *part, uint32_t rank, uint32_t chunk)

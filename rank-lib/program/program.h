@@ -183,6 +183,7 @@ ferryResult_t ferry_program_copy(enum ferry_collective collective, const struct 
 struct ferry_left_out {
 	uint64_t count;
 	bool mirrored;
+	bool packed; /* an alltoall's receive buffer has what is moved alone, block behind block */
 };
 
 /** The options by which a program becomes a plan. */

@@ -74,7 +74,7 @@ typedef void kernel(const void *call);
 #define MESSAGES "ferry_messages_u8"
 #define KERNELS(type)                                                                                                  \
 	{"ferry_ll_" #type, ferry_ll_##type}, {"ferry_bulk_" #type, ferry_bulk_##type},                                \
-	        {"ferry_ll_group_" #type, ferry_ll_group_##type},                                                      \
+	        {"ferry_ll_group_" #type, ferry_ll_group_##type}, {"ferry_reduce_" #type, ferry_reduce_##type},        \
 	{                                                                                                              \
 		"ferry_ll128_" #type, ferry_ll128_##type                                                               \
 	}

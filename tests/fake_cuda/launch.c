@@ -73,9 +73,21 @@ static void find_boxes(struct held *held, CUcontext context, struct ferry_kernel
 	}
 }
 
+/* Of the kernel that reduces blocks which have come: they lie in the rank's own memory. */
+static void find_blocks(struct held *held, CUcontext context, struct ferry_kernel_call *call)
+{
+	call->receive = hold(held, context, call->receive, call->bytes);
+	for (uint32_t rank = 0; rank < call->nranks; rank++)
+		call->in[rank] = hold(held, context, call->in[rank], call->bytes);
+}
+
 static void find(struct held *held, const struct launch *launch, struct ferry_kernel_call *call)
 {
 	CUcontext context = launch->context;
+	if (!strncmp(launch->name, "ferry_reduce_", strlen("ferry_reduce_"))) {
+		find_blocks(held, context, call);
+		return;
+	}
 	bool sends = call->senders >> call->rank & 1, receives = call->receivers >> call->rank & 1;
 	call->send = hold(held, context, call->send, sends ? extent(call, call->send_stride) : 0);
 	call->receive = hold(held, context, call->receive, receives ? extent(call, call->receive_stride) : 0);

@@ -232,7 +232,7 @@ static int buffers_allocated_again_at_the_same_addresses_have_the_right_data_and
 	TRY(gang_open(&gang, "cuda"));
 	TRY(places_open(places, &gang, 1001));
 	TRY(places_round(places, &gang, 1, 0));
-	TRY(use_new_buffers(places, &gang, 6 * MIB, 2, &first)); /* what CUDA itself keeps */
+	TRY(use_new_buffers(places, &gang, LARGE, 2, &first)); /* what CUDA and Ferry themselves keep */
 	usleep(1500000);                                         /* the router has forgotten it */
 	TRY(places_round(places, &gang, 3, 0));
 	TRY(places_settle(places, &gang, "before"));

@@ -247,6 +247,7 @@ static void print_help(void)
 	       "  --gpu             buffers of GPUs, as many of them as there are\n"
 	       "  --captured PERCENT    of the calls are replays of CUDA graphs, with --gpu (0)\n"
 	       "  --alltoallv       every call is one\n"
+	       "  --sums            every call is a long AllReduce or ReduceScatter: at least half of --bytes\n"
 	       "  --messages        each AllToAll is a group of sends and receives\n"
 	       "  --ferryrun        ferryrun starts routers and ranks; else ranks start routers\n"
 	       "  --spare[=N]       the same, and has N others of each domain stand by (1)\n"
@@ -273,8 +274,9 @@ static bool set_flag(struct kills_options *options, int option)
 	options->gpu |= option == 'g';
 	options->messages |= option == 'M';
 	options->alltoallv |= option == 'a';
+	options->sums |= option == 'u';
 	options->verbose |= option == 'v';
-	return strchr("RFgMav", option);
+	return strchr("RFgMauv", option);
 }
 
 /* NULL: it is none that is a whole number. */
@@ -377,6 +379,7 @@ static void parse(int argc, char **argv)
 	                                             {"captured", 1, NULL, 'C'},
 	                                             {"messages", 0, NULL, 'M'},
 	                                             {"alltoallv", 0, NULL, 'a'},
+	                                             {"sums", 0, NULL, 'u'},
 	                                             {0}};
 	for (int c; (c = getopt_long(argc, argv, "", long_options, NULL)) >= 0;)
 		set(c, optarg);

@@ -76,10 +76,14 @@ static bool make_call(struct player *player, struct call *call, uint64_t *random
 	trial->root = (int)(trial_random(random) % (uint64_t)player->nranks);
 	trial->type = (ferryDataType_t)(trial_random(random) % ferryNumTypes);
 	trial->op = (ferryRedOp_t)(trial_random(random) % (ferryNumOps + 1));
-	size_t most = options->bytes / ferry_type_size(trial->type) >> trial_random(random) % 12;
+	if (options->sums) { /* which GPUs may make */
+		trial->collective = trial->root % 2 ? FERRY_ALLREDUCE : FERRY_REDUCESCATTER;
+		trial->op %= ferryNumOps;
+	}
+	size_t most = options->bytes / ferry_type_size(trial->type) >> trial_random(random) % (options->sums ? 1 : 12);
 	if (trial->collective != FERRY_ALLREDUCE)
 		most /= (size_t)player->nranks;
-	trial->count = trial_random(random) % (most + 1);
+	trial->count = options->sums ? most - trial_random(random) % (most / 2) : trial_random(random) % (most + 1);
 	trial->in_place = trial_random(random) % 2 && ferry_trial_can_be_in_place(trial->collective);
 	trial->seed = trial_random(random);
 	call->together = 1 + (unsigned)(trial_random(random) % TOGETHER);

@@ -54,7 +54,7 @@ struct kills_options {
 	size_t bytes;
 	double every, spread, limit, seconds; /* seconds */
 	unsigned long long captured;  /* per cent of the calls */
-	bool by_ferryrun, ranks, gpu, messages, alltoallv, verbose;
+	bool by_ferryrun, ranks, gpu, messages, alltoallv, sums, verbose;
 };
 
 struct kills_shared {

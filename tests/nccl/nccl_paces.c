@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Promises of shared calls in time, where it is made (virtual.h): how soon they are divided well, that they are never
+ * Promises of shared calls in time, where it is made (virtual.h): how soon they go the faster way, that they are never
  * much slower than NCCL's own, and what becomes of them beside others' bursts. The machines are two H200s as they were
  * measured (docs/performance.md, docs/lab/nccl-programs.md).
  */
@@ -36,7 +36,8 @@ static double of_nccl_us(const struct virtual_calls *what)
 
 #define SOON   5
 #define CALLS  12
-#define WITHIN 1.10 /* of the best fixed shares */
+#define WITHIN 1.10 /* of the faster one, */
+#define CALLER 8.0  /* and so many us: a caller takes so long for Ferry's call, while its stream has nothing to do */
 
 /* A call's plan takes longer than the call: those that are made meanwhile are NCCL's. */
 static int calls_of_a_plan(const struct virtual_machine *machine, const struct virtual_calls *what)
@@ -58,7 +59,7 @@ static int start_cold(const struct virtual_machine *machine, enum ferry_collecti
 	double best_us = virtual_best_us(&what, false, &best);
 	for (int i = 0; i < soon + CALLS - SOON; i++) {
 		virtual_run(&what, &calls[i]);
-		late += i >= soon && virtual_expected_us(&what, calls[i].word, false) > WITHIN * best_us;
+		late += i >= soon && virtual_expected_us(&what, calls[i].word, false) > WITHIN * best_us + CALLER;
 	}
 	if (late || virtual_late_plans())
 		virtual_print(&what, calls, soon + CALLS - SOON);
@@ -80,10 +81,10 @@ static void shares_are_good_after_five_calls(void **state)
 				for (unsigned seed = 1; seed < 11; seed++, starts++)
 					late += start_cold(&machines[m], which[c], sizes[size], seed) > 0;
 	print_message("%d of %d starts were late\n", late, starts);
-	assert_in_range(late, 0, starts / 100); /* of 16 MiB over NVLink what is faster may be missed at first */
+	assert_int_equal(late, 0);
 }
 
-/* What a call that is divided takes in all, its plan included, from the first one on. */
+/* What a call takes in all, its plan included, from the first one on. */
 static void no_call_of_a_cold_start_waits_for_its_plan(void **state)
 {
 	(void)state;
@@ -93,47 +94,44 @@ static void no_call_of_a_cold_start_waits_for_its_plan(void **state)
 				struct virtual_machine machine = known ? with_limits(&virtual_nvlink) : virtual_nvlink;
 				struct virtual_calls what = {FERRY_ALLREDUCE, mib * MIB, false, 0, 1, 0};
 				struct virtual_call call;
-				int divided = 0;
+				int ferrys = 0;
 				virtual_open(&machine, seed);
 				virtual_map(0);
 				for (int i = 0; i < 40; i++) {
 					virtual_run(&what, &call);
-					divided += call.word != FERRY_SHARES_NONE;
+					ferrys += call.word != FERRY_SHARES_NONE;
 					if (call.us > 1.15 * of_nccl_us(&what))
 						fail_msg("call %d of %d MiB takes %.0f us, NCCL's own %.0f", i,
 						         (int)mib, call.us, of_nccl_us(&what));
 				}
 				assert_int_equal(virtual_late_plans(), 0);
-				/* from the sixth one on, but for tries of what is left out, where rates are known */
-				assert_true(divided >= (mib < 256 ? 1 : known ? 24 : 15));
+				/* from the sixth one on, and where rates are known as soon as all is ready */
+				assert_true(ferrys >= (known ? 38 : 35));
 				virtual_close();
 			}
 }
 
-/* What is divided has been learned in few calls where there is a prior, and its shares are close to the best. */
-static void divided_calls_come_close_to_the_best_shares(void **state)
+/* Where GPUs reach each other and do not add up: all that is known of the host there is its link. */
+static void sums_by_a_host_that_cannot_keep_up_are_not_tried(void **state)
 {
 	(void)state;
-	enum { LEARNING = 10, LEARNED = 40 };
-	struct virtual_machine machine = with_limits(&virtual_nvlink);
-	for (uint64_t mib = 256; mib <= 1024; mib *= 2)
-		for (unsigned seed = 1; seed < 11; seed++) {
-			struct virtual_calls what = {FERRY_ALLREDUCE, mib * MIB, false, 0, 1, 0};
-			struct virtual_call call;
-			uint32_t best;
-			double us = 0;
-			virtual_open(&machine, seed);
-			virtual_map(0);
-			double best_us = virtual_best_us(&what, false, &best);
-			for (int i = 0; i < LEARNING + LEARNED; i++) {
-				virtual_run(&what, &call);
-				us += i < LEARNING ? 0 : virtual_expected_us(&what, call.word, false);
+	for (int known = 0; known < 2; known++)
+		for (int c = 0; c < 2; c++)
+			for (uint64_t mib = 16; mib <= 1024; mib *= 4) {
+				struct virtual_machine machine = known ? with_limits(&virtual_nvlink) : virtual_nvlink;
+				struct virtual_curve *curve = &machine.curves[c];
+				struct virtual_calls what = {curve->collective, mib * MIB, false, 0, 1, 0};
+				struct virtual_call call;
+				machine.adds = false;
+				memcpy(curve->ours, virtual_pcie.curves[c].ours, sizeof curve->ours);
+				virtual_open(&machine, 1);
+				virtual_map(0);
+				for (int i = 0; i < 1000; i++) {
+					virtual_run(&what, &call);
+					assert_int_equal(call.word, FERRY_SHARES_NONE);
+				}
+				virtual_close();
 			}
-			if (us > 1.03 * LEARNED * best_us)
-				fail_msg("%d MiB, seed %u: %.3f times what the best shares take", (int)mib, seed,
-				         us / LEARNED / best_us);
-			virtual_close();
-		}
 }
 
 /* ---- ahead of what is known ---- */
@@ -204,7 +202,10 @@ static struct gains sweep(const struct virtual_machine *machine, enum ferry_coll
 	return gains;
 }
 
-/* One try of short calls finds lanes asleep: that is up to 3% of 20 calls of 16 MiB. */
+/*
+ * One try of short calls finds lanes asleep: that is up to 3% of 20 calls of 16 MiB, and 6% where Ferry's are slower by
+ * a tenth, of which nothing is known.
+ */
 static void who_runs_ahead_of_a_cold_start_is_never_slower_than_nccl(void **state)
 {
 	(void)state;
@@ -215,8 +216,8 @@ static void who_runs_ahead_of_a_cold_start_is_never_slower_than_nccl(void **stat
 				machine = known ? with_limits(&machine) : machine;
 				struct gains gains = sweep(&machine, machine.curves[c].collective);
 				for (int i = 0; i < BATCHES; i++)
-					assert_true(gains.worst[i] > (i < 2 ? 0.965 : 0.98) &&
-					            gains.worst_size[i / 2] > 0.98);
+					assert_true(gains.worst[i] > (i > 1 ? 0.98 : known ? 0.965 : 0.935) &&
+					            gains.worst_size[i / 2] > (i > 1 || known ? 0.98 : 0.965));
 			}
 }
 
@@ -233,7 +234,7 @@ static void who_runs_ahead_has_what_is_faster_in_the_second_batch(void **state)
 	assert_true(gains.middle[0] > 1.15 && gains.middle[2] > 1.4 && gains.middle[4] > 1.5);
 	known = with_limits(&virtual_nvlink);
 	gains = sweep(&known, FERRY_ALLREDUCE);
-	assert_true(gains.middle[4] > 1.03 && gains.middle[5] > 1.03);
+	assert_true(gains.middle[4] > 1.15 && gains.middle[5] > 1.15);
 }
 
 /*
@@ -379,7 +380,7 @@ static void one_bad_sample_does_not_turn_ferry_away(void **state)
 				virtual_close();
 			}
 	print_message("%d of %d programs have NCCL's for long\n", few, starts);
-	assert_in_range(few, 0, 8);
+	assert_in_range(few, 0, 14); /* of 160: all four collectives gain */
 }
 
 /* ---- beside bursts ---- */
@@ -479,7 +480,7 @@ static uint64_t signature_with(const char *name, const char *value)
 	assert_non_null(table);
 	setenv(name, value, 1);
 	assert_int_equal(ferry_meter_init(&meter), ferrySuccess);
-	ferry_meter_open(&meter, table, 2, 0, true, false, 50e3);
+	ferry_meter_open(&meter, table, 2, 0, true, false, false, 50e3);
 	uint64_t signature = table->signature;
 	ferry_meter_free(&meter);
 	unsetenv(name);
@@ -524,12 +525,12 @@ static struct ferry_share_table *table_of_an_earlier_job(void)
 
 static void a_job_knows_the_tuning_that_an_earlier_one_has_found(void **state)
 {
-	const struct ferry_tuner_call call = {FERRY_ALLREDUCE, ferryFloat32, 64 * MIB, false, FERRY_FABRIC_HOST, false};
+	const struct ferry_tuner_call call = {FERRY_ALLREDUCE, ferryFloat32, 64 * MIB, false, FERRY_FABRIC_HOST};
 	(void)state;
 	for (int tuned = 0; tuned < 2; tuned++) {
 		struct ferry_share_table *table = table_of_an_earlier_job();
 		assert_int_equal(ferry_meter_init(&meter), ferrySuccess);
-		ferry_meter_open(&meter, table, 2, 0, false, true, 50e3);
+		ferry_meter_open(&meter, table, 2, 0, false, false, true, 50e3);
 		ferry_meter_adopt(&meter, tuned);
 		assert_int_equal(ferry_meter_propose(&meter, &call, false, true).nccl, tuned);
 		ferry_meter_free(&meter);
@@ -540,7 +541,7 @@ static void a_job_knows_the_tuning_that_an_earlier_one_has_found(void **state)
 /* Its first use in this process may be that one, and connects GPUs. */
 static void a_captured_call_has_no_algorithm_of_ferrys_choice(void **state)
 {
-	const struct ferry_tuner_call call = {FERRY_ALLREDUCE, ferryFloat32, 64 * MIB, false, FERRY_FABRIC_HOST, false};
+	const struct ferry_tuner_call call = {FERRY_ALLREDUCE, ferryFloat32, 64 * MIB, false, FERRY_FABRIC_HOST};
 	struct ferry_share_table *table = table_of_an_earlier_job();
 	struct ferry_share_line line;
 	(void)state;
@@ -548,7 +549,7 @@ static void a_captured_call_has_no_algorithm_of_ferrys_choice(void **state)
 	line.word = line.nccl = FERRY_TUNING_STEPS + FERRY_TUNING_16_CHANNELS;
 	ferry_share_line_write(&table->saved[0][0], &line);
 	assert_int_equal(ferry_meter_init(&meter), ferrySuccess);
-	ferry_meter_open(&meter, table, 2, 0, false, true, 50e3);
+	ferry_meter_open(&meter, table, 2, 0, false, false, true, 50e3);
 	ferry_meter_adopt(&meter, true);
 	assert_int_equal(ferry_meter_propose(&meter, &call, false, true).word, line.nccl);
 	assert_int_equal(ferry_meter_propose(&meter, &call, true, false).word, FERRY_SHARES_NONE);
@@ -659,7 +660,7 @@ static void ranks_with_other_settings_have_the_same_parts(void **state)
 /* Rank 0 is late, or gone: its line still has the trial, and other ranks seal it. */
 static void a_trial_has_an_end_though_rank_0_does_not_end_it(void **state)
 {
-	const struct ferry_tuner_call call = {FERRY_ALLREDUCE, ferryFloat32, 64 * MIB, false, FERRY_FABRIC_HOST, false};
+	const struct ferry_tuner_call call = {FERRY_ALLREDUCE, ferryFloat32, 64 * MIB, false, FERRY_FABRIC_HOST};
 	struct ferry_share_table *table = table_of_an_earlier_job();
 	struct ferry_share_line line;
 	(void)state;
@@ -669,7 +670,7 @@ static void a_trial_has_an_end_though_rank_0_does_not_end_it(void **state)
 	line.turn = 1;
 	ferry_share_line_write(&table->lines[0], &line);
 	assert_int_equal(ferry_meter_init(&meter), ferrySuccess);
-	ferry_meter_open(&meter, table, 2, 1, false, true, 50e3);
+	ferry_meter_open(&meter, table, 2, 1, false, false, true, 50e3);
 	ferry_meter_adopt(&meter, true);
 	for (int i = 0; i < 1000; i++) {
 		uint32_t word = ferry_meter_propose(&meter, &call, false, true).word;
@@ -685,7 +686,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(shares_are_good_after_five_calls),
 	        cmocka_unit_test(no_call_of_a_cold_start_waits_for_its_plan),
-	        cmocka_unit_test(divided_calls_come_close_to_the_best_shares),
+	        cmocka_unit_test(sums_by_a_host_that_cannot_keep_up_are_not_tried),
 	        cmocka_unit_test(who_runs_ahead_of_a_cold_start_is_never_slower_than_nccl),
 	        cmocka_unit_test(who_runs_ahead_has_what_is_faster_in_the_second_batch),
 	        cmocka_unit_test(nccl_tests_has_what_is_faster_in_the_first_batch_of_a_size),

@@ -322,7 +322,7 @@ static void prepared(struct rank *rank)
 		EQUAL(ferry_launch_has_shown(&request, false, true, true), FERRY_SHOWN_NOT);
 		show_all(&request);
 		/* as where two ranks divide it */
-		gather_alone(player, request, (struct ferry_left_out){0, true});
+		gather_alone(player, request, (struct ferry_left_out){.mirrored = true});
 		EQUAL(comm->plans.late, late);
 		for (uint64_t other = 1; other <= KEPT + 1; other++) {
 			struct ferry_request next = request;
@@ -386,7 +386,7 @@ int main(void)
 	        cmocka_unit_test_teardown(plans_that_are_prepared_make_room_for_each_other, no_misuse),
 	        cmocka_unit_test_teardown(buffers_come_and_go_while_they_are_shown, no_misuse),
 	};
-	setenv("FERRY_SPLIT_FLOOR", "256K", 1); /* short ones are divided, too */
+	setenv("FERRY_SPLIT_FLOOR", "256K", 1); /* short ones are shared, too */
 	fake_is_the_driver();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

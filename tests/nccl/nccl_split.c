@@ -313,7 +313,6 @@ static void whole_calls_are_whose_are_faster(void **state)
 
 static pthread_barrier_t together;
 
-/* Divided by what both take, too, where it is long. */
 static void scattered(struct rank *rank)
 {
 	enum { BLOCK = 2 * LARGE, ENOUGH = 12 };
@@ -337,13 +336,18 @@ static void scattered(struct rank *rank)
 	player_close(player);
 }
 
-static void long_calls_with_blocks_are_divided(void **state)
+/* What NCCL has left of blocks it makes by Reduces. */
+static void long_calls_with_blocks_are_divided_by_fixed_shares_alone(void **state)
 {
 	(void)state;
 	unsigned long blocks = fake_nccl_count("Reduce");
 	setenv("FAKE_NCCL_GBPS", "0.02", 1);
 	run(scattered);
 	unsetenv("FAKE_NCCL_GBPS");
+	assert_int_equal(fake_nccl_count("Reduce"), blocks);
+	setenv("FERRY_SHARES", "nccl:0.75,host:0.25", 1);
+	run(scattered);
+	unsetenv("FERRY_SHARES");
 	assert_true(fake_nccl_count("Reduce") - blocks >= RANKS * RANKS);
 }
 
@@ -567,13 +571,13 @@ int main(void)
 	        cmocka_unit_test_teardown(calls_of_a_group_are_divided, no_misuse),
 	        cmocka_unit_test_teardown(shares_are_found, no_misuse),
 	        cmocka_unit_test_teardown(whole_calls_are_whose_are_faster, no_misuse),
-	        cmocka_unit_test_teardown(long_calls_with_blocks_are_divided, no_misuse),
+	        cmocka_unit_test_teardown(long_calls_with_blocks_are_divided_by_fixed_shares_alone, no_misuse),
 	        cmocka_unit_test_teardown(one_thread_drives_several_gpus, no_misuse),
 	        cmocka_unit_test_teardown(communicators_of_a_group_are_waited_for_too, no_misuse),
 	        cmocka_unit_test_teardown(nccl_goes_on_alone_when_the_router_dies, no_misuse),
 	        cmocka_unit_test_teardown(what_graphs_have_of_a_router_that_dies_is_lost, no_misuse),
 	};
-	setenv("FERRY_SPLIT_FLOOR", "256K", 1); /* short ones are divided, too */
+	setenv("FERRY_SPLIT_FLOOR", "256K", 1); /* short ones are shared, too */
 	fake_is_the_driver();
 	const char *peers = getenv("FAKE_CUDA_PEERS");
 	if (peers && !strcmp(peers, "0"))

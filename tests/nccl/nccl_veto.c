@@ -209,16 +209,16 @@ static void a_machine_that_drifts_turns_nothing_round(void **state)
 		check_programs(&machine, 0.98, 0.985);
 }
 
-/* Calls of which both have a part, and pushes. */
-static void divided_calls_and_pushes_give_way_too(void **state)
+/* With sums and without. */
+static void pushes_give_way_too(void **state)
 {
 	(void)state;
 	struct virtual_machine machine = beside_programs(&virtual_nvlink);
-	struct program divided = {.name = "divided, hidden", .ahead = 1},
+	struct program sums = {.name = "sums pushed, hidden", .ahead = 1},
 	               pushed = {.name = "pushed, hidden", .ahead = 1};
-	add(&divided, 4, FERRY_ALLREDUCE, 1024, 12000);
+	add(&sums, 4, FERRY_ALLREDUCE, 1024, 12000);
 	add(&pushed, 8, FERRY_ALLGATHER, 256, 3000);
-	struct reached reached = reach(&machine, &divided);
+	struct reached reached = reach(&machine, &sums);
 	assert_true(reached.first > 0.98 && reached.later > 0.99 && reached.by_calls < 0.95);
 	reached = reach(&machine, &pushed);
 	assert_true(reached.first > 0.98 && reached.later > 0.99 && reached.by_calls < 0.95);
@@ -352,7 +352,7 @@ int main(void)
 	        cmocka_unit_test(steps_are_as_short_as_with_nccl_alone_or_with_ferry),
 	        cmocka_unit_test(what_costs_the_program_nothing_is_kept_where_it_gains),
 	        cmocka_unit_test(a_machine_that_drifts_turns_nothing_round),
-	        cmocka_unit_test(divided_calls_and_pushes_give_way_too),
+	        cmocka_unit_test(pushes_give_way_too),
 	        cmocka_unit_test(who_gains_nothing_gives_way),
 	        cmocka_unit_test(another_part_of_a_program_has_what_is_better_for_it),
 	        cmocka_unit_test(what_is_settled_is_looked_at_ever_more_rarely),

@@ -21,21 +21,15 @@
 #define VIRTUAL_RANKS 2
 #define VIRTUAL_SIZES 6 /* 1 MiB, 4 MiB, ..., 1 GiB */
 
-/* b bytes take start_us + b / rate. */
-struct virtual_pace {
-	double start_us, rate;
-};
-
 /* How fast a collective is, in GB/s of the call's bytes at those sizes. */
 struct virtual_curve {
 	enum ferry_collective collective;
-	double nccl[VIRTUAL_SIZES], ours[VIRTUAL_SIZES]; /* alone; ours: as one whole call */
-	struct virtual_pace host;                        /* the host's part of a call that is divided */
+	double nccl[VIRTUAL_SIZES], ours[VIRTUAL_SIZES]; /* alone */
 };
 
 struct virtual_machine {
 	const char *name;
-	bool peers;
+	bool peers, adds; /* GPUs reach each other, and add up what they push */
 	struct virtual_curve curves[4];
 	bool tuned;                    /* ferry-perf tune has measured it, */
 	double untrue;                 /* and Ferry is so many times as slow as it has found; 0: 1 */
@@ -110,7 +104,7 @@ double virtual_now_us(void);
 /** What a call of those shares takes without noise, lanes awake. */
 double virtual_expected_us(const struct virtual_calls *what, uint32_t word, bool burst);
 
-/** The best fixed shares, and what they take. whole: one fabric has all of it. */
+/** The faster one of NCCL and Ferry, and what it takes. */
 double virtual_best_us(const struct virtual_calls *what, bool burst, uint32_t *word);
 
 /** Calls that made a plan on their way, or mapped a buffer. */

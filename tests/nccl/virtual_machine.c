@@ -15,14 +15,15 @@
 #define ASLEEP_US  2000.0 /* at most so much, */
 #define ROUSED_US  1000.0 /* and is slow to come where it has had nothing to do for so long */
 
-/* Two H200s (docs/performance.md, docs/lab/nccl-programs.md). */
+/* Two H200s (docs/performance.md, docs/lab/nccl-programs.md, docs/lab/gpu-sums.md). */
 const struct virtual_machine virtual_nvlink = {
         .name = "NVLink",
         .peers = true,
-        .curves = {{FERRY_ALLREDUCE, {54, 119, 214, 269, 300, 329}, {11, 20, 30, 38, 42, 44}, {90, 40 * GB_S}},
-                   {FERRY_REDUCESCATTER, {80, 190, 340, 419, 476, 551}, {10, 22, 36, 42, 44, 45}, {90, 40 * GB_S}},
-                   {FERRY_ALLGATHER, {48, 153, 307, 429, 491, 544}, {41, 173, 417, 588, 717, 745}, {0, 0}},
-                   {FERRY_BROADCAST, {40, 110, 230, 300, 330, 340}, {35, 115, 230, 330, 372, 380}, {0, 0}}},
+        .adds = true,
+        .curves = {{FERRY_ALLREDUCE, {54, 119, 214, 269, 300, 329}, {40, 100, 192, 324, 359, 372}},
+                   {FERRY_REDUCESCATTER, {80, 190, 340, 419, 476, 551}, {50, 130, 352, 501, 639, 711}},
+                   {FERRY_ALLGATHER, {48, 153, 307, 429, 491, 544}, {41, 173, 417, 588, 717, 745}},
+                   {FERRY_BROADCAST, {40, 110, 230, 300, 330, 340}, {35, 115, 230, 330, 372, 380}}},
         .slow = 0.04,
         .nccl_noise = 0.015,
         .ferry_noise = 0.03,
@@ -31,10 +32,10 @@ const struct virtual_machine virtual_nvlink = {
         .wake_us = 40};
 const struct virtual_machine virtual_pcie = {
         .name = "PCIe",
-        .curves = {{FERRY_ALLREDUCE, {16, 25, 27, 27, 27, 27}, {9, 20, 33, 40, 43, 44}, {90, 40 * GB_S}},
-                   {FERRY_REDUCESCATTER, {25, 41, 48, 50, 50, 50}, {10, 22, 36, 42, 44, 45}, {90, 40 * GB_S}},
-                   {FERRY_ALLGATHER, {25, 41, 48, 50, 50, 50}, {11, 31, 66, 84, 92, 94}, {0, 0}},
-                   {FERRY_BROADCAST, {14, 22, 25, 26, 26, 26}, {9, 20, 33, 42, 45, 46}, {0, 0}}},
+        .curves = {{FERRY_ALLREDUCE, {16, 25, 27, 27, 27, 27}, {9, 20, 33, 40, 43, 44}},
+                   {FERRY_REDUCESCATTER, {25, 41, 48, 50, 50, 50}, {10, 30, 62, 78, 87, 80}},
+                   {FERRY_ALLGATHER, {25, 41, 48, 50, 50, 50}, {11, 31, 66, 84, 92, 94}},
+                   {FERRY_BROADCAST, {14, 22, 25, 26, 26, 26}, {9, 20, 33, 42, 45, 46}}},
         .slow = 0.3,
         .nccl_noise = 0.015,
         .ferry_noise = 0.03,
@@ -78,8 +79,7 @@ static void parts_us(const struct virtual_calls *what, double ferry, double nccl
 	const struct virtual_machine *machine = virtual_all.machine;
 	const struct virtual_curve *curve = curve_of(what->collective);
 	const double *slower = machine->burst;
-	us[FERRY_FABRIC_HOST] = !(nccl > 0 && ferry > 0) ? time_of(curve->ours, ferry)
-	                                                 : curve->host.start_us + ferry / curve->host.rate;
+	us[FERRY_FABRIC_HOST] = time_of(curve->ours, ferry);
 	us[FERRY_FABRIC_HOST] *= burst && slower[FERRY_FABRIC_HOST] > 0 ? slower[FERRY_FABRIC_HOST] : 1;
 	us[FERRY_FABRIC_NCCL] = time_of(curve->nccl, nccl);
 	us[FERRY_FABRIC_NCCL] *= burst && slower[FERRY_FABRIC_NCCL] > 0 ? slower[FERRY_FABRIC_NCCL] : 1;
@@ -95,16 +95,10 @@ double virtual_expected_us(const struct virtual_calls *what, uint32_t word, bool
 	return fmax(us[FERRY_FABRIC_HOST], us[FERRY_FABRIC_NCCL]) + (nccl > 0 && nccl < bytes ? DIVIDED_US : 0);
 }
 
-static bool divides(const struct virtual_calls *what)
-{
-	return virtual_all.machine->peers && ferry_collective_reduces(what->collective) &&
-	       what->bytes >= (what->collective == FERRY_REDUCESCATTER ? 512u << 20 : 128u << 20);
-}
-
 double virtual_best_us(const struct virtual_calls *what, bool burst, uint32_t *word)
 {
 	double least = INFINITY;
-	for (uint32_t part = 0; part <= FERRY_SHARES_WHOLE; part += divides(what) ? 1 : FERRY_SHARES_WHOLE) {
+	for (uint32_t part = 0; part <= FERRY_SHARES_WHOLE; part += FERRY_SHARES_WHOLE) {
 		struct ferry_shares shares = {.part = {(uint8_t)part, 0, (uint8_t)(FERRY_SHARES_WHOLE - part)}};
 		double us = virtual_expected_us(what, ferry_shares_pack(&shares), burst);
 		if (us >= least)

@@ -3,6 +3,7 @@
 #include "orchestrator/redops.h"
 #include "rank-lib/api/comm_init.h"
 #include "rank-lib/call/comm.h"
+#include "rank-lib/call/gpu_sums.h"
 #include "rank-lib/kernels/kernel_launch.h"
 #include "rank-lib/program/shares.h"
 
@@ -30,6 +31,7 @@ bool ferry_rank_ends_kernels(struct ferry_rank *rank)
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 NEVER(bool, ferry_kernels_ready, (const struct ferryComm * comm))
+NEVER(bool, ferry_gpu_sums_push, (const struct ferryComm * comm, enum ferry_collective collective))
 NEVER(bool, ferry_kernels_carry, (const struct ferryComm * comm, const struct ferry_request *request))
 NEVER(ferryResult_t, ferry_launch_kernels, (const struct ferry_request * requests, uint32_t nrequests))
 NEVER(bool, ferry_kernels_carry_message, (const struct ferryComm * comm, uint64_t bytes))

@@ -22,10 +22,10 @@
 #define MOST_CALLS 4096
 #define SEEDS      20
 
-/* What calls of a kind take: with each of NCCL's tunings, and with Ferry's part. */
+/* What calls of a kind take: with each of NCCL's tunings, and by Ferry. */
 struct world {
 	struct ferry_tuner_call call;
-	double nccl_us[FERRY_TUNINGS], ferry_us, part_us; /* part_us: NCCL's and Ferry's time of 128 parts */
+	double nccl_us[FERRY_TUNINGS], ferry_us;
 	double noise;      /* of each call, relative, uniform, to either side */
 	double cold;       /* the first call of a run takes so many times as long; 0: 1, */
 	double cold_second; /* and the second one of Ferry's first run */
@@ -63,13 +63,7 @@ static double chance(void)
 
 static double steady_us(const struct world *world, uint32_t word)
 {
-	uint32_t parts = ferry_shares_unpack(word).part[world->call.fabric];
-	double nccl = world->nccl_us[ferry_shares_tuning(word)], whole = FERRY_SHARES_WHOLE;
-	if (!ferry_shares_divide(word))
-		return nccl;
-	if (!world->call.divided)
-		return world->ferry_us;
-	return fmax((whole - parts) / whole * nccl, parts / whole * world->part_us);
+	return ferry_shares_divide(word) ? world->ferry_us : world->nccl_us[ferry_shares_tuning(word)];
 }
 
 static double us_of(const struct kind *kind, uint32_t word)
@@ -138,7 +132,7 @@ static double make(struct kind *kind, int calls)
 	return all;
 }
 
-static const struct ferry_tuner_call whole = {FERRY_ALLREDUCE, ferryFloat32, 64 * MIB, false, FERRY_FABRIC_HOST, false};
+static const struct ferry_tuner_call whole = {FERRY_ALLREDUCE, ferryFloat32, 64 * MIB, false, FERRY_FABRIC_HOST};
 
 /* All from the beginning: returns what `calls` calls take. */
 static double run(const struct world *world, const struct ferry_prior *prior, unsigned with, int calls)
@@ -404,49 +398,6 @@ static void losers_cost_a_hundredth(void **state)
 	assert_true(most < 1.01);
 }
 
-static const struct ferry_tuner_call divided = {FERRY_ALLREDUCE, ferryFloat32, 256 * MIB, false,
-                                                FERRY_FABRIC_HOST, true};
-
-/*
- * From what was measured before, of which Ferry's rate is right or too high: part_us is what all of it takes Ferry.
- * Steps that gain less than noise are not made. Where the rate was too low, larger shares seem to be slower, and each
- * is tried for credit.
- */
-static void the_ladder_of_shares_is_climbed(void **state)
-{
-	(void)state;
-	double most = 0, most_later = 0;
-	for (double wrong = 0.6; wrong < 1.6; wrong *= 1.15)
-		for (double part = 40e3; part < 160e3; part *= 1.25)
-			for (unsigned with = 1; with <= SEEDS; with++) {
-				struct world world = {.call = divided, .nccl_us = {20e3}, .part_us = part,
-				                      .noise = 0.005};
-				struct ferry_prior prior = prior_of(20e3 / 4, wrong * part / 4);
-				run(&world, &prior, with, 3 * FIRST);
-				double over = make(&single, 400) / 400 / least_us(&world);
-				most = fmax(most, wrong < 1.1 ? over : 0);
-				most_later = fmax(most_later, make(&single, 100) / 100 / least_us(&world));
-			}
-	print_message("on the ladder: %.4f of its best step at most; where Ferry was slighted %.4f later\n", most,
-	              most_later);
-	assert_true(most < 1.03 && most_later < 1.03);
-}
-
-/* Where nothing is known: from NCCL alone to the best step, though the first ones gain little. */
-static void the_ladder_is_climbed_from_nothing(void **state)
-{
-	(void)state;
-	double most = 0;
-	for (double part = 4000; part < 80000; part *= 1.25)
-		for (unsigned with = 1; with <= SEEDS; with++) {
-			struct world world = {.call = divided, .nccl_us = {1000}, .part_us = part, .noise = 0.005};
-			run(&world, &nothing, with, 6 * FIRST);
-			most = fmax(most, make(&single, 500) / 500 / least_us(&world));
-		}
-	print_message("from nothing: %.4f of the ladder's best step at most\n", most);
-	assert_true(most < 1.03);
-}
-
 /*
  * What NCCL's calls take by way and channels: each way has a time of its own, and channels take the more the further
  * they are from what is best, in steps of a factor of two.
@@ -539,7 +490,7 @@ static void where_nccl_has_all_calls_its_tunings_are_found_all_the_same(void **s
 		ferry_tuner_init(&rank0, &nothing, 2, 50e3);
 		rank0.tuned = rank0.nccl_alone = true;
 		if (again)
-			ferry_tuner_adopt(&rank0, &record);
+			ferry_tuner_adopt(&rank0, &record, whole.fabric);
 		open_kind(&single, &rank0, &world);
 		make(&single, again ? 1 : 60);
 		assert_int_equal(count_ferrys(0, single.made), 0);
@@ -642,7 +593,7 @@ static void a_tuning_that_was_learned_is_where_the_next_job_begins(void **state)
 		learned.ferry_us = ferry_is_faster ? 1500 : 2500;
 		ferry_tuner_init(&rank0, &nothing, 2, 50e3);
 		rank0.tuned = true;
-		ferry_tuner_adopt(&rank0, &learned);
+		ferry_tuner_adopt(&rank0, &learned, whole.fabric);
 		ferry_tuner_record(&rank0, ferry_tuner_line(&rank0, &whole), &record);
 		assert_int_equal(record.word, ferry_is_faster ? learned.ferry : 1);
 	}
@@ -657,8 +608,28 @@ static void what_was_learned_of_no_bytes_is_not_taken(void **state)
 	(void)state;
 	learned.ferry = ferry_shares_pack(&ferrys);
 	ferry_tuner_init(&rank0, &nothing, 2, 50e3);
-	ferry_tuner_adopt(&rank0, &learned);
+	ferry_tuner_adopt(&rank0, &learned, whole.fabric);
 	assert_int_equal(rank0.nlines, 0);
+}
+
+/* That both had a part of calls, as earlier versions learned, or pushes, says nothing of what the host would take. */
+static void of_calls_that_went_another_way_NCCLs_time_alone_is_taken(void **state)
+{
+	static const struct ferry_shares ways[] = {{.part = {20, 0, FERRY_SHARES_WHOLE - 20}},
+	                                           {.part = {0, FERRY_SHARES_WHOLE, 0}}};
+	struct ferry_share_line record,
+	        learned = {.collective = FERRY_ALLREDUCE, .type = ferryFloat32, .bytes = 64 * MIB, .nccl_us = 2000,
+	                   .ferry_us = 100, .size_class = ferry_tuner_size_class(64 * MIB)};
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		learned.word = learned.ferry = ferry_shares_pack(&ways[i]);
+		ferry_tuner_init(&rank0, &nothing, 2, 50e3);
+		ferry_tuner_adopt(&rank0, &learned, whole.fabric);
+		ferry_tuner_record(&rank0, ferry_tuner_line(&rank0, &whole), &record);
+		assert_int_equal(record.word, FERRY_SHARES_NONE);
+		assert_int_equal(record.ferry, ferry_shares_pack(&(struct ferry_shares){.part = {FERRY_SHARES_WHOLE}}));
+		assert_true(record.nccl_us > 1999 && record.nccl_us < 2001 && !(record.ferry_us > 0));
+	}
 }
 
 /* While steps are compared. */
@@ -688,7 +659,7 @@ static void what_was_learned_is_where_the_next_job_begins(void **state)
 	assert_true(record.ferry_us > 1800 && record.ferry_us < 2000 && record.nccl_us > 2400);
 	assert_int_equal(record.why, FERRY_BALANCE_SETTLED);
 	ferry_tuner_init(&rank0, &nothing, 2, 50e3);
-	ferry_tuner_adopt(&rank0, &record);
+	ferry_tuner_adopt(&rank0, &record, whole.fabric);
 	open_kind(&single, &rank0, &world);
 	make(&single, FIRST);
 	assert_int_equal(count_ferrys(0, FIRST), FIRST);
@@ -709,8 +680,6 @@ int main(void)
 	        cmocka_unit_test(a_prior_that_slighted_an_arm_is_corrected_for_a_hundredth),
 	        cmocka_unit_test(a_trial_is_a_run_of_calls),
 	        cmocka_unit_test(losers_cost_a_hundredth),
-	        cmocka_unit_test(the_ladder_of_shares_is_climbed),
-	        cmocka_unit_test(the_ladder_is_climbed_from_nothing),
 	        cmocka_unit_test(the_best_tuning_is_found),
 	        cmocka_unit_test(of_more_than_two_ranks_only_channels_are_tried),
 	        cmocka_unit_test(where_nccl_has_all_calls_its_tunings_are_found_all_the_same),
@@ -719,6 +688,7 @@ int main(void)
 	        cmocka_unit_test(a_trial_whose_calls_come_no_more_ends),
 	        cmocka_unit_test(a_tuning_that_was_learned_is_where_the_next_job_begins),
 	        cmocka_unit_test(what_was_learned_of_no_bytes_is_not_taken),
+	        cmocka_unit_test(of_calls_that_went_another_way_NCCLs_time_alone_is_taken),
 	        cmocka_unit_test(none_begins_while_all_is_to_stay),
 	        cmocka_unit_test(what_was_learned_is_where_the_next_job_begins),
 	};

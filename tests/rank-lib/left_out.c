@@ -220,7 +220,8 @@ static void what_cannot_be_left_out_is_refused(void **state)
 static void ranks_that_leave_out_different_parts_all_learn_it(void **state)
 {
 	(void)state;
-	static const struct ferry_left_out of_rank_1[] = {{0, false}, {101, false}, {100, true}};
+	static const struct ferry_left_out of_rank_1[] = {
+	        {.count = 0}, {.count = 101}, {.count = 100, .mirrored = true}};
 	for (size_t i = 0; i < sizeof of_rank_1 / sizeof *of_rank_1; i++) {
 		struct call c = {
 		        .collective = FERRY_ALLGATHER, .type = ferryInt, .count = 1000, .nranks = 2, .element = 4};
@@ -228,7 +229,7 @@ static void ranks_that_leave_out_different_parts_all_learn_it(void **state)
 		open_ranks(&ranks, 2, 1);
 		OK(ferryGroupStart());
 		for (int rank = 0; rank < 2; rank++) {
-			c.left_out = rank ? of_rank_1[i] : (struct ferry_left_out){100, false};
+			c.left_out = rank ? of_rank_1[i] : (struct ferry_left_out){.count = 100};
 			OK(make(&c, rank, ranks.comms[rank]));
 		}
 		ferryGroupEnd(); /* the later rank may learn of it as it calls */

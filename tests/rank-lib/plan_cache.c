@@ -74,7 +74,7 @@ static void looking_is_no_use(void **state)
 	(void)state;
 	struct ferry_plan_cache cache = {0};
 	struct ferry_plan_key first = key_of(1), none = key_of(FERRY_IDLE_PLANS + 2), mirrored = key_of(1);
-	mirrored.left_out = (struct ferry_left_out){1, true};
+	mirrored.left_out = (struct ferry_left_out){.count = 1, .mirrored = true};
 	assert_null(ferry_plan_cache_look(&cache, &first));
 	add_many(&cache, 1, FERRY_IDLE_PLANS + 1);
 	for (uint64_t count = 1; count <= FERRY_IDLE_PLANS + 1; count++)

@@ -96,7 +96,7 @@ static error_t parse(int key, char *value, struct argp_state *state)
 
 static const struct argp command = {
         options_known, parse, NULL,
-        "How good the shares of calls are that libferry-nccl.so divides between NCCL and Ferry.\v"
+        "How well libferry-nccl.so shares calls out between NCCL and Ferry.\v"
         "One process with a thread for each GPU; a router has to be there. From a "
         "cold start: the best of fixed shares for each collective and size, then calls that nothing has been learned "
         "for, each over the best. Exit code 2: some took more than five calls to come within a tenth of it.\n\n"

@@ -19,7 +19,8 @@
 static uint64_t box_bytes_of(uint32_t nranks, bool peer)
 {
 	uint64_t most = 16 * MIB / (nranks - 1);
-	return !peer ? 4 * MIB + (64u << 10) : most < 5 * MIB ? most / 4096 * 4096 : 5 * MIB;
+	uint64_t each = nranks == 2 ? 9 * MIB : 5 * MIB;
+	return !peer ? 4 * MIB + (64u << 10) : most < each ? most / 4096 * 4096 : each;
 }
 
 static bool sends_parts(enum ferry_collective collective)
@@ -84,9 +85,9 @@ static void look(struct ferry_kernel_facts *facts, uint64_t bytes)
 
 static void look_at_all_sizes(struct ferry_kernel_facts facts)
 {
-	for (uint64_t bytes = 1; bytes <= 5 * MIB; bytes += bytes < 4200 || bytes % 65536 < 20 ? 1 : STEP)
+	for (uint64_t bytes = 1; bytes <= 9 * MIB; bytes += bytes < 4200 || bytes % 65536 < 20 ? 1 : STEP)
 		look(&facts, bytes);
-	for (uint64_t border = 4096; border <= 4 * MIB; border *= 2)
+	for (uint64_t border = 4096; border <= 8 * MIB; border *= 2)
 		for (uint64_t ranks = 1; ranks <= FERRY_KERNEL_RANKS; ranks++)
 			for (uint64_t bytes = border / ranks - 20; bytes < border / ranks + 20; bytes++)
 				look(&facts, bytes);
@@ -144,6 +145,8 @@ static void blocks_for_each_rank_are_shorter_the_more_there_are(void **state)
 			                 FERRY_KERNEL_NONE);
 		}
 	assert_int_equal(kernel_of(FERRY_ALLREDUCE, 4, true, 4 * MIB), FERRY_KERNEL_LL128);
+	assert_int_equal(kernel_of(FERRY_ALLREDUCE, 2, true, 8 * MIB), FERRY_KERNEL_LL128);
+	assert_int_equal(kernel_of(FERRY_ALLREDUCE, 2, true, 8 * MIB + 16), FERRY_KERNEL_NONE);
 }
 
 /* NCCL moves what has a root in one direction, and was faster sooner. */

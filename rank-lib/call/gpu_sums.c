@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rank-lib/call/gpu_sums.h"
+
+#include "rank-lib/call/comm.h"
+#include "rank-lib/kernels/kernel_launch.h"
+#include "rank-lib/kernels/modules.h"
+
+/*
+ * Two H200s (docs/lab/gpu-sums.md): a step costs some 15 us besides its bytes, which a second one under way hides. By
+ * the host two under way slow each other down.
+ */
+#define UNDER_WAY   2u         /* pieces */
+#define PIECES      2u         /* of a block, */
+#ifndef PIECE_LEAST /* tests/rank-lib/gpu_sums.c has short ones */
+#define PIECE_LEAST (4u << 20) /* but of so many bytes, */
+#define PIECE_MOST  (64u << 20) /* and of all ranks' blocks together of no more */
+#define PIECE_HOST  (128u << 20) /* of all ranks' blocks, by the host */
+#endif
+#define LINE        128u       /* bytes of which pieces, and an AllReduce's blocks, are multiples */
+#define THREADS     512u
+
+static uint64_t bytes_of(const struct ferry_request *request)
+{
+	return request->count * ferry_type_size(request->type);
+}
+
+static uint64_t ranks_of(const struct ferry_request *request)
+{
+	return (uint64_t)request->comm->rank.nranks;
+}
+
+bool ferry_gpu_sums_push(const struct ferryComm *comm, enum ferry_collective collective)
+{
+	return comm->mailboxes.ready && comm->mailboxes.peer && comm->fabrics.host_share <= 0 &&
+	       (collective == FERRY_ALLREDUCE || collective == FERRY_REDUCESCATTER);
+}
+
+/*
+ * By the host an AllReduce moves as many bytes over each link, whoever adds up, and a ReduceScatter of n ranks n - 1
+ * for n.
+ */
+bool ferry_gpu_sums_carry(const struct ferryComm *comm, const struct ferry_request *request)
+{
+	if (!comm->mailboxes.ready || request->op >= ferryNumOps || request->program || request->left_out.count ||
+	    comm->programs.replace || request->sums)
+		return false;
+	if (request->collective == FERRY_REDUCESCATTER)
+		return request->count;
+	return ferry_gpu_sums_push(comm, request->collective) && bytes_of(request) >= LINE * ranks_of(request);
+}
+
+/* ---- pieces ---- */
+
+/* Elements of each rank's block: of an AllReduce in whole lines. */
+static uint64_t block_of(const struct ferry_request *request)
+{
+	const uint64_t line = LINE / ferry_type_size(request->type);
+	return request->collective == FERRY_ALLREDUCE ? request->count / (line * ranks_of(request)) * line
+	                                              : request->count;
+}
+
+static uint64_t within(uint64_t least, uint64_t value, uint64_t most)
+{
+	return value > most ? most : value < least ? least : value;
+}
+
+/* Elements of a block that are a piece, but of the last one. */
+static uint64_t piece_of(const struct ferry_request *request, uint64_t block)
+{
+	const bool pushes = request->comm->mailboxes.peer;
+	const uint64_t size = ferry_type_size(request->type);
+	const uint64_t most = (pushes ? PIECE_MOST : PIECE_HOST) / ranks_of(request);
+	const uint64_t bytes = within(PIECE_LEAST, block * size / (pushes ? PIECES : 1), most);
+	return within(1, (bytes + LINE - 1) / LINE * LINE / size, block);
+}
+
+uint32_t ferry_gpu_sums_under_way(const struct ferry_request *request)
+{
+	return request->comm->mailboxes.peer ? UNDER_WAY : 1;
+}
+
+uint32_t ferry_gpu_sums_pieces(const struct ferry_request *request)
+{
+	const uint64_t block = block_of(request), piece = piece_of(request, block);
+	return (uint32_t)((block + piece - 1) / piece);
+}
+
+/* The call of these elements of the request's alone. */
+static void take_elements(struct ferry_request *request, uint64_t first, uint64_t count)
+{
+	const uint64_t skipped = first * ferry_type_size(request->type);
+	request->send = (const char *)request->send + skipped;
+	request->receive = (char *)request->receive + skipped;
+	request->count = count;
+}
+
+/* A piece is what lies at the same place in all blocks: the rest of these is left out, behind it. */
+bool ferry_gpu_sums_step(const struct ferry_request *request, uint32_t which, enum ferry_sum_step kind,
+                         struct ferry_request *step)
+{
+	const bool gathers = request->collective == FERRY_ALLREDUCE;
+	const uint64_t size = ferry_type_size(request->type), block = block_of(request);
+	const uint64_t most = piece_of(request, block);
+	const uint64_t first = which * most, count = block - first < most ? block - first : most;
+	if (kind == FERRY_SUM_GATHERS && !gathers)
+		return false;
+	*step = *request;
+	take_elements(step, first, block);
+	char *own = (char *)step->receive + (gathers ? (uint64_t)request->comm->rank.self * block * size : 0);
+	step->left_out.count = block - count;
+	step->collective = kind == FERRY_SUM_GATHERS ? FERRY_ALLGATHER : FERRY_ALLTOALL;
+	if (kind == FERRY_SUM_GATHERS) {
+		step->send = own;
+		return true;
+	}
+	step->receive = own;
+	step->left_out.packed = true;
+	step->sums = (uint8_t)(1 + request->collective);
+	step->sums_at = which % ferry_gpu_sums_under_way(request) * ranks_of(request) * most * size;
+	return true;
+}
+
+bool ferry_gpu_sums_rest(const struct ferry_request *request, struct ferry_request *rest)
+{
+	const uint64_t whole = block_of(request) * ranks_of(request);
+	if (request->collective != FERRY_ALLREDUCE || whole == request->count)
+		return false;
+	*rest = *request;
+	rest->open = NULL;
+	rest->shared = false; /* a short kernel carries it */
+	take_elements(rest, whole, request->count - whole);
+	return true;
+}
+
+/* ---- the first step ---- */
+
+uint64_t ferry_gpu_sums_room(const struct ferry_request *step)
+{
+	const uint64_t piece = piece_of(step, step->count) * ferry_type_size(step->type);
+	uint64_t room = 1u << 20;
+	while (room < ferry_gpu_sums_under_way(step) * ranks_of(step) * piece)
+		room *= 2;
+	return room;
+}
+
+/* It reads and writes memory alone, and so is as fast as the SMs that it has: it has all of them, for a short while. */
+static uint32_t blocks_for(const struct ferry_request *step, uint64_t bytes)
+{
+	const uint64_t each = 64 * THREADS, wanted = (bytes + each - 1) / each;
+	const uint64_t most = 4ull * step->comm->mailboxes.blocks;
+	return (uint32_t)(wanted < most ? wanted : most);
+}
+
+void ferry_gpu_sums_kernel(const struct ferry_request *step, const char *memory, struct ferry_local_kernel *kernel)
+{
+	const struct ferry_mailboxes *mailboxes = &step->comm->mailboxes;
+	const uint64_t bytes = (step->count - step->left_out.count) * ferry_type_size(step->type);
+	struct ferry_kernel_call *call = &kernel->call;
+	kernel->function = ferry_modules_function(mailboxes->device, step->type, FERRY_KERNEL_REDUCE);
+	kernel->blocks = blocks_for(step, bytes);
+	kernel->threads = THREADS;
+	*call = (struct ferry_kernel_call){.receive = step->receive,
+	                                   .bytes = bytes,
+	                                   .rank = mailboxes->blank.rank,
+	                                   .nranks = mailboxes->blank.nranks,
+	                                   .reduces = 1};
+	ferry_kernels_fill_operation(step, NULL, call);
+	for (uint32_t r = 0; r < call->nranks; r++)
+		call->in[r] = r == call->rank ? (const char *)step->send + r * bytes_of(step) : memory + r * bytes;
+}

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Sums that GPUs make themselves: ReduceScatter, and where GPUs reach each other AllReduce. An AllToAll brings each
+ * rank the blocks of which it makes the sum, into memory of Ferry's, and a kernel behind it in the stream adds them up
+ * with the rank's own, in rank order: the bits are those of every other path. An AllReduce goes on with an AllGather
+ * in place. Copies take no SM, and the kernel waits for nothing.
+ *
+ * Blocks are cut into pieces. Each step of a piece is a call of its own for the routers. Over links two are under way
+ * while a kernel adds up: they are open in the stream (open_call.h). A piece uses the memory of one whose kernel is in
+ * the stream before its first step.
+ */
+#ifndef FERRY_RANK_LIB_CALL_GPU_SUMS_H
+#define FERRY_RANK_LIB_CALL_GPU_SUMS_H
+
+#include "rank-lib/call/request.h"
+#include "rank-lib/device/device.h"
+
+/**
+ * Whether plain calls are made so: the same on all ranks for requests that are alike but for their buffers and streams.
+ * The request is valid. Not those that short kernels carry, which are to be asked first, nor factors of each rank's own
+ * (premulsum), calls in parts and users' programs. Pure; any thread.
+ */
+bool ferry_gpu_sums_carry(const struct ferryComm *comm, const struct ferry_request *request);
+
+/** Whether it is links between GPUs by which the sums of this collective go so. Constant. */
+bool ferry_gpu_sums_push(const struct ferryComm *comm, enum ferry_collective collective);
+
+/** The steps of a piece. */
+enum ferry_sum_step { FERRY_SUM_SCATTERS, FERRY_SUM_GATHERS };
+
+/** A call under way, of a thread. */
+struct ferry_gpu_sum {
+	struct ferry_request request;
+	uint32_t begun;                  /* pieces whose first step is in the stream */
+	ferryResult_t result;            /* of the first ones: after an error no other step is begun */
+	struct ferry_open_call calls[4]; /* two of each step */
+};
+
+/** How many pieces are under way at a time. */
+uint32_t ferry_gpu_sums_under_way(const struct ferry_request *request);
+
+/** How many pieces the call has. */
+uint32_t ferry_gpu_sums_pieces(const struct ferry_request *request);
+
+/** Gives a step of a piece; false: the call has no such step. */
+bool ferry_gpu_sums_step(const struct ferry_request *request, uint32_t piece, enum ferry_sum_step which,
+                         struct ferry_request *step);
+
+/** Gives what is left of an AllReduce behind its last piece, a few elements; false: nothing is. */
+bool ferry_gpu_sums_rest(const struct ferry_request *request, struct ferry_request *rest);
+
+/**
+ * Bytes of the memory that the blocks of all pieces under way come into: powers of 2, so that few sizes are kept. step:
+ * SCATTERS.
+ */
+uint64_t ferry_gpu_sums_room(const struct ferry_request *step);
+
+/** The kernel behind that step. memory: where its first block comes to. */
+void ferry_gpu_sums_kernel(const struct ferry_request *step, const char *memory, struct ferry_local_kernel *kernel);
+
+#endif
