@@ -36,8 +36,7 @@ struct ferry_open_call {
 	struct ferry_stream_call rest;
 };
 
-#define FERRY_OPEN_CALLS 4096u /* slots */
-#define FERRY_OPEN_STEPS 16u   /* steps of such a call that are open: slot s has those at s + FERRY_OPEN_CALLS * step */
+#define FERRY_OPEN_CALLS 4096u /* slots; step i of a call that is open at slot s is at s + FERRY_OPEN_CALLS * (1 + i) */
 
 /* The id of a stream for the call that is open at that slot. */
 static inline uint64_t ferry_open_call_stream(uint64_t stream, uint32_t slot)
