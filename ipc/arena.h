@@ -304,7 +304,7 @@ struct ferry_arena_header {
 	uint8_t rank_domain[FERRY_MAX_RANKS]; /* valid once attached == nranks */
 	/* bit t of reach[f]: this router moves the data of rank f, whose GPU reaches rank t's; before `ready` */
 	_Atomic uint64_t reach[FERRY_MAX_RANKS];
-	/* from, to: of those that this router's ranks reach (ipc/gpu_links.h); before `ready` */
+	/* [from][to]: NVLinks of this router's ranks to those that they reach (ipc/gpu_links.h); before `ready` */
 	_Atomic uint8_t nvlinks[FERRY_MAX_RANKS][FERRY_MAX_RANKS];
 	/*
 	 * bit r: this router has moved rank r's data, or put into its memory for ranks of its own, and does so no more:

@@ -70,7 +70,7 @@ static void share_nodes(struct maker *maker)
 		}
 }
 
-/* PCIe alone and in one node is like a switch: nothing is told apart. */
+/* GPUs that reach each other by PCIe alone, in one node, are treated as behind a switch: all links are alike. */
 static void find_shares(struct maker *maker)
 {
 	bool pcie = false, others = false;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The links between the GPUs of a job's ranks, from what its routers have found out as it became ready: who reaches
- * whom, and over how many NVLinks. Each rank reads that out of the arenas and asks here, so all come to the same links.
+ * The links between the GPUs of a job's ranks. Its routers have found out which GPU reaches which, and over how many
+ * NVLinks. Each rank reads that in the arenas and calls these functions, so all ranks have the same links.
  */
 #ifndef FERRY_IPC_GPU_LINKS_H
 #define FERRY_IPC_GPU_LINKS_H
@@ -14,7 +14,7 @@
 
 struct ferry_gpu_reach {
 	uint64_t reach[FERRY_MAX_RANKS];                   /* bit t of reach[f]: rank f's GPU reaches rank t's */
-	uint8_t nvlinks[FERRY_MAX_RANKS][FERRY_MAX_RANKS]; /* from, to; of those that it reaches */
+	uint8_t nvlinks[FERRY_MAX_RANKS][FERRY_MAX_RANKS]; /* [from][to], where rank `from` reaches rank `to` */
 	uint8_t node[FERRY_MAX_RANKS]; /* of each rank, below FERRY_MAX_RANKS: PCIe to another is slower, and shared */
 };
 

@@ -18,7 +18,7 @@ void ferry_bounce_buffers_abandon(struct ferry_bounce_buffers *bounces, const st
 	while (bounces->all) {
 		struct ferry_bounce_buffer *bounce = bounces->all;
 		bounces->all = bounce->next;
-		bounce->device = device;
+		bounce->device = bounce->direction == FERRY_DIR_H2D ? device : NULL;
 		bounce->next = abandoned;
 		abandoned = bounce;
 	}

@@ -45,9 +45,10 @@ void ferry_bounce_buffers_hold(struct ferry_bounce_buffers *bounces, uint32_t fl
 void ferry_bounce_buffers_release(struct ferry_bounce_buffers *bounces, uint32_t flag);
 
 /**
- * The communicator has failed. To free them would wait for streams that may wait for ranks that are dead. So they are
- * left to the next communicators of this process on the device, whose data nothing of what is still in such streams
- * writes over. device: NULL where a router may still copy into them; then they are nobody's.
+ * The communicator has failed. To free them would wait for streams that may wait for ranks that are dead. The next
+ * communicators of this process on the device use those of what was received, which such streams only read. Those of
+ * what was to be sent stay unused, as a stream may still copy into them; so do all where device is NULL, as a router
+ * may.
  */
 void ferry_bounce_buffers_abandon(struct ferry_bounce_buffers *bounces, const struct ferry_device *device);
 
