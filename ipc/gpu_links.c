@@ -7,7 +7,9 @@
 /* In NVLinks. A port is as fast as 0.5 to 2 of them; programs are the same for these. */
 #define PORT    1.0f
 #define UNKNOWN 2.0f /* where nobody counts any: more than a port */
-#define ACROSS  0.5f /* of a port: what a pair of GPUs of two nodes has */
+/* Of a port, where nobody has measured it: what a pair of GPUs of two nodes has, and all of the two nodes. */
+#define ACROSS   0.5f
+#define CROSSING 1.0f
 
 struct maker {
 	const struct ferry_gpu_reach *found;
@@ -101,8 +103,11 @@ static void link_pair(const struct maker *maker, uint32_t from, uint32_t to, str
 	go_through(links, from, to, 2 * to + 1, port);
 	if (!is_across(maker, from, to))
 		return;
-	links->speed[from][to] = port * ACROSS;
-	go_through(links, from, to, maker->of_nodes[maker->found->node[from]][maker->found->node[to]] - 1u, port);
+	float across = maker->found->across > 0 ? maker->found->across : ACROSS;
+	float crossing = maker->found->crossing > 0 ? maker->found->crossing : CROSSING;
+	links->speed[from][to] = port * across;
+	go_through(links, from, to, maker->of_nodes[maker->found->node[from]][maker->found->node[to]] - 1u,
+	           port * crossing);
 }
 
 void ferry_gpu_links_make(const struct ferry_gpu_reach *found, uint32_t nranks, struct ferry_links *links)

@@ -16,14 +16,16 @@ struct ferry_gpu_reach {
 	uint64_t reach[FERRY_MAX_RANKS];                   /* bit t of reach[f]: rank f's GPU reaches rank t's */
 	uint8_t nvlinks[FERRY_MAX_RANKS][FERRY_MAX_RANKS]; /* [from][to], where rank `from` reaches rank `to` */
 	uint8_t node[FERRY_MAX_RANKS]; /* of each rank, below FERRY_MAX_RANKS: PCIe to another is slower, and shared */
+	/* parts of a PCIe port's speed, of a pair of two nodes, and of all that goes from one to another; 0: unknown */
+	float across, crossing;
 };
 
 /**
  * Fills in the links, with speeds in units of the slowest pair that has NVLinks. Links that are all alike (a switch, a
  * full mesh, PCIe alone in one node) have speeds of 1 and share nothing. Otherwise a GPU has a PCIe port of one
- * NVLink's speed each way, for all that it reaches by PCIe alone; to another node a pair has half of a port's speed,
- * and all pairs of the two nodes together a port's. Where FERRY_MAX_SHARED_LINKS are too few for that, nothing is
- * shared.
+ * NVLink's speed each way, for all that it reaches by PCIe alone; to another node a pair has `across` (else half) of a
+ * port's speed, and all pairs of the two nodes together `crossing` (else a whole port's). Where FERRY_MAX_SHARED_LINKS
+ * are too few for that, nothing is shared.
  */
 void ferry_gpu_links_make(const struct ferry_gpu_reach *found, uint32_t nranks, struct ferry_links *links);
 

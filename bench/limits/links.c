@@ -144,7 +144,8 @@ static ferryResult_t measure_link(struct port *from, struct port *to, struct fer
 	*link = (struct ferry_limits_link){.from = from->index,
 	                                   .to = to->index,
 	                                   .alone = gbps_of(&push),
-	                                   .overhead_us = overhead > 0 ? overhead : 0};
+	                                   .overhead_us = overhead > 0 ? overhead : 0,
+	                                   .pcie = from->pcie >> to->index & 1};
 	limits->nlinks++;
 	return ferrySuccess;
 }
@@ -170,21 +171,26 @@ static ferryResult_t measure_pair(struct port *one, struct port *other, struct f
 	return ferrySuccess;
 }
 
-/* All into all, each pair in its own part of the buffers. */
+/* Copies of one GPU into several go to parts of the buffers of their own. */
+static void add_push(struct push *pushes, int *count, struct port *from, struct port *to, int next,
+                     const struct ferry_limits *limits)
+{
+	uint64_t part = PORT_BUFFER / (uint64_t)(limits->ngpus - 1) / SMALL * SMALL;
+	struct push *push = &pushes[(*count)++];
+	*push = long_push(from, to, limits->quick);
+	push->at = (uint64_t)next * part;
+	push->whole = push->bytes = part;
+}
+
 static ferryResult_t measure_all_at_once(struct port *ports, struct ferry_limits *limits)
 {
 	static struct push pushes[FERRY_LIMITS_LINKS];
-	int count = 0, others = limits->ngpus - 1;
-	uint64_t part = PORT_BUFFER / (uint64_t)others / SMALL * SMALL;
+	int count = 0;
 	for (int from = 0; from < limits->ngpus; from++)
-		for (int next = 0; next < others; next++) {
+		for (int next = 0; next + 1 < limits->ngpus; next++) {
 			struct port *to = &ports[(from + 1 + next) % limits->ngpus];
-			if (!reaches(&ports[from], to))
-				continue;
-			pushes[count] = long_push(&ports[from], to, limits->quick);
-			pushes[count].at = (uint64_t)next * part;
-			pushes[count].whole = pushes[count].bytes = part;
-			count++;
+			if (reaches(&ports[from], to))
+				add_push(pushes, &count, &ports[from], to, next, limits);
 		}
 	limits_progress("all GPUs into each other");
 	ferryResult_t result = run(pushes, count, limits->quick);
@@ -193,15 +199,59 @@ static ferryResult_t measure_all_at_once(struct port *ports, struct ferry_limits
 	return result;
 }
 
+/* All that PCIe carries from the GPUs of one node into those of another one at once; kept of the slowest such way. */
+static ferryResult_t measure_crossing(struct port *ports, struct ferry_limits *limits, int from_node, int to_node)
+{
+	static struct push pushes[FERRY_LIMITS_LINKS];
+	int count = 0;
+	double sum = 0;
+	for (int from = 0; from < limits->ngpus; from++)
+		for (int next = 0; next + 1 < limits->ngpus && limits->gpus[from].numa_node == from_node; next++) {
+			int to = (from + 1 + next) % limits->ngpus;
+			if (ports[from].pcie >> to & 1 && limits->gpus[to].numa_node == to_node)
+				add_push(pushes, &count, &ports[from], &ports[to], next, limits);
+		}
+	if (!count)
+		return ferrySuccess;
+	limits_progress("all GPUs of node %d into those of node %d", from_node, to_node);
+	ferryResult_t result = run(pushes, count, limits->quick);
+	for (int i = 0; i < count; i++)
+		sum += gbps_of(&pushes[i]);
+	if (!(limits->crossing > 0) || sum < limits->crossing)
+		limits->crossing = sum;
+	return result;
+}
+
+/* The first GPU of its node; -1 is none. */
+static bool stands_for_node(const struct ferry_limits *limits, int gpu)
+{
+	bool first = limits->gpus[gpu].numa_node >= 0;
+	for (int before = 0; before < gpu; before++)
+		first &= limits->gpus[before].numa_node != limits->gpus[gpu].numa_node;
+	return first;
+}
+
+static ferryResult_t measure_crossings(struct port *ports, struct ferry_limits *limits)
+{
+	ferryResult_t result = ferrySuccess;
+	for (int from = 0; from < limits->ngpus; from++)
+		for (int to = 0; to < limits->ngpus && !result; to++)
+			if (to != from && stands_for_node(limits, from) && stands_for_node(limits, to))
+				result = measure_crossing(ports, limits, limits->gpus[from].numa_node,
+				                          limits->gpus[to].numa_node);
+	return result;
+}
+
 static ferryResult_t find_peers(struct port *ports, int nports)
 {
 	ferryResult_t result = ferrySuccess;
 	for (int from = 0; from < nports; from++)
 		for (int to = 0; to < nports && !result; to++) {
-			bool reached = false;
+			bool reached = false, atomics = false;
 			if (to != from)
-				result = port_reach(&ports[from], &ports[to], &reached);
+				result = port_reach(&ports[from], &ports[to], &reached, &atomics);
 			ports[from].peers |= (uint32_t)reached << to;
+			ports[from].pcie |= (uint32_t)(reached && !atomics) << to;
 		}
 	return result;
 }
@@ -218,9 +268,9 @@ ferryResult_t limits_measure_links(struct port *ports, struct ferry_limits *limi
 			if (reaches(&ports[one], &ports[other]) && reaches(&ports[other], &ports[one]))
 				result = measure_pair(&ports[one], &ports[other], limits);
 	if (!result && limits->nlinks)
-		return measure_all_at_once(ports, limits);
-	if (!result)
+		result = measure_all_at_once(ports, limits);
+	else if (!result)
 		snprintf(limits->no_links, sizeof limits->no_links, "%s",
 		         limits->ngpus == 1 ? "one GPU" : "the driver says that no GPU reaches another's memory");
-	return result;
+	return result ? result : measure_crossings(ports, limits);
 }

@@ -16,16 +16,20 @@ ferryResult_t port_enter(struct port *port)
 	return gpu_good(gpu_driver->CtxSetCurrent(port->context), "making the GPU's primary context current");
 }
 
-ferryResult_t port_reach(struct port *from, const struct port *to, bool *reached)
+ferryResult_t port_reach(struct port *from, const struct port *to, bool *reached, bool *atomics)
 {
 	CUdevice device, peer;
-	int can = 0;
-	*reached = false;
+	int can = 0, has = 0;
+	*reached = *atomics = false;
 	CUresult refused = gpu_driver->DeviceGet(&device, from->index);
 	if (!refused)
 		refused = gpu_driver->DeviceGet(&peer, to->index);
 	if (!refused)
 		refused = gpu_driver->DeviceCanAccessPeer(&can, device, peer);
+	if (!refused)
+		refused = gpu_driver->DeviceGetP2PAttribute(&has, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
+		                                            device, peer);
+	*atomics = has;
 	if (refused)
 		return gpu_good(refused, "asking whether one GPU reaches another's memory");
 	ferryResult_t result = port_enter(from);
@@ -44,10 +48,14 @@ CUresult port_copy(const struct port *port, bool d2h, CUstream stream, char *hos
 	           : gpu_driver->MemcpyHtoDAsync(port->h2d.memory + offset, host, bytes, stream);
 }
 
-static int numa_node_of(const char *pci)
+/* As ranks find theirs: by the driver, else by sysfs. */
+static int numa_node_of(CUdevice device, const char *pci)
 {
 	char path[96];
 	int node = -1;
+	if (!gpu_driver->DeviceGetAttribute(&node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, device) && node >= 0)
+		return node;
+	node = -1;
 	/* The driver's "0000:1B:00.0" (maybe with eight digits in front) is sysfs's 0000:1b:00.0. */
 	const char *start = strlen(pci) > 12 ? pci + strlen(pci) - 12 : pci;
 	snprintf(path, sizeof path, "/sys/bus/pci/devices/%.12s/numa_node", start);
@@ -70,7 +78,7 @@ static ferryResult_t find_facts(struct port *port)
 		refused = gpu_driver->DeviceGetName(facts->name, sizeof facts->name, device);
 	if (!refused)
 		refused = gpu_driver->DeviceGetPCIBusId(facts->pci, sizeof facts->pci, device);
-	facts->numa_node = refused ? -1 : numa_node_of(facts->pci);
+	facts->numa_node = refused ? -1 : numa_node_of(device, facts->pci);
 	return gpu_good(refused, "asking the driver about the GPU");
 }
 

@@ -31,7 +31,7 @@ struct port {
 	bool registered;
 	char *host;              /* PORT_BUFFER of shared memory */
 	struct port_way d2h, h2d; /* D2H, H2D */
-	uint32_t peers;           /* bit p: its copies may go straight into the memory of port p; links.c's */
+	uint32_t peers, pcie;     /* bit p: its copies may go straight into the memory of port p; by PCIe. links.c's */
 	struct ferry_limits_gpu *facts;
 	ferryResult_t result; /* of the port's thread */
 	char message[512];
@@ -48,9 +48,9 @@ ferryResult_t port_enter(struct port *port);
 
 /**
  * Opens the way from one port into the other's memory, both of them open. *reached: there is one, by what the driver
- * says. Leaves the port's context current.
+ * says; *atomics: and it has atomics, which PCIe has not. Leaves the port's context current.
  */
-ferryResult_t port_reach(struct port *from, const struct port *to, bool *reached);
+ferryResult_t port_reach(struct port *from, const struct port *to, bool *reached, bool *atomics);
 
 /** A copy of `bytes`, D2H (up) or not, asynchronous. */
 CUresult port_copy(const struct port *port, bool d2h, CUstream stream, char *host, uint64_t offset, uint64_t bytes);

@@ -145,7 +145,8 @@ static void find_gpu_links(struct ferry_fabrics *fabrics)
 {
 	const struct ferry_rank *rank = fabrics->rank;
 	uint32_t nranks = (uint32_t)rank->nranks;
-	struct ferry_gpu_reach found = {0};
+	struct ferry_gpu_reach found = {.across = (float)fabrics->costs->across,
+	                                .crossing = (float)fabrics->costs->crossing};
 	for (uint32_t from = 0; from < nranks; from++) {
 		uint32_t domain = rank->shared.rank_domain[from];
 		const struct ferry_arena_header *header = rank->shared.arenas[domain].header;

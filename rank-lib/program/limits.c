@@ -62,6 +62,7 @@ static const struct field values[] = {
 	FIELD(ferry_limits, "copy.d2h_overhead_us", REAL, true, copy.d2h_overhead_us),
 	FIELD(ferry_limits, "copy.h2d_overhead_us", REAL, true, copy.h2d_overhead_us),
 	FIELD(ferry_limits, "copy.enqueue_us", REAL, true, copy.enqueue_us),
+	FIELD(ferry_limits, "crossing", REAL, true, crossing),
 	{0}};
 static const struct field of_gpu[] = {
 	FIELD(ferry_limits_gpu, "name", TEXT, false, name),
@@ -77,6 +78,7 @@ static const struct field of_link[] = {
 	FIELD(ferry_limits_link, "alone", REAL, false, alone),
 	FIELD(ferry_limits_link, "both", REAL, true, both),
 	FIELD(ferry_limits_link, "overhead_us", REAL, false, overhead_us),
+	FIELD(ferry_limits_link, "pcie", FLAG, false, pcie),
 	{0}};
 static const struct field of_window[] = {
 	FIELD(ferry_limits_window, "gpus", WHOLE, false, gpus),
@@ -299,6 +301,29 @@ static double slowest_host(const struct ferry_limits *limits)
 	return best;
 }
 
+/* Of the pairs that have PCIe alone, in one node or in two, the slowest one's rate; 0: there is none. */
+static double slowest_pcie(const struct ferry_limits *limits, bool across)
+{
+	double least = 0;
+	for (int i = 0; i < limits->nlinks; i++) {
+		const struct ferry_limits_link *link = &limits->links[i];
+		bool known = link->pcie && link->from >= 0 && link->from < limits->ngpus && link->to >= 0 &&
+		             link->to < limits->ngpus;
+		if (known && (limits->gpus[link->from].numa_node != limits->gpus[link->to].numa_node) == across)
+			least = least > 0 ? fmin(least, link->alone) : link->alone;
+	}
+	return least;
+}
+
+static void find_crossing(const struct ferry_limits *limits, struct ferry_costs *costs)
+{
+	double port = slowest_pcie(limits, false), across = slowest_pcie(limits, true);
+	if (!(port > 0) || !(across > 0) || !(limits->crossing > 0))
+		return;
+	costs->across = fmin(across / port, 1);
+	costs->crossing = fmax(limits->crossing / port, costs->across);
+}
+
 ferryResult_t ferry_costs_read(struct ferry_costs *costs)
 {
 	struct ferry_limits limits;
@@ -317,5 +342,6 @@ ferryResult_t ferry_costs_read(struct ferry_costs *costs)
 		                              .measured = true,
 		                              .push = slowest_push(&limits),
 		                              .host = slowest_host(&limits)};
+	find_crossing(&limits, costs);
 	return ferrySuccess;
 }

@@ -38,6 +38,7 @@ struct ferry_limits_link {
 	int from, to;
 	double alone, both; /* GB/s of this way; while the other way is at work too */
 	double overhead_us; /* what a copy of 1 MiB takes besides its bytes at `alone` */
+	bool pcie;          /* no NVLinks lead there: the driver says that there are no atomics */
 };
 
 /** So many GPUs at work together, each over so much host memory. */
@@ -72,6 +73,8 @@ struct ferry_limits {
 	int cores, cpus, numa_nodes;
 	int cuda_driver; /* CUDA version that the driver has, such as 13000 */
 	struct ferry_limits_copy copy;
+	/* GB/s by PCIe from all GPUs of a NUMA node into all of another one at once, of the slowest way; 0: none */
+	double crossing;
 	int ngpus, nwindows, nlinks, ncollectives;
 	struct ferry_limits_gpu gpus[FERRY_LIMITS_GPUS];
 	struct ferry_limits_window windows[FERRY_LIMITS_WINDOWS];
@@ -90,6 +93,11 @@ struct ferry_costs {
 	 * once to and from the host. 0: not measured.
 	 */
 	double push, host;
+	/*
+	 * What PCIe carries from a GPU into one of another NUMA node, and among all of two nodes one way, as parts of
+	 * what it carries between two of one node. 0: not measured.
+	 */
+	double across, crossing;
 };
 
 /** The file's name. Error: ferryInvalidArgument if the environment has no place for one, or one too long. */

@@ -51,7 +51,21 @@ static void each_pair_that_reaches_each_other_is_measured_both_ways(void **state
 			assert_int_equal(seen[from][to], from != to);
 		assert_true(limits.gpus[from].push > 0);
 	}
+	assert_true(limits.crossing == 0); /* one node */
 	assert_null(strstr(output, "not measured"));
+}
+
+/* GPUs 0 and 2 are in one node, 1 in another one; 0 and 1 have NVLinks. */
+static void what_pcie_carries_from_node_to_node_is_measured(void **state)
+{
+	(void)state;
+	measure("FAKE_CUDA_DEVICES=3 FAKE_CUDA_NODES=2 FAKE_CUDA_NVLINKS=0-1");
+	assert_int_equal(limits.nlinks, 6);
+	assert_true(limits.crossing > 0);
+	for (int i = 0; i < limits.nlinks; i++)
+		assert_int_equal(limits.links[i].pcie, limits.links[i].from + limits.links[i].to != 1);
+	for (int i = 0; i < limits.ngpus; i++)
+		assert_int_equal(limits.gpus[i].numa_node, i % 2);
 }
 
 static void what_has_no_links_says_why(void **state)
@@ -95,6 +109,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        TEST(each_pair_that_reaches_each_other_is_measured_both_ways),
+	        TEST(what_pcie_carries_from_node_to_node_is_measured),
 	        TEST(what_has_no_links_says_why),
 	        TEST(the_limits_that_were_measured_stay_where_there_is_no_gpu),
 	};

@@ -80,7 +80,8 @@ static void what_is_written_is_what_is_read(void **state)
 	                 {"two", "", 1, {52, 53}, {42, 43}, 0}},
 	        .windows = {{.gpus = 1, .bytes = 1 << 21, .alone = {1, 2}, .both = {3, 4}},
 	                    {.gpus = 2, .copy_bytes = 6}},
-	        .links = {{0, 1, 390, 370, 1.25}, {1, 0, 391, 0, 0}},
+	        .links = {{0, 1, 390, 370, 1.25, false}, {1, 0, 391, 0, 0, true}},
+	        .crossing = 20.5,
 	        .no_links = "none",
 	        .collectives = {{"00ab34cd56ef7890", 2, "allreduce", 1 << 20, 40.5, 0, 60.25}}};
 	struct ferry_limits read;

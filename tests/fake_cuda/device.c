@@ -13,6 +13,7 @@
 
 pthread_rwlock_t fake_lock = PTHREAD_RWLOCK_INITIALIZER;
 int fake_device_count, fake_connections, fake_flush, fake_exclusive, fake_shut, fake_push_ms;
+static int fake_nodes; /* FAKE_CUDA_NODES: GPU k is in node k mod so many; 0: both kinds of answers occur */
 char fake_stuck[FAKE_PATH], fake_held[FAKE_PATH], fake_told[FAKE_PATH];
 struct CUctx_st fake_contexts[FAKE_MOST_DEVICES];
 _Atomic unsigned fake_misuse_count;
@@ -111,6 +112,7 @@ static void initialize(void)
 	fake_exclusive = (int)fake_number("FAKE_CUDA_EXCLUSIVE", 0);
 	fake_shut = (int)fake_number("FAKE_CUDA_NO_IPC", 0);
 	fake_push_ms = (int)fake_number("FAKE_CUDA_PUSH_MS", 0);
+	fake_nodes = (int)fake_number("FAKE_CUDA_NODES", 0);
 	snprintf(fake_stuck, sizeof fake_stuck, "%s", getenv("FAKE_CUDA_STUCK") ? getenv("FAKE_CUDA_STUCK") : "");
 	snprintf(fake_held, sizeof fake_held, "%s", getenv("FAKE_CUDA_HELD") ? getenv("FAKE_CUDA_HELD") : "");
 	snprintf(fake_told, sizeof fake_told, "%s", getenv("FAKE_CUDA_TOLD") ? getenv("FAKE_CUDA_TOLD") : "");
@@ -384,7 +386,7 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
 		*value = 3;
 		break;
 	case CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID:
-		*value = context->physical % 2 ? -1 : 0; /* both answers occur */
+		*value = fake_nodes ? context->physical % fake_nodes : context->physical % 2 ? -1 : 0;
 		break;
 	default:
 		*value = 0;

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define GPUS 8
 #define BYTES 299880 /* of a block: as many of each of 2 to 8 chunks */
@@ -139,20 +140,51 @@ static void full_meshes_and_switches_push_from_all_to_all(void **state)
 	}
 }
 
-/* A domain in each node. The double of the driver says that even GPUs are in node 0; the others go by their number. */
-static void pcie_of_two_nodes_is_told_apart(void **state)
+/*
+ * An AllGather on GPUs in two nodes, a domain in each, whose link has these parts of a port's speed. The double of the
+ * driver says that even GPUs are in node 0; the others go by their number.
+ */
+static double part_of_two_nodes(float across, float crossing)
 {
-	struct ferry_gpu_reach found = {.node = {0, 0, 0, 0, 0, 1, 0, 1}};
+	struct ferry_gpu_reach found = {
+	        .node = {0, 0, 0, 0, 0, 1, 0, 1}, .across = across, .crossing = crossing};
 	struct ferry_links links;
-	(void)state;
 	memset(found.reach, 0xff, sizeof found.reach);
 	memset(found.nvlinks, FERRY_NVLINKS_NONE, sizeof found.nvlinks);
 	ferry_gpu_links_make(&found, GPUS, &links);
 	setenv("FAKE_CUDA_NVLINKS", "0", 1);
 	struct pushes pushes = allgather(GPUS, 2);
-	double part = part_of_optimum(&pushes, &links);
+	return part_of_optimum(&pushes, &links);
+}
+
+static void pcie_of_two_nodes_is_told_apart(void **state)
+{
+	(void)state;
+	double part = part_of_two_nodes(0, 0);
 	if (!(part >= 0.98))
 		fail_msg("%.3f of the optimum", part);
+}
+
+/* A slow link of both: by what was measured of it, and by the guess. */
+static void what_was_measured_between_two_nodes_decides(void **state)
+{
+	static const char limits[] =
+	        "{\"gpus\": [{\"numa_node\": 0}, {\"numa_node\": 0}, {\"numa_node\": 1}], \"windows\": [], "
+	        "\"copy\": {\"d2h_overhead_us\": 2, \"d2h\": 50, \"h2d\": 50}, \"crossing\": 5, \"links\": ["
+	        "{\"from\": 0, \"to\": 1, \"pcie\": true, \"alone\": 20}, "
+	        "{\"from\": 0, \"to\": 2, \"pcie\": true, \"alone\": 5}]}";
+	char name[] = "/tmp/ferry-crossing-XXXXXX";
+	int file = mkstemp(name);
+	(void)state;
+	assert_true(file >= 0 && write(file, limits, sizeof limits - 1) == sizeof limits - 1);
+	close(file);
+	double guessed = part_of_two_nodes(0.25f, 0.25f);
+	setenv("FERRY_LIMITS", name, 1);
+	double part = part_of_two_nodes(0.25f, 0.25f);
+	unsetenv("FERRY_LIMITS");
+	unlink(name);
+	if (!(part >= 0.97) || !(guessed < 0.9))
+		fail_msg("%.3f of the optimum, as guessed %.3f", part, guessed);
 }
 
 #define TEST(name) cmocka_unit_test_teardown(name, no_misuse)
@@ -164,6 +196,7 @@ int main(void)
 	        TEST(bridged_pairs_get_each_block_over_pcie_once),
 	        TEST(full_meshes_and_switches_push_from_all_to_all),
 	        TEST(pcie_of_two_nodes_is_told_apart),
+	        TEST(what_was_measured_between_two_nodes_decides),
 	};
 	setenv("FAKE_CUDA_DEVICES", "8", 1);
 	setenv("HWLOC_SYNTHETIC", "pack:2 [numa(memory=0)] pu:1", 1); /* two nodes, none to bind memory to */

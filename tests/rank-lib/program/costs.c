@@ -94,6 +94,35 @@ static void rates_of_the_fabrics_are_those_of_the_slowest_gpu(void **state)
 	assert_true(costs.host == 0);
 }
 
+/* GPUs 0 and 1 are in one node, 2 and 3 in another. Parts of the slowest pair of a node; NVLinks are none of PCIe's. */
+static void what_crosses_between_nodes_is_a_part_of_what_a_port_carries(void **state)
+{
+	static const char links[] = "\"gpus\": [{\"numa_node\": 0}, {\"numa_node\": 0}, {\"numa_node\": 1}, "
+	                            "{\"numa_node\": 1}], \"windows\": [], "
+	                            "\"copy\": {\"d2h_overhead_us\": 2, \"d2h\": 50, \"h2d\": 50}, \"links\": ["
+	                            "{\"from\": 0, \"to\": 1, \"pcie\": true, \"alone\": 25}, "
+	                            "{\"from\": 1, \"to\": 0, \"pcie\": true, \"alone\": 24}, "
+	                            "{\"from\": 2, \"to\": 3, \"pcie\": false, \"alone\": 9}, "
+	                            "{\"from\": 0, \"to\": 2, \"pcie\": true, \"alone\": 18}, "
+	                            "{\"from\": 0, \"to\": 3, \"pcie\": true, \"alone\": 12}, "
+	                            "{\"from\": 9, \"to\": 1, \"pcie\": true, \"alone\": 1}]";
+	struct ferry_costs costs;
+	char text[1024];
+	(void)state;
+	snprintf(text, sizeof text, "{%s, \"crossing\": 36}", links);
+	measured(text);
+	assert_int_equal(ferry_costs_read(&costs), ferrySuccess);
+	assert_true(costs.across == 0.5 && costs.crossing == 1.5);
+	snprintf(text, sizeof text, "{%s, \"crossing\": 6}", links); /* noise: a pair has no more than all */
+	measured(text);
+	assert_int_equal(ferry_costs_read(&costs), ferrySuccess);
+	assert_true(costs.across == 0.5 && costs.crossing == 0.5);
+	snprintf(text, sizeof text, "{%s}", links);
+	measured(text);
+	assert_int_equal(ferry_costs_read(&costs), ferrySuccess);
+	assert_true(costs.across == 0 && costs.crossing == 0);
+}
+
 static void a_file_of_something_else_is_an_error_that_names_it(void **state)
 {
 	struct ferry_costs costs;
@@ -334,6 +363,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(costs_are_those_of_the_file_and_typical_ones_without_it),
 	        cmocka_unit_test(rates_of_the_fabrics_are_those_of_the_slowest_gpu),
+	        cmocka_unit_test(what_crosses_between_nodes_is_a_part_of_what_a_port_carries),
 	        cmocka_unit_test(a_file_of_something_else_is_an_error_that_names_it),
 	        cmocka_unit_test(slices_grow_with_the_message_and_with_what_a_copy_costs),
 	        cmocka_unit_test(long_messages_get_slices_as_long_as_the_windows_of_a_lane_allow),

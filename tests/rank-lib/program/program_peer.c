@@ -224,10 +224,16 @@ static void programs_take_what_machines_allow(void **state)
 	assert_takes(FERRY_ALLGATHER, "peer=10,port=35,peer@0-1=0", 8, 7 / 35.0);
 }
 
+/* Parts of a port's speed, measured; 0: not. */
+struct crossing {
+	double pair, all;
+};
+
 /* As routers find that machine: so many NVLinks where nothing is shared, of `nvlink` GB/s each; the rest is PCIe. */
-static struct ferry_links links_of_gpus(const struct ferry_links *machine, uint32_t nranks, double nvlink, bool nodes)
+static struct ferry_links links_of_gpus(const struct ferry_links *machine, uint32_t nranks, double nvlink, bool nodes,
+                                        struct crossing crossing)
 {
-	struct ferry_gpu_reach found = {.nvlinks = {{0}}};
+	struct ferry_gpu_reach found = {.across = (float)crossing.pair, .crossing = (float)crossing.all};
 	struct ferry_links links;
 	for (uint32_t from = 0; from < nranks; from++) {
 		found.node[from] = nodes && from >= nranks / 2;
@@ -244,10 +250,10 @@ static struct ferry_links links_of_gpus(const struct ferry_links *machine, uint3
 }
 
 /* What GPUs with these links take of the best time that their real speeds allow, of AllGather and from every root. */
-static double part_of_gpus(const char *text, uint32_t nranks, double nvlink, bool nodes)
+static double part_of_gpus(const char *text, uint32_t nranks, double nvlink, bool nodes, struct crossing crossing)
 {
 	struct ferry_links machine = links_of(text, nranks);
-	struct ferry_links links = links_of_gpus(&machine, nranks, nvlink, nodes);
+	struct ferry_links links = links_of_gpus(&machine, nranks, nvlink, nodes, crossing);
 	struct ferry_topology topology = {.nranks = nranks, .ndomains = 1};
 	double least = 1;
 	for (uint32_t root = 0; root <= nranks; root++) {
@@ -277,9 +283,28 @@ static void gpus_get_98_percent_of_what_their_links_allow(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof machines / sizeof *machines; i++) {
 		double part = part_of_gpus(machines[i].links, machines[i].nranks, machines[i].nvlink,
-		                           machines[i].nodes);
+		                           machines[i].nodes, (struct crossing){0, 0});
 		if (!(part >= 0.98))
 			fail_msg("%s of %u: %.3f of the optimum", machines[i].links, machines[i].nranks, part);
+	}
+}
+
+/* Two sockets, whose link is slower than a port: what ferry-perf limits has measured of it makes up for the guess. */
+static void measured_crossings_give_97_percent_of_what_sockets_allow(void **state)
+{
+	static const struct {
+		const char *links;
+		struct crossing crossing; /* 2% off */
+		double guessed;           /* the most that it gets without */
+	} machines[] = {{"links=pcie2:24:20:20", {0.82, 0.85}, 0.84},  {"links=pcie2:24:10:10", {0.41, 0.425}, 0.58},
+	                {"links=pcie2:24:20:40", {0.82, 1.63}, 1},     {"links=pcie2:50:12:12", {0.235, 0.245}, 0.58},
+	                {"links=pcie2:24:7.2:28.8", {0.294, 1.21}, 1}, {"links=pcie2:24:24:50", {0.98, 2.06}, 1}};
+	(void)state;
+	for (size_t i = 0; i < sizeof machines / sizeof *machines; i++) {
+		double guessed = part_of_gpus(machines[i].links, 8, 0, true, (struct crossing){0, 0});
+		double part = part_of_gpus(machines[i].links, 8, 0, true, machines[i].crossing);
+		if (!(part >= 0.97) || guessed > machines[i].guessed)
+			fail_msg("%s: %.3f of the optimum, %.3f as guessed", machines[i].links, part, guessed);
 	}
 }
 
@@ -409,6 +434,7 @@ int main(void)
 	        cmocka_unit_test(the_largest_machines_get_right_programs),
 	        cmocka_unit_test(programs_take_what_machines_allow),
 	        cmocka_unit_test(gpus_get_98_percent_of_what_their_links_allow),
+	        cmocka_unit_test(measured_crossings_give_97_percent_of_what_sockets_allow),
 	        cmocka_unit_test(what_is_broadcast_goes_by_few_hops_where_all_are_linked),
 	        cmocka_unit_test(islands_get_each_block_through_the_host_once),
 	        cmocka_unit_test(every_subset_of_a_dgx1v_gets_right_programs_as_fast_as_its_links),
