@@ -136,32 +136,39 @@ def meet(ferry, word):
     torch.cuda.synchronize()
 
 
-def gives_back(ferry, word):
-    """Returns after how many milliseconds the memory of large tensors was back."""
-    meet(ferry, word)
-    time.sleep(1.5)  # what calls used before is forgotten
-    torch.cuda.empty_cache()
-    meet(ferry, word)
-    before = torch.cuda.mem_get_info()[0]
-    meet(ferry, word)  # nobody allocates before all have looked
+def use_large(ferry):
     source = torch.full((128 << 20,), float(rank + 1), device="cuda")  # 512 MiB
     result = torch.empty_like(source)
     ferry.all_reduce(source, result)
     judge(result, 1, ferry.nranks, "512 MiB")
-    # What comes from a stream-ordered pool goes by way of two windows, which stay until the communicator's end: those
-    # of every rank on this GPU.
-    sharers = -(-ferry.nranks // torch.cuda.device_count())
-    windows = sharers * 2 * source.nbytes if torch.cuda.get_allocator_backend() == "cudaMallocAsync" else 0
-    del source, result
+
+
+def settle(ferry, word):
+    """Returns how much memory is free, calls forgotten; nobody allocates before all have looked."""
+    meet(ferry, word)
+    time.sleep(1.5)
+    torch.cuda.empty_cache()
+    meet(ferry, word)
+    free = torch.cuda.mem_get_info()[0]
+    meet(ferry, word)
+    return free
+
+
+def gives_back(ferry, word):
+    """Returns after how many milliseconds the memory of large tensors was back."""
+    # Until the communicator ends it keeps what sums of that size come into, and windows for what comes from a
+    # stream-ordered pool: those of every rank on this GPU.
+    use_large(ferry)
+    before = settle(ferry, word)
+    use_large(ferry)
     torch.cuda.synchronize()
     start = time.monotonic()
     now = 0
-    while now + windows + REMAINS < before and time.monotonic() - start < BACK_S:
+    while now + REMAINS < before and time.monotonic() - start < BACK_S:
         torch.cuda.empty_cache()
         now = torch.cuda.mem_get_info()[0]
         time.sleep(0.02)
-    require(now + windows + REMAINS >= before,
-            f"{now >> 20} MiB free {BACK_S} s after the last call, {before >> 20} MiB before")
+    require(now + REMAINS >= before, f"{now >> 20} MiB free {BACK_S} s after the last call, {before >> 20} MiB before")
     return 1e3 * (time.monotonic() - start)
 
 
