@@ -36,17 +36,24 @@ bool ferry_gpu_sums_push(const struct ferryComm *comm, enum ferry_collective col
 }
 
 /*
- * By the host an AllReduce moves as many bytes over each link, whoever adds up, and a ReduceScatter of n ranks n - 1
- * for n.
+ * By the host a ReduceScatter of n ranks moves n - 1 blocks for the routers' n, and an AllReduce of two as much as
+ * theirs, without their cores, which are not always there; of more ranks it would move more.
  */
+static bool host_carries(const struct ferryComm *comm, enum ferry_collective collective)
+{
+	return collective == FERRY_REDUCESCATTER ||
+	       (collective == FERRY_ALLREDUCE && !comm->mailboxes.peer && comm->rank.nranks == 2);
+}
+
 bool ferry_gpu_sums_carry(const struct ferryComm *comm, const struct ferry_request *request)
 {
 	if (!comm->mailboxes.ready || request->op >= ferryNumOps || request->program || request->left_out.count ||
 	    comm->programs.replace || request->sums)
 		return false;
-	if (request->collective == FERRY_REDUCESCATTER)
-		return request->count;
-	return ferry_gpu_sums_push(comm, request->collective) && bytes_of(request) >= LINE * ranks_of(request);
+	if (!host_carries(comm, request->collective) && !ferry_gpu_sums_push(comm, request->collective))
+		return false;
+	return request->collective == FERRY_REDUCESCATTER ? request->count
+	                                                  : bytes_of(request) >= LINE * ranks_of(request);
 }
 
 /* ---- pieces ---- */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Sums that GPUs make themselves: ReduceScatter, and where GPUs reach each other AllReduce. An AllToAll brings each
- * rank the blocks of which it makes the sum, into memory of Ferry's, and a kernel behind it in the stream adds them up
- * with the rank's own, in rank order: the bits are those of every other path. An AllReduce goes on with an AllGather
- * in place. Copies take no SM, and the kernel waits for nothing.
+ * Sums that GPUs make themselves: ReduceScatter, and AllReduce of two ranks or where GPUs reach each other. An AllToAll
+ * brings each rank the blocks of which it makes the sum, into memory of Ferry's, and a kernel behind it in the stream
+ * adds them up with the rank's own, in rank order: the bits are those of every other path. An AllReduce goes on with an
+ * AllGather in place. Copies take no SM, and the kernel waits for nothing.
  *
  * Blocks are cut into pieces. Each step of a piece is a call of its own for the routers. Over links two are under way
  * while a kernel adds up: they are open in the stream (open_call.h). A piece uses the memory of one whose kernel is in

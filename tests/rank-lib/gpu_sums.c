@@ -219,7 +219,8 @@ static void sums_over_links_have_the_bits_of_routers(void **state)
 	}
 }
 
-static void reduce_scatters_by_the_host_have_the_bits_of_routers(void **state)
+/* AllReduces of more than two ranks are the routers'. */
+static void sums_by_the_host_have_the_bits_of_routers(void **state)
 {
 	(void)state;
 	for (int nranks = 2; nranks <= 4; nranks++) {
@@ -227,9 +228,11 @@ static void reduce_scatters_by_the_host_have_the_bits_of_routers(void **state)
 		struct peer peers[2][MOST_PLACES];
 		gangs_open(gangs, peers, nranks, "host");
 		compare_all(gangs, peers, FERRY_REDUCESCATTER);
+		if (nranks == 2)
+			compare_all(gangs, peers, FERRY_ALLREDUCE);
 		struct ferry_request request = request_of(
 		        &(struct call){.collective = FERRY_ALLREDUCE, .count = 5000}, &gangs[1], &peers[1][0], 0);
-		assert_false(ferry_gpu_sums_carry(gangs[1].comms[0], &request));
+		assert_int_equal(ferry_gpu_sums_carry(gangs[1].comms[0], &request), nranks == 2);
 		gangs_close(gangs, peers);
 	}
 }
@@ -931,7 +934,7 @@ int main(int argc, char **argv)
 	        TEST(a_rank_without_memory_for_blocks_is_told_and_may_try_again),
 	        TEST(a_rank_without_memory_for_blocks_may_give_up),
 	        TEST(sums_over_links_have_the_bits_of_routers),
-	        TEST(reduce_scatters_by_the_host_have_the_bits_of_routers),
+	        TEST(sums_by_the_host_have_the_bits_of_routers),
 	        TEST(pieces_do_not_meet_in_memory),
 	        TEST(a_premulsum_is_the_routers),
 	        TEST(users_programs_are_the_routers),
