@@ -236,13 +236,13 @@ static bool is_blind(const struct ferry_tuner_line *line, int i)
 
 /*
  * An arm that has not been tried is worth it if it may be the fastest. A tuning of which nothing is known costs more
- * than it is likely to gain: it is tried for credit.
+ * than it is likely to gain: it is tried for credit. One late call of the best arm makes none promising.
  */
 static bool is_promising(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line, int i, double *us)
 {
 	*us = expect(tuner, line, i).hope;
 	return i != line->best && !line->arms[i].tries && !is_blind(line, i) && best_us(line) > 0 &&
-	       *us < HOPE * best_us(line);
+	       is_sure(&line->arms[line->best]) && *us < HOPE * best_us(line);
 }
 
 static double cost_of(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line, int i)

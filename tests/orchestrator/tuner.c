@@ -29,6 +29,7 @@ struct world {
 	double noise;      /* of each call, relative, uniform, to either side */
 	double cold;       /* the first call of a run takes so many times as long; 0: 1, */
 	double cold_second; /* and the second one of Ferry's first run */
+	double second;     /* and the kind's second call */
 	double slow_mode;  /* Ferry's calls in two modes: so much slower, */
 	int modes;         /* one in so many; 0: one mode */
 	double drift;      /* all take so much more and less, over a thousand calls */
@@ -76,6 +77,8 @@ static double us_of(const struct kind *kind, uint32_t word)
 		us *= world->cold;
 	if (world->cold_second > 0 && ferrys && kind->ferrys == 1)
 		us *= world->cold_second;
+	if (world->second > 0 && kind->made == 1)
+		us *= world->second;
 	if (ferrys && world->modes && chance() * world->modes < 1)
 		us *= world->slow_mode;
 	if (ferrys && kind->made >= world->from && kind->made < world->to)
@@ -266,6 +269,21 @@ static void one_late_call_does_not_decide(void **state)
 	print_message("a late call: 50 calls behind twenty take %.3f of Ferry's, with a prior %.3f, at most\n",
 	              most[0], most[1]);
 	assert_true(most[0] < 1.1 && most[1] < 1.1);
+}
+
+/* As of AllReduces of 16 MiB over NVLink: 77 us by NCCL, of which the first that counted 100, where Ferry takes 87. */
+static void one_late_call_begins_no_trial(void **state)
+{
+	(void)state;
+	struct ferry_prior prior = prior_of(77, 87);
+	struct ferry_tuner_call pushed = whole;
+	pushed.fabric = FERRY_FABRIC_PEER;
+	for (int late = 0; late <= MOST_LATE; late++) {
+		struct world world = {
+		        .call = pushed, .nccl_us = {77}, .ferry_us = 87, .noise = 0.01, .second = 1.3, .late = late};
+		run(&world, &prior, 1, FIRST);
+		assert_int_equal(count_ferrys(0, FIRST), 0);
+	}
 }
 
 /* One Ferry call in so many is 1.6 times as slow; what its calls take on the whole decides, not one mode. */
@@ -672,6 +690,7 @@ int main(void)
 	        cmocka_unit_test(fifteen_calls_in_all_cost_little),
 	        cmocka_unit_test(cold_first_calls_do_not_count),
 	        cmocka_unit_test(one_late_call_does_not_decide),
+	        cmocka_unit_test(one_late_call_begins_no_trial),
 	        cmocka_unit_test(of_two_modes_the_frequent_one_decides),
 	        cmocka_unit_test(what_drifts_together_turns_nothing_round),
 	        cmocka_unit_test(a_burst_is_left_and_ends),
