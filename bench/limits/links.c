@@ -10,10 +10,15 @@
 #include "bench/limits/progress.h"
 
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 #define MOST_ROUNDS  3
 #define SMALL        (1ull << 20) /* what fixed costs are measured by */
 #define SMALL_COPIES 64
+#define PROBED       (1u << 20) /* bytes by which it is seen whether copies arrive, */
+#define PROBE        0x5a       /* each of this value, */
+#define PROBE_S      5          /* in so many seconds */
 
 /* One GPU's copies into the memory of another. */
 struct push {
@@ -242,6 +247,72 @@ static ferryResult_t measure_crossings(struct port *ports, struct ferry_limits *
 	return result;
 }
 
+/* ---- whether copies arrive ---- */
+
+/* Until the stream has done all, for some seconds; *ended: it has. */
+static ferryResult_t await_end(CUstream stream, bool *ended)
+{
+	double until = sample_now_us() + 1e6 * PROBE_S;
+	CUresult state = gpu_driver->StreamQuery(stream);
+	while (state == CUDA_ERROR_NOT_READY && sample_now_us() < until) {
+		usleep(100);
+		state = gpu_driver->StreamQuery(stream);
+	}
+	*ended = state != CUDA_ERROR_NOT_READY;
+	return *ended ? gpu_good(state, "copying from one GPU into another's memory") : ferrySuccess;
+}
+
+static CUresult fill(const struct port *port, CUdeviceptr memory, unsigned char value)
+{
+	CUresult refused = gpu_driver->MemsetD8Async(memory, value, PROBED, port->d2h.streams[0]);
+	return refused ? refused : gpu_driver->StreamSynchronize(port->d2h.streams[0]);
+}
+
+/* Fills both memories, each with its own value, and begins the copy. */
+static ferryResult_t begin_probe(struct port *from, struct port *to)
+{
+	ferryResult_t result = port_enter(to);
+	CUresult refused = result ? CUDA_SUCCESS : fill(to, to->h2d.memory, 0);
+	if (!result && !refused)
+		result = port_enter(from);
+	if (!result && !refused)
+		refused = fill(from, from->d2h.memory, PROBE);
+	if (!result && !refused)
+		refused = gpu_driver->MemcpyDtoDAsync(to->h2d.memory, from->d2h.memory, PROBED, from->d2h.streams[0]);
+	return result ? result : gpu_good(refused, "filling GPUs' memory and copying it");
+}
+
+static ferryResult_t look_what_came(struct port *to, bool *right)
+{
+	CUstream stream = to->d2h.streams[0];
+	ferryResult_t result = port_enter(to);
+	CUresult refused = result ? CUDA_SUCCESS
+	                          : gpu_driver->MemcpyDtoHAsync(to->host, to->h2d.memory, PROBED, stream);
+	if (!result && !refused)
+		refused = gpu_driver->StreamSynchronize(stream);
+	*right = to->host[0] == PROBE && !memcmp(to->host, to->host + 1, PROBED - 1);
+	return result ? result : gpu_good(refused, "copying what came to the host");
+}
+
+/* Behind an IOMMU, or with ACS, copies may go elsewhere or never end, whatever the driver says of reach. */
+static ferryResult_t probe(struct port *from, struct port *to, struct ferry_limits *limits)
+{
+	bool ended = false, right = false;
+	limits_progress("GPU %d into GPU %d: does it arrive?", from->index, to->index);
+	ferryResult_t result = begin_probe(from, to);
+	if (!result)
+		result = await_end(from->d2h.streams[0], &ended);
+	if (!result && ended)
+		result = look_what_came(to, &right);
+	if (result || right)
+		return result;
+	from->stuck = to->stuck = !ended;
+	limits->astray = true;
+	snprintf(limits->no_links, sizeof limits->no_links, "a copy of GPU %d into GPU %d %s", from->index, to->index,
+	         ended ? "does not arrive" : "does not end");
+	return ferrySuccess;
+}
+
 static ferryResult_t find_peers(struct port *ports, int nports)
 {
 	ferryResult_t result = ferrySuccess;
@@ -259,6 +330,12 @@ static ferryResult_t find_peers(struct port *ports, int nports)
 ferryResult_t limits_measure_links(struct port *ports, struct ferry_limits *limits)
 {
 	ferryResult_t result = find_peers(ports, limits->ngpus);
+	for (int from = 0; from < limits->ngpus; from++)
+		for (int to = 0; to < limits->ngpus && !result && !limits->astray; to++)
+			if (reaches(&ports[from], &ports[to]))
+				result = probe(&ports[from], &ports[to], limits);
+	if (result || limits->astray)
+		return result;
 	for (int from = 0; from < limits->ngpus; from++)
 		for (int to = 0; to < limits->ngpus && !result; to++)
 			if (reaches(&ports[from], &ports[to]))

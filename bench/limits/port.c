@@ -159,6 +159,8 @@ static void close_way(struct port_way *way)
 
 void port_close(struct port *port)
 {
+	if (port->stuck)
+		return;
 	if (port->context && !port_enter(port)) {
 		close_way(&port->d2h);
 		close_way(&port->h2d);

@@ -29,6 +29,7 @@ struct port {
 	int index;
 	CUcontext context; /* NULL: not opened */
 	bool registered;
+	bool stuck;      /* a copy of it has not ended: it is not closed, as that would wait for it */
 	char *host;              /* PORT_BUFFER of shared memory */
 	struct port_way d2h, h2d; /* D2H, H2D */
 	uint32_t peers, pcie;     /* bit p: its copies may go straight into the memory of port p; by PCIe. links.c's */

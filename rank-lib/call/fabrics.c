@@ -181,7 +181,7 @@ bool ferry_fabrics_join_all(const struct ferry_fabrics *fabrics)
 {
 	const struct ferry_rank *rank = fabrics->rank;
 	uint64_t all = ~0ull >> (64 - rank->nranks);
-	bool joined = !peers_unwanted(fabrics);
+	bool joined = !peers_unwanted(fabrics) && !fabrics->costs->astray;
 	for (int from = 0; joined && from < rank->nranks; from++)
 		joined = !(all & ~(reach_of(rank, from) | 1ull << from));
 	return joined;
@@ -203,13 +203,16 @@ static ferryResult_t settle(struct ferry_fabrics *fabrics)
 	bool gpus = !result && all_are(fabrics->rank, FERRY_COPY_QUIESCE_ROUTER);
 	bool near = gpus || (!result && all_are(fabrics->rank, FERRY_COPY_QUIESCE_HOST_LANES) &&
 	                     ferry_ranks_are_near(fabrics->rank));
-	if (gpus)
+	bool astray = gpus && fabrics->costs->astray;
+	if (gpus && !astray)
 		find_gpu_links(fabrics);
-	else if (near)
+	else if (near && !gpus)
 		result = find_host_links(fabrics);
 	if (result)
 		return result;
-	if (!near)
+	if (astray)
+		fabrics->lack = "ferry-perf limits has found that copies between these GPUs go astray";
+	else if (!near)
 		fabrics->lack = "not all ranks' devices can push into each other's memory";
 	else if (!any_link(fabrics))
 		fabrics->lack = "no rank's device reaches another's memory";

@@ -50,8 +50,8 @@ void ferry_fabrics_log(const struct ferry_fabrics *fabrics, enum ferry_copy_quie
 ferryResult_t ferry_fabrics_await(struct ferry_fabrics *fabrics, uint64_t until);
 
 /**
- * Whether each rank's GPU reaches all others' memory, and FERRY_FABRICS does not leave peers out; of ranks on GPUs,
- * which have all been awaited.
+ * Whether each rank's GPU reaches all others' memory, and neither FERRY_FABRICS nor `ferry-perf limits` leaves peers
+ * out; of ranks on GPUs, which have all been awaited.
  */
 bool ferry_fabrics_join_all(const struct ferry_fabrics *fabrics);
 

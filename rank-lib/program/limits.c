@@ -58,6 +58,7 @@ static const struct field values[] = {
 	FIELD(ferry_limits, "about.cuda_driver", WHOLE, true, cuda_driver),
 	FIELD(ferry_limits, "about.no_gpu", TEXT, true, no_gpu),
 	FIELD(ferry_limits, "about.no_links", TEXT, true, no_links),
+	FIELD(ferry_limits, "about.astray", FLAG, false, astray),
 	RATES(ferry_limits, "copy.", true, copy),
 	FIELD(ferry_limits, "copy.d2h_overhead_us", REAL, true, copy.d2h_overhead_us),
 	FIELD(ferry_limits, "copy.h2d_overhead_us", REAL, true, copy.h2d_overhead_us),
@@ -343,5 +344,6 @@ ferryResult_t ferry_costs_read(struct ferry_costs *costs)
 		                              .push = slowest_push(&limits),
 		                              .host = slowest_host(&limits)};
 	find_crossing(&limits, costs);
+	costs->astray = limits.astray;
 	return ferrySuccess;
 }

@@ -67,7 +67,8 @@ struct ferry_limits_collective {
 struct ferry_limits {
 	char command[32], date[32], units[80], cpu[128];
 	char no_gpu[256]; /* why none was measured; "" if they were */
-	char no_links[96]; /* why no copies between GPUs were measured; "" as above */
+	char no_links[200]; /* why no copies between GPUs were measured; "" as above */
+	bool astray;        /* because one did not end or arrive, though the driver says that they reach each other */
 	bool quick;
 	double seconds;
 	int cores, cpus, numa_nodes;
@@ -88,6 +89,7 @@ struct ferry_costs {
 	                      on */
 	uint32_t link;     /* bytes per ns (GB/s) of one copy; at least 1 */
 	bool measured;     /* on this machine; else on the machine of docs/lab/README.md */
+	bool astray;       /* copies between GPUs went astray when they were measured: peers are left out */
 	/*
 	 * GB/s of a GPU while all are at work, of the slowest: by copies into the memory of all others; both ways at
 	 * once to and from the host. 0: not measured.

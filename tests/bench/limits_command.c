@@ -52,6 +52,7 @@ static void each_pair_that_reaches_each_other_is_measured_both_ways(void **state
 		assert_true(limits.gpus[from].push > 0);
 	}
 	assert_true(limits.crossing == 0); /* one node */
+	assert_false(limits.astray);
 	assert_null(strstr(output, "not measured"));
 }
 
@@ -83,6 +84,23 @@ static void what_has_no_links_says_why(void **state)
 	}
 }
 
+static void copies_that_go_astray_are_found_and_named(void **state)
+{
+	(void)state;
+	static const char *const cases[][2] = {
+	        {"FAKE_CUDA_DEVICES=3 FAKE_CUDA_ASTRAY=1-2", "a copy of GPU 1 into GPU 2 does not arrive"},
+	        {"FAKE_CUDA_DEVICES=2 FAKE_CUDA_ASTRAY=0-1 FAKE_CUDA_ENDLESS=1",
+	         "a copy of GPU 0 into GPU 1 does not end"}};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		measure(cases[i][0]);
+		assert_true(limits.astray);
+		assert_int_equal(limits.nlinks, 0);
+		assert_string_equal(limits.no_links, cases[i][1]);
+		assert_true(limits.gpus[0].push == 0 && limits.gpus[0].alone.d2h > 0);
+		assert_non_null(strstr(output, "NCCL_P2P_DISABLE=1"));
+	}
+}
+
 /* As where a container hides the GPUs of a machine that was measured. */
 static void the_limits_that_were_measured_stay_where_there_is_no_gpu(void **state)
 {
@@ -111,6 +129,7 @@ int main(void)
 	        TEST(each_pair_that_reaches_each_other_is_measured_both_ways),
 	        TEST(what_pcie_carries_from_node_to_node_is_measured),
 	        TEST(what_has_no_links_says_why),
+	        TEST(copies_that_go_astray_are_found_and_named),
 	        TEST(the_limits_that_were_measured_stay_where_there_is_no_gpu),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

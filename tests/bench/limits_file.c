@@ -83,6 +83,7 @@ static void what_is_written_is_what_is_read(void **state)
 	        .links = {{0, 1, 390, 370, 1.25, false}, {1, 0, 391, 0, 0, true}},
 	        .crossing = 20.5,
 	        .no_links = "none",
+	        .astray = true,
 	        .collectives = {{"00ab34cd56ef7890", 2, "allreduce", 1 << 20, 40.5, 0, 60.25}}};
 	struct ferry_limits read;
 	bool found;

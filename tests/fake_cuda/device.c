@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 pthread_rwlock_t fake_lock = PTHREAD_RWLOCK_INITIALIZER;
-int fake_device_count, fake_connections, fake_flush, fake_exclusive, fake_shut, fake_push_ms;
+int fake_device_count, fake_connections, fake_flush, fake_exclusive, fake_shut, fake_push_ms, fake_endless;
 static int fake_nodes; /* FAKE_CUDA_NODES: GPU k is in node k mod so many; 0: both kinds of answers occur */
 char fake_stuck[FAKE_PATH], fake_held[FAKE_PATH], fake_told[FAKE_PATH];
 struct CUctx_st fake_contexts[FAKE_MOST_DEVICES];
@@ -20,7 +20,7 @@ _Atomic unsigned fake_misuse_count;
 _Thread_local bool fake_in_destructor;
 
 /* By physical numbers: bit t of peers[f], f reaches t; of nvlinks[f], it does so by NVLink. Written by cuInit. */
-static unsigned peers[FAKE_MOST_DEVICES], nvlinks[FAKE_MOST_DEVICES];
+static unsigned peers[FAKE_MOST_DEVICES], nvlinks[FAKE_MOST_DEVICES], astray[FAKE_MOST_DEVICES];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Atomic int initialized;
 
@@ -53,6 +53,12 @@ bool fake_reaches(int from, int to)
 {
 	int one = fake_contexts[from].physical, other = fake_contexts[to].physical;
 	return one == other || peers[one] >> other & 1;
+}
+
+bool fake_goes_astray(int from, int to)
+{
+	int one = fake_contexts[from].physical, other = fake_contexts[to].physical;
+	return one != other && astray[one] >> other & 1;
 }
 
 static unsigned char uuid_byte(int physical, size_t i)
@@ -107,6 +113,8 @@ static void initialize(void)
 	if (fake_connections > FAKE_QUEUES)
 		fake_connections = FAKE_QUEUES;
 	read_pairs("FAKE_CUDA_PEERS", "1", peers);
+	read_pairs("FAKE_CUDA_ASTRAY", "0", astray);
+	fake_endless = (int)fake_number("FAKE_CUDA_ENDLESS", 0);
 	read_pairs("FAKE_CUDA_NVLINKS", "0-1,2-3,4-5,6-7,8-9,10-11,12-13,14-15", nvlinks);
 	fake_flush = (int)fake_number("FAKE_CUDA_FLUSH", 1);
 	fake_exclusive = (int)fake_number("FAKE_CUDA_EXCLUSIVE", 0);

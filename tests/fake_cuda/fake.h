@@ -49,7 +49,7 @@ struct CUctx_st {
 };
 
 /* What the environment says; written by cuInit alone. */
-extern int fake_device_count, fake_connections, fake_flush, fake_exclusive, fake_shut, fake_push_ms;
+extern int fake_device_count, fake_connections, fake_flush, fake_exclusive, fake_shut, fake_push_ms, fake_endless;
 extern char fake_stuck[FAKE_PATH], fake_held[FAKE_PATH], fake_told[FAKE_PATH];
 extern struct CUctx_st fake_contexts[FAKE_MOST_DEVICES];
 extern _Atomic unsigned fake_misuse_count;
@@ -59,6 +59,8 @@ extern _Thread_local bool fake_in_destructor;
 CUresult fake_enter(void);
 /** Whether the one device, by its ordinal, may copy to and from the other's memory; its own: yes. */
 bool fake_reaches(int from, int to);
+/** Copies between the two do not arrive (FAKE_CUDA_ASTRAY, pairs), or with FAKE_CUDA_ENDLESS=1 do not end. */
+bool fake_goes_astray(int from, int to);
 CUresult fake_find_device(CUdevice device, CUcontext *context);
 /** Sleeps longer from turn to turn; `turn` begins at 0. */
 void fake_pause(unsigned *turn);

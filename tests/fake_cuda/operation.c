@@ -57,6 +57,10 @@ static void run_copy(CUcontext context, const struct fake_operation *copy)
 		usleep(1000);
 	if ((!to || !from) && !pageable)
 		fake_fail_context(context);
+	else if (to && from && fake_on_device(to) && fake_on_device(from) &&
+	         fake_goes_astray(from->ordinal, to->ordinal))
+		while (fake_endless)
+			usleep(1000);
 	else if (!fake_fault_of_context(context))
 		move(context, to, from, copy);
 	fake_unpin(to);

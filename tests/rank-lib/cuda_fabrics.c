@@ -56,6 +56,22 @@ static void what_the_fabrics_carry_is_what_was_asked_for(void **state)
 	assert_int_equal(through_the_host(NULL, "host=0", ALLGATHER), 0);
 }
 
+/* By the file of limits copies between GPUs go astray: neither collectives nor messages are pushed. */
+static void what_limits_have_found_astray_is_not_pushed(void **state)
+{
+	static const char limits[] = "{\"windows\": [], \"gpus\": [], \"about\": {\"astray\": true}}";
+	char name[] = "/tmp/ferry-astray-XXXXXX";
+	int file = mkstemp(name);
+	(void)state;
+	assert_true(file >= 0 && write(file, limits, sizeof limits - 1) == sizeof limits - 1);
+	close(file);
+	setenv("FERRY_LIMITS", name, 1);
+	for (int kind = 0; kind < 2; kind++)
+		assert_int_equal(through_the_host(NULL, NULL, kind ? RING : ALLGATHER), 400000);
+	unsetenv("FERRY_LIMITS");
+	unlink(name);
+}
+
 static void refused_at_start(const char *name, const char *value, const char *flags)
 {
 	ferryComm_t comms[2];
@@ -205,6 +221,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        TEST(what_the_fabrics_carry_is_what_was_asked_for),
+	        TEST(what_limits_have_found_astray_is_not_pushed),
 	        TEST(nonsense_is_refused_with_what_was_expected),
 	        TEST(contradictions_are_refused_with_both_sides),
 	        TEST(peers_that_there_are_not_are_missed_at_every_call),
