@@ -54,7 +54,6 @@ ferry_test(cuda_faults FOLDER rank-lib LIBRARIES cuda_places LABELS lanes TIMEOU
 ferry_test(cuda_graphs FOLDER rank-lib LIBRARIES cuda_places LABELS lanes TIMEOUT 300)
 ferry_test(cuda_captures FOLDER rank-lib LIBRARIES cuda_places LABELS lanes TIMEOUT 300)
 ferry_test(open_calls FOLDER rank-lib LIBRARIES cuda_places_inside LABELS lanes TIMEOUT 120)
-ferry_test(gpu_sum_calls FOLDER rank-lib LIBRARIES cuda_places_inside LABELS lanes TIMEOUT 120)
 ferry_test(ends FOLDER rank-lib LIBRARIES cuda_places LABELS lanes TIMEOUT 120)
 add_test(NAME ends_on_host COMMAND ends)
 set_tests_properties(ends_on_host PROPERTIES TIMEOUT 120 LABELS lanes ENVIRONMENT FERRY_TEST_HOST=here)
@@ -116,10 +115,9 @@ ferry_test(kernels FOLDER rank-lib/kernels LIBRARIES cuda_places_inside LABELS l
 ferry_test(kernel_faults FOLDER rank-lib/kernels LIBRARIES cuda_places_inside LABELS lanes TIMEOUT 120)
 ferry_test(kernel_order FOLDER rank-lib/kernels LIBRARIES cuda_places_inside LABELS lanes TIMEOUT 120)
 # Sums that GPUs make, in pieces of a thousandth.
-set(gpu_sums ${PROJECT_SOURCE_DIR}/rank-lib/call/gpu_sums.c)
-set_source_files_properties(${gpu_sums} PROPERTIES
-  COMPILE_DEFINITIONS "PIECE_LEAST=1024u;PIECE_MOST=131072u;PIECE_HOST=262144u")
-ferry_test(gpu_sums FOLDER rank-lib SOURCES ${gpu_sums} LIBRARIES cuda_places_inside LABELS lanes TIMEOUT 300)
+foreach(suite gpu_sums gpu_sum_order gpu_sum_faults)
+  ferry_test(${suite} FOLDER rank-lib SOURCES ${FERRY_SMALL_SUMS} LIBRARIES cuda_places_inside LABELS lanes TIMEOUT 120)
+endforeach()
 foreach(suite cuda_streams cuda_captures open_calls)
   add_test(NAME ${suite}_kernels COMMAND ${suite})
   set_tests_properties(${suite}_kernels PROPERTIES TIMEOUT 300 LABELS lanes ENVIRONMENT FERRY_KERNELS=on)

@@ -19,7 +19,6 @@ set(rows
   "ends             ends_on_host                  ends"
   "open_calls       open_calls                    open_calls_kernels"
   "gpu_sums         gpu_sums                      -"
-  "gpu_sum_calls    -                             -"
   "puts             puts_across                   puts"
   "pushing_programs pushing_programs              -"
   "launchers        launchers                     -"

@@ -9,14 +9,15 @@
  * Two H200s (docs/lab/gpu-sums.md): a step costs some 15 us besides its bytes, which a second one under way hides. By
  * the host two under way slow each other down.
  */
-#define UNDER_WAY   2u         /* pieces */
-#define PIECES      2u         /* of a block, */
-#ifndef PIECE_LEAST /* tests/rank-lib/gpu_sums.c has short ones */
-#define PIECE_LEAST (4u << 20) /* but of so many bytes, */
-#define PIECE_MOST  (64u << 20) /* and of all ranks' blocks together of no more */
-#define PIECE_HOST  (128u << 20) /* of all ranks' blocks, by the host */
+#ifndef KIB /* suites of theirs have less (tests/CMakeLists.txt) */
+#define KIB 1024u
 #endif
-#define LINE        128u       /* bytes of which pieces, and an AllReduce's blocks, are multiples */
+#define UNDER_WAY   2u              /* pieces */
+#define PIECES      2u              /* of a block, */
+#define PIECE_LEAST (4096u * KIB)   /* but of so many bytes, */
+#define PIECE_MOST  (65536u * KIB)  /* and of all ranks' blocks together of no more */
+#define PIECE_HOST  (131072u * KIB) /* of all ranks' blocks, by the host */
+#define LINE        128u            /* bytes of which pieces, and an AllReduce's blocks, are multiples */
 #define THREADS     512u
 
 static uint64_t bytes_of(const struct ferry_request *request)
@@ -144,7 +145,7 @@ bool ferry_gpu_sums_rest(const struct ferry_request *request, struct ferry_reque
 uint64_t ferry_gpu_sums_room(const struct ferry_request *step)
 {
 	const uint64_t piece = piece_of(step, step->count) * ferry_type_size(step->type);
-	uint64_t room = 1u << 20;
+	uint64_t room = 1024u * KIB;
 	while (room < ferry_gpu_sums_under_way(step) * ranks_of(step) * piece)
 		room *= 2;
 	return room;
