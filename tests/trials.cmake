@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # Suites over the public API. Those that run trials (bench/trial/trial.h) judge collectives by an independent reference.
-add_library(trial_run STATIC trial_run.c ${PROJECT_SOURCE_DIR}/bench/trial/trial.c
-  ${PROJECT_SOURCE_DIR}/bench/trial/element.c ${PROJECT_SOURCE_DIR}/bench/trial/skew.c)
-target_link_libraries(trial_run PRIVATE ferry_flags PUBLIC ferry ferry_ipc m)
+function(trial_library name ferry) # over libferry, or over all that is in it
+  add_library(${name} STATIC trial_run.c ${PROJECT_SOURCE_DIR}/bench/trial/trial.c
+    ${PROJECT_SOURCE_DIR}/bench/trial/element.c ${PROJECT_SOURCE_DIR}/bench/trial/skew.c)
+  target_link_libraries(${name} PRIVATE ferry_flags PUBLIC ${ferry} ferry_ipc m)
+endfunction()
+trial_library(trial_run ferry)
+trial_library(trial_run_inside ferry_rank)
 
 ferry_test(api_in_process FOLDER rank-lib LIBRARIES trial_run hosted LABELS api TIMEOUT 300)
 ferry_test(api_bad_input FOLDER rank-lib LIBRARIES ferry hosted LABELS api)
@@ -34,15 +38,22 @@ if(FERRY_MPI_WORKS)
 endif()
 
 # Routers and ranks that are killed: a few for each change, and a hundred in each way in `make soak` (soak.cmake).
-add_executable(router_kills kills/kills.c kills/kills_graph.c kills/kills_held.c kills/kills_job.c kills/kills_place.c
-  kills/kills_rank.c kills/kills_routers.c kills/kills_victims.c ${PROJECT_SOURCE_DIR}/bench/rank/gpu.c)
-target_link_libraries(router_kills PRIVATE ferry_flags trial_run ferry_engine m ${CMAKE_DL_LIBS})
-add_dependencies(router_kills ferryrun ferry-router)
-function(router_kills_test name)
-  add_test(NAME ${name} COMMAND router_kills ${ARGN})
+function(kills_program name trials)
+  add_executable(${name} kills/kills.c kills/kills_graph.c kills/kills_held.c kills/kills_job.c kills/kills_place.c
+    kills/kills_rank.c kills/kills_routers.c kills/kills_victims.c ${PROJECT_SOURCE_DIR}/bench/rank/gpu.c ${ARGN})
+  target_link_libraries(${name} PRIVATE ferry_flags ${trials} ferry_engine m ${CMAKE_DL_LIBS})
+  add_dependencies(${name} ferryrun ferry-router)
+endfunction()
+kills_program(router_kills trial_run)
+kills_program(sum_kills trial_run_inside ${FERRY_SMALL_SUMS})
+function(kills_test name program)
+  add_test(NAME ${name} COMMAND ${program} ${ARGN})
   set_tests_properties(${name} PROPERTIES LABELS api TIMEOUT 120)
   set_property(GLOBAL APPEND PROPERTY FERRY_KILLS ${name})
-  set_property(GLOBAL PROPERTY FERRY_KILLS_${name} ${ARGN})
+  set_property(GLOBAL PROPERTY FERRY_KILLS_${name} ${program} ${ARGN})
+endfunction()
+function(router_kills_test name)
+  kills_test(${name} router_kills ${ARGN})
 endfunction()
 router_kills_test(routers_are_killed_under_calls --kills 25)
 router_kills_test(routers_of_two_domains_are_killed --kills 25 --domains 2 --both 30 --ferryrun)
@@ -64,11 +75,14 @@ foreach(domains 1 2)
     ENVIRONMENT "FERRY_FABRICS=peer;FERRY_SHORT=0;FERRY_HOST_LINK=links=dgx1v:2")
 endforeach()
 # Of ranks on GPUs, over the double.
-function(gpu_router_kills_test name)
-  router_kills_test(${name} --gpu ${ARGN})
-  add_dependencies(router_kills cuda-fake)
+function(gpu_kills_test name program)
+  kills_test(${name} ${program} --gpu ${ARGN})
+  add_dependencies(${program} cuda-fake)
   set_tests_properties(${name} PROPERTIES TIMEOUT 240
     ENVIRONMENT "FERRY_CUDA_LIBRARY=$<TARGET_FILE:cuda-fake>;FAKE_CUDA_DEVICES=2;FERRY_FABRICS=host")
+endfunction()
+function(gpu_router_kills_test name)
+  gpu_kills_test(${name} router_kills ${ARGN})
 endfunction()
 gpu_router_kills_test(routers_that_move_data_are_killed --kills 8 --bytes 262144 --every 5 --twice 30)
 gpu_router_kills_test(routers_of_two_domains_that_move_data_are_killed --kills 8 --bytes 262144 --every 5 --twice 30
@@ -76,11 +90,14 @@ gpu_router_kills_test(routers_of_two_domains_that_move_data_are_killed --kills 8
 gpu_router_kills_test(routers_are_killed_while_mapped_ranks_attach --kills 8 --bytes 50000 --every 3 --fresh 1
   --calls 8 --seed 61)
 # A push takes milliseconds: most kills come in the middle of one.
-function(pushing_router_kills_test name fabrics)
-  gpu_router_kills_test(${name} ${ARGN})
+function(pushing_kills_test name fabrics program)
+  gpu_kills_test(${name} ${program} ${ARGN})
   get_test_property(${name} ENVIRONMENT environment)
   list(FILTER environment EXCLUDE REGEX "^FERRY_FABRICS=")
   set_tests_properties(${name} PROPERTIES ENVIRONMENT "${environment};FAKE_CUDA_PUSH_MS=1;${fabrics}")
+endfunction()
+function(pushing_router_kills_test name fabrics)
+  pushing_kills_test(${name} "${fabrics}" router_kills ${ARGN})
 endfunction()
 pushing_router_kills_test(routers_that_push_are_killed "FERRY_FABRICS=peer" --kills 8 --every 20 --twice 30)
 pushing_router_kills_test(routers_that_push_and_stage_are_killed
@@ -96,14 +113,17 @@ pushing_router_kills_test(routers_that_divide_traffic_among_gpus_are_killed
   --twice 30 --captured 50 --calls 8 --bytes 16777216 --seed 6)
 pushing_router_kills_test(ranks_that_push_across_domains_and_routers_are_killed "FERRY_FABRICS=peer" --kills 2
   --ranks --meanwhile 100 --domains 2 --both 40 --seed 55)
-# Sums that GPUs make, over links and by the host: buffers of more than short kernels carry.
-pushing_router_kills_test(routers_are_killed_under_sums_of_gpus "FERRY_FABRICS=peer;FERRY_KERNELS=on;FERRY_SLICE=262144"
-  --n 2 --sums --kills 10 --every 20 --twice 30 --calls 4 --bytes 17000000 --seed 7)
-pushing_router_kills_test(routers_are_killed_under_sums_of_gpus_by_the_host
-  "FERRY_FABRICS=host;FERRY_KERNELS=on;FERRY_SLICE=262144" --n 2 --sums --kills 8 --every 20 --twice 30 --calls 4
-  --bytes 17000000 --seed 8)
-pushing_router_kills_test(ranks_that_sum_on_gpus_are_killed "FERRY_FABRICS=peer;FERRY_KERNELS=on;FERRY_SLICE=262144"
-  --n 2 --sums --kills 2 --ranks --meanwhile 60 --calls 4 --bytes 17000000 --seed 9)
+# Sums that GPUs make, over links and by the host: of more than short kernels carry, which with pieces of a thousandth
+# is little. Their first steps are AllToAlls, and routers get no other sums.
+function(sum_kills_test name fabric)
+  pushing_kills_test(${name} "FERRY_FABRICS=${fabric};FERRY_KERNELS=on;FERRY_DEBUG=plan" sum_kills --sums --n 2
+    --calls 8 --bytes 300000 ${ARGN})
+  set_tests_properties(${name} PROPERTIES PASS_REGULAR_EXPRESSION ": alltoall of .*\nok: seed"
+    FAIL_REGULAR_EXPRESSION ": (allreduce|reducescatter) of [^\n]* 2 ranks in")
+endfunction()
+sum_kills_test(routers_are_killed_under_sums_of_gpus peer --kills 20 --every 20 --twice 30 --seed 7)
+sum_kills_test(routers_are_killed_under_sums_of_gpus_by_the_host host --kills 20 --every 20 --twice 30 --seed 8)
+sum_kills_test(ranks_that_sum_on_gpus_are_killed peer --kills 2 --ranks --meanwhile 60 --seed 9)
 gpu_router_kills_test(routers_are_killed_under_replays --kills 8 --captured 60 --messages --bytes 262144 --every 5
   --twice 30 --seed 71)
 gpu_router_kills_test(mapped_ranks_and_routers_are_killed --kills 2 --bytes 100000 --ranks --meanwhile 100 --seed 55)
