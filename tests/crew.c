@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PATIENCE_MS 60000
+#define PATIENCE_MS 150000
 
 double crew_now(void)
 {

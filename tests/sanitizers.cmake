@@ -40,7 +40,7 @@ set(kills successors_are_killed routers_that_push_and_stage_across_domains_are_k
 set(left_out mpi_collectives no_file_is_in_a_circle lines_fit_120_columns
   completion_offers_what_the_commands_take environment_manual_is_the_table_in_the_code
   pictures_of_programs_are_what_is_drawn nccl_names_are_those_that_a_real_one_exports scripts plot_command
-  limits_command takeover footprint nccl_veto reduce_definition
+  limits_command tune_command takeover footprint nccl_veto reduce_definition
   # their file system does not answer, and under AddressSanitizer its own users come to wait for it
   hostile_descriptors_1 hostile_descriptors_2)
 set(of_one_thread reduce)

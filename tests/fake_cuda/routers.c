@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #define MOST 4
-#define PATIENCE_MS 60000 /* a router that was told to end and has no ranks */
+#define PATIENCE_MS 150000 /* a router that was told to end and has no ranks */
 
 static char directory[] = "/tmp/ferry-tests-XXXXXX";
 static bool used;

@@ -38,7 +38,7 @@ static const struct kills_options defaults = {.seed = 1,
                                               .bytes = (size_t)1 << 20,
                                               .every = 0.02,
                                               .spread = 0.02,
-                                              .limit = 60,
+                                              .limit = 150, /* far above what a machine that swaps or stalls takes */
                                               .seconds = 1e9};
 
 struct figures {
@@ -256,7 +256,7 @@ static void print_help(void)
 	       "  --fresh N         a new communicator every N rounds (0: never)\n"
 	       "  --seed S          of calls and instants (1)\n"
 	       "  --seconds T       nothing is killed later\n"
-	       "  --limit T         seconds in which nothing moves, then it hangs (60)\n"
+	       "  --limit T         seconds in which nothing moves, then it hangs (150)\n"
 	       "  --verbose         each kill, and what ranks hold\n\n"
 	       "Environment, where it is unset: FERRY_SLICE=8192, FERRY_WINDOW=2: kills come in the middle of calls.\n"
 	       "Exit code: 0; 1 where something was wrong, hung, dead, or left.\n");

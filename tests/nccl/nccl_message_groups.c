@@ -5,6 +5,7 @@
  * process, but for one thread that drives all.
  */
 #include "tests/nccl/players.h"
+#include "tests/sanitized.h"
 
 #include <unistd.h>
 
@@ -177,7 +178,7 @@ static void many(struct rank *rank)
 	struct player *player = (struct player *)rank;
 	player_open(player);
 	warm_up(player, rank->comm);
-	for (int round = 0; round < 4 && rank->rank < 2; round++) {
+	for (int round = 0; round < REPEATS(4, 2) && rank->rank < 2; round++) {
 		uint64_t before = kernels_in(rank->comm);
 		fill(player, LARGE, round);
 		make(player, both_ways, NULL, round % 2);
@@ -254,7 +255,7 @@ static void two(struct rank *rank)
 	warm_up(player, other);
 	EQUAL(cuStreamCreate(&player->second, CU_STREAM_NON_BLOCKING), 0);
 	of_a_graph_and_none(player);
-	for (int round = 0; round < 32; round++) {
+	for (int round = 0; round < REPEATS(32, 8); round++) {
 		if (!rank->rank)
 			turn = round / 2;
 		pthread_barrier_wait(&together);

@@ -73,7 +73,7 @@ static void survive(enum rank_order rounds)
 	struct rank_process ranks[RANKS];
 	struct rank_answer answers[RANKS];
 	open_all(ranks);
-	const int deaths = REPEATS(9, 6);
+	const int deaths = REPEATS(9, 3);
 	for (int death = 0; death < deaths; death++) {
 		rank_tell(&ranks[1], ORDER(.order = RANK_HOLD));
 		ranks_tell(ranks, RANKS, ORDER(.order = rounds, .number = 8), NULL);

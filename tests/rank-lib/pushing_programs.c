@@ -14,6 +14,7 @@
 #include "tests/hosted.h"
 #include "tests/rank-lib/program/program_interpreter.h"
 #include "tests/rank-lib/program/program_runs.h"
+#include "tests/sanitized.h"
 #include "tests/succeeds.h"
 #include "tests/trial_run.h"
 
@@ -21,7 +22,7 @@
 #include <stdlib.h>
 
 #define PROGRAMS   60 /* of a communicator, which keeps 64 */
-#define ROUNDS     3  /* communicators of a shape */
+#define ROUNDS     REPEATS(3, 1)  /* communicators of a shape */
 #define FLIGHTS    4
 #define MOST_RANKS 8
 #define LARGEST    200000 /* elements: several slices are forwarded */

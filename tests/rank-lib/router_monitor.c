@@ -11,6 +11,7 @@
 #include "ipc/error.h"
 #include "rank-lib/call/stream_flags.h"
 #include "rank-lib/failover/router_monitor.h"
+#include "tests/sanitized.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -409,7 +410,7 @@ static void streams_are_released_at_their_calls_and_at_those_that_they_come_to_l
 static void words_that_a_communicator_leaves_behind_are_looked_after_and_come_back(void **state)
 {
 	(void)state;
-	for (int round = 0; round < 300; round++) {
+	for (int round = 0; round < REPEATS(300, 60); round++) {
 		struct ferry_stream_flag_table table;
 		uint32_t stream, turn, captured;
 		open_table(&table);

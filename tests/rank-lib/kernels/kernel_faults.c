@@ -276,7 +276,7 @@ static void ranks_that_make_different_calls_by_kernels_are_told_so(void **state)
 	(void)state;
 	use("host");
 	domains_open(1);
-	start(ranks, 2, "FERRY_TIMEOUT=1 FERRY_ON_TIMEOUT=fail");
+	start(ranks, 2, "FERRY_TIMEOUT=5 FERRY_ON_TIMEOUT=fail"); /* both are in their calls by then */
 	OK(ferryGetUniqueId(&order.id));
 	for (order.rank = order.ordinal = 0; order.rank < 2; order.ordinal = ++order.rank) {
 		order.count = order.rank ? 50000 : 100;

@@ -15,7 +15,7 @@
 #define MOST_BYTES (160u << 10) /* of a buffer: beyond what LL carries */
 #define COUNT      3011
 #define NOISES     1000 /* inputs that differ */
-#define REPLAYS    REPEATS(100, 40)
+#define REPLAYS    REPEATS(100, 20)
 
 static const int devices[] = {0, 1, 2, 3};
 
@@ -210,7 +210,7 @@ static void calls_have_the_bits_of_routers(void **state)
 			}
 			assert_true(gangs[1].comms[0]->mailboxes.ready);
 			assert_int_equal(gangs[1].comms[0]->mailboxes.peer, fabric);
-			for (uint64_t seed = 0; seed < REPEATS(60, 30); seed++) {
+			for (uint64_t seed = 0; seed < REPEATS(60, 12); seed++) {
 				struct call call = call_of(seed + 1000 * (uint64_t)(2 * nranks + fabric), nranks);
 				compare(&call, gangs, peers, seed);
 				made += call.count > 0;

@@ -14,6 +14,7 @@
 #include "tests/rank-lib/program/program_cases.h"
 #include "tests/rank-lib/program/program_execution.h"
 #include "tests/rank-lib/program/program_interpreter.h"
+#include "tests/sanitized.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +23,7 @@
 #define MOST_OF_TREES 128 /* statements */
 
 static uint64_t first_seed = 1;
-static uint32_t mutants = 20000;
+static uint32_t mutants = REPEATS(20000, 4000);
 static bool trees_alone;
 
 /* ---- originals ---- */
