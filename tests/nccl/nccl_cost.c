@@ -9,7 +9,7 @@
 #include <math.h>
 #include <time.h>
 
-#define CALLS 4000
+#define CALLS 1600
 #define SIZES 4 /* one class each */
 /*
  * Of what the double of NCCL takes alone, which is little; both are printed. Where calls take a millisecond, as on a

@@ -4,6 +4,7 @@
  * are made again.
  */
 #include "tests/api_ranks.h"
+#include "tests/sanitized.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -153,7 +154,7 @@ static void results_are_right_while_plans_come_and_go_under_calls_that_run_ahead
 	(void)state;
 	struct ranks ranks;
 	open_ranks(&ranks, N, 1);
-	for (int round = 0; round < 6; round++) {
+	for (int round = 0; round < REPEATS(6, 2); round++) {
 		fill_input(round);
 		for (int i = 0; i < MOST; i++) {
 			int count = round % 2 ? MOST - i : i + 1;

@@ -117,7 +117,7 @@ static void long_calls_share_the_staging_with_others_by_turns(void **state)
 	gang_open(&gang, 3, devices, 1);
 	for (int kind = 0; kind < KINDS; kind++)
 		places_open(places[kind], &gang, kind < 2 ? LONG_COUNT + 5000 * (size_t)kind : COUNT);
-	for (int i = 0; i < REPEATS(120, 40); i++) {
+	for (int i = 0; i < REPEATS(120, 20); i++) {
 		int kind = (int)((random = random * 1103515245u + 12345u) >> 16) % KINDS;
 		places_round(places[kind], &gang);
 		rounds[kind]++;
@@ -130,7 +130,7 @@ static void long_calls_share_the_staging_with_others_by_turns(void **state)
 		replay(places[kind], &gang, graphs[kind]);
 		rounds[kind]++;
 	}
-	const uint32_t replays = REPEATS(60, 20);
+	const uint32_t replays = REPEATS(60, 10);
 	for (uint32_t i = 0; i < replays; i++) {
 		for (int turn = 0; turn < KINDS; turn++)
 			for (int rank = 0; rank < 3; rank++) {
