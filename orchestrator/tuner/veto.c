@@ -60,9 +60,14 @@ enum ferry_veto_hold ferry_veto_hold(const struct ferry_veto *veto)
 
 static const struct ferry_veto_marks nothing = {-1, -1};
 
-static bool has_room(const struct ferry_veto *veto)
+/*
+ * Whether the next window may begin, where one ends. A program may run several steps ahead of its stream: after each
+ * two pairs calls stay as they were before the comparison until the pairs' times are known, which may be enough.
+ */
+static bool may_go_on(const struct ferry_veto *veto)
 {
-	return veto->nwindows < FERRY_VETO_WINDOWS - 1; /* the next one begins where one ends */
+	bool two_pairs = veto->open && veto->exam.which && veto->exam.which % 4 == 0;
+	return veto->nwindows < FERRY_VETO_WINDOWS - 1 && !(two_pairs && veto->exam.known < veto->exam.which);
 }
 
 static int8_t begin_window(struct ferry_veto *veto)
@@ -186,10 +191,15 @@ static uint64_t usual_rest(struct ferry_veto *veto)
 	return calls;
 }
 
-/* The calls do not repeat any more, or Ferry does not come to have its part: what was found before stays. */
+/*
+ * The calls do not repeat any more, or Ferry does not come to have its part: what was found before stays. A program
+ * that never repeats for long must not be compared half of the time.
+ */
 static void give_up(struct ferry_veto *veto)
 {
-	start_rest(veto, veto->held ? usual_rest(veto) : RECENT);
+	uint64_t calls = veto->exam.calls > RECENT ? veto->exam.calls : RECENT;
+	start_rest(veto, veto->held ? usual_rest(veto) : calls << veto->given_up);
+	veto->given_up += veto->given_up < BACKOFFS;
 }
 
 /* After a change: from the next call on the calls are those of the window. */
@@ -240,7 +250,7 @@ static struct ferry_veto_marks cross_border(struct ferry_veto *veto)
 		give_up(veto);
 		return marks;
 	}
-	if (!has_room(veto)) { /* the stream is far behind: all stays as it is until it has reached the marks */
+	if (!may_go_on(veto)) { /* all stays as it is until the stream has reached the marks */
 		veto->exam.left = veto->exam.period;
 		return marks;
 	}
@@ -319,6 +329,7 @@ static void settle(struct ferry_veto *veto, const struct ferry_veto_verdict *ver
 	veto->verdicts++;
 	veto->held = verdict->holds;
 	veto->backoff = same ? veto->backoff : 0;
+	veto->given_up = 0;
 	start_rest(veto, (uint64_t)fmax((double)usual_rest(veto), cost / COST * veto->exam.period));
 }
 
@@ -390,7 +401,7 @@ static void look_for_strangers(struct ferry_veto *veto, uint8_t kind)
 		uint64_t last = kinds_of(veto, STRANGERS);
 		start_rest(veto, FIRST);
 		veto->held = false;
-		veto->backoff = veto->gaps = 0;
+		veto->backoff = veto->given_up = veto->gaps = 0;
 		veto->busy_us = veto->span_us = 0;
 		veto->examined = last;
 		veto->calls = 0;

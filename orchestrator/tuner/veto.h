@@ -50,7 +50,7 @@ struct ferry_veto {
 	bool compares, held;
 	uint64_t examined; /* kinds that the verdict is about: bits */
 	struct ferry_veto_verdict verdict;
-	uint32_t verdicts, backoff;
+	uint32_t verdicts, backoff, given_up; /* given_up: comparisons in a row */
 	uint64_t rest, rested; /* calls until the next comparison */
 	uint32_t strangers;
 

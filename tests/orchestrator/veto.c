@@ -29,11 +29,14 @@ struct phase {
 	bool wanders;       /* buffers are others each time */
 	bool trials;        /* an arm is tried all the time */
 	double part;        /* of the calls that Ferry has as tuned; 0: all */
+	int behind;         /* steps that the stream is behind the program */
+	int changes;        /* after so many steps half of the buffers are others */
 };
 
 struct program {
 	struct ferry_veto veto;
 	double now_us, begun_us[FERRY_VETO_WINDOWS], took_us[FERRY_VETO_WINDOWS];
+	uint64_t calls, known_at[FERRY_VETO_WINDOWS]; /* at so many calls */
 	uint64_t made, ferrys, compared, verdicts;
 	unsigned seed;
 };
@@ -52,7 +55,7 @@ static void open_program(struct program *program, unsigned seed)
 static void take_windows(struct program *program)
 {
 	int which;
-	while ((which = ferry_veto_awaits(&program->veto)) >= 0)
+	while ((which = ferry_veto_awaits(&program->veto)) >= 0 && program->known_at[which] <= program->calls)
 		program->verdicts += ferry_veto_took(&program->veto, program->took_us[which]);
 }
 
@@ -61,10 +64,14 @@ static void make_call(struct program *program, const struct phase *phase, int at
 	enum ferry_veto_hold hold = ferry_veto_hold(&program->veto);
 	bool ferrys = hold == FERRY_VETO_TUNED && (!(phase->part > 0) || chance(program) < phase->part);
 	uint32_t buffers = phase->wanders ? (uint32_t)rand_r(&program->seed) << 8 : (uint32_t)(at + 1) << 8;
+	if (phase->changes && at % 2)
+		buffers += (uint32_t)(program->calls / (uint64_t)(phase->calls * phase->changes) + 1) << 16;
 	struct ferry_veto_marks marks = ferry_veto_call(&program->veto, (uint8_t)(phase->kind + at), buffers, ferrys,
 	                                                !phase->trials);
-	if (marks.ends >= 0)
+	if (marks.ends >= 0) {
 		program->took_us[marks.ends] = program->now_us - program->begun_us[marks.ends];
+		program->known_at[marks.ends] = program->calls + (uint64_t)(phase->behind * phase->calls);
+	}
 	if (marks.begins >= 0)
 		program->begun_us[marks.begins] = program->now_us;
 	double gap_us = phase->gap_us * (hold == FERRY_VETO_TUNED && phase->ferrys > 0 ? phase->ferrys : 1);
@@ -73,6 +80,7 @@ static void make_call(struct program *program, const struct phase *phase, int at
 	ferry_veto_gap(&program->veto, phase->busy_us * gap_us / phase->gap_us, gap_us);
 	program->now_us += gap_us;
 	program->made++;
+	program->calls++;
 	program->ferrys += ferrys;
 	program->compared += program->veto.compares;
 	take_windows(program);
@@ -134,6 +142,39 @@ static void calls_that_shorten_steps_stay_as_tuned(void **state)
 			make_steps(&program, &gains, 400);
 			assert_in_range(program.ferrys, 2000 - 2000 / 20, 2000);
 		}
+}
+
+/* Three steps of NCCL's are enough, however late their times are known. */
+static void a_program_far_ahead_of_its_stream_pays_no_more(void **state)
+{
+	(void)state;
+	struct phase ahead = hidden;
+	ahead.ferrys = 0.85;
+	ahead.calls = 12; /* a window is a step */
+	for (ahead.behind = 0; ahead.behind < 8; ahead.behind++)
+		for (unsigned seed = 1; seed <= SEEDS; seed++) {
+			struct program program;
+			open_program(&program, seed);
+			make_steps(&program, &ahead, 30);
+			assert_true(program.veto.verdicts == 1 && !program.veto.verdict.holds);
+			assert_int_equal(program.made - program.ferrys, 3 * 12);
+		}
+}
+
+/* They repeat for long enough to be compared, and hardly until there is a verdict. */
+static void steps_that_change_again_and_again_are_not_compared_half_of_the_time(void **state)
+{
+	(void)state;
+	struct phase changes = hidden;
+	changes.ferrys = 0.85;
+	changes.calls = 12;
+	changes.changes = 9;
+	for (unsigned seed = 1; seed <= SEEDS; seed++) {
+		struct program program;
+		open_program(&program, seed);
+		make_steps(&program, &changes, 1000);
+		assert_in_range(program.made - program.ferrys, 3 * 12, program.made / 30);
+	}
 }
 
 /* They are the program's own time: the calls' times decide. */
@@ -288,6 +329,8 @@ int main(void)
 	        cmocka_unit_test(hidden_calls_that_cost_are_nccls),
 	        cmocka_unit_test(where_there_is_no_difference_calls_are_nccls),
 	        cmocka_unit_test(calls_that_shorten_steps_stay_as_tuned),
+	        cmocka_unit_test(a_program_far_ahead_of_its_stream_pays_no_more),
+	        cmocka_unit_test(steps_that_change_again_and_again_are_not_compared_half_of_the_time),
 	        cmocka_unit_test(bare_calls_are_not_compared),
 	        cmocka_unit_test(nothing_is_compared_while_an_arm_is_tried_or_ferry_has_nothing),
 	        cmocka_unit_test(a_verdict_is_void_in_another_phase),
