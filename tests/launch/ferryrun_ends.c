@@ -301,6 +301,12 @@ static const char *const dispositions[] = {"--ignore-signal=CHLD",
                                            "--block-signal",
                                            "--ignore-signal --block-signal"};
 
+/* MPICH's own: it tells a proxy that has just ended to end the other rank, and fails to, or dies of it. */
+static bool has_met_an_ended_proxy(int code, const char *text)
+{
+	return (code == 255 && strstr(text, "control socket")) || code == 128 + SIGPIPE;
+}
+
 static void runs_end_whatever_signals_are_ignored_or_blocked(void **state)
 {
 	(void)state;
@@ -316,8 +322,7 @@ static void runs_end_whatever_signals_are_ignored_or_blocked(void **state)
 			snprintf(command, sizeof command, "env %s $B/ferryrun %s %s -- sh -c 'exit 3' 2>&1",
 			         dispositions[i], strcmp(modes[j], "--nccl") ? "-n 2" : "", modes[j]);
 			int code = run(command, text, sizeof text);
-			/* MPICH's own: it tells a proxy that has just ended to end the other rank */
-			for (int again = 0; again < 5 && code == 255 && strstr(text, "control socket"); again++)
+			for (int again = 0; again < 5 && has_met_an_ended_proxy(code, text); again++)
 				code = run(command, text, sizeof text);
 			if (code != 3)
 				fail_msg("%s: %d: %s", command, code, text);
