@@ -26,7 +26,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RATED_BYTES (16u << 20)
 #define RANKS    8
 #define BLOCK    (1u << 20)
 #define LONGEST  200003 /* of the blocks of allocations */
@@ -344,13 +343,13 @@ static double optimum(enum ferry_collective collective, const char *machine, uin
 }
 
 /* Links so slow that the optimum takes so many seconds: then what is missing is not the cores' fault. */
-static double rate(const struct rated *rated, enum ferry_collective collective, double seconds)
+static double rate(const struct rated *rated, enum ferry_collective collective, double seconds, size_t bytes)
 {
 	struct ferry_trial trial = {.collective = collective,
 	                            .type = ferryUint8,
 	                            .count = collective == FERRY_ALLGATHER || collective == FERRY_REDUCESCATTER
-	                                             ? RATED_BYTES / rated->nranks
-	                                             : RATED_BYTES,
+	                                             ? bytes / rated->nranks
+	                                             : bytes,
 	                            .nranks = (int)rated->nranks,
 	                            .ndomains = 1};
 	char machine[128];
@@ -369,7 +368,7 @@ static double rate(const struct rated *rated, enum ferry_collective collective, 
 }
 
 /* A table: what each machine reaches of the optimum, best of three calls. */
-static void print_rates(double seconds, const char *only)
+static void print_rates(double seconds, const char *only, size_t bytes)
 {
 	static const struct rated machines[] = {
 	        {"DGX-1V, 8", "links=dgx1v:%1$g", 8},
@@ -392,14 +391,14 @@ static void print_rates(double seconds, const char *only)
 			continue;
 		printf("| %s |", machines[i].name);
 		for (size_t c = 0; c < sizeof collectives / sizeof *collectives; c++) {
-			printf(" %.3f |", rate(&machines[i], collectives[c], seconds));
+			printf(" %.3f |", rate(&machines[i], collectives[c], seconds, bytes));
 			fflush(stdout);
 		}
 		printf("\n");
 	}
 }
 
-/* `host_machines all`: of every allocation. `host_machines rates [SECONDS [MACHINE]]`: prints a table of rates. */
+/* `host_machines all`: of every allocation. `host_machines rates [SECONDS [MACHINE [MIB]]]` prints a table of rates. */
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -413,7 +412,8 @@ int main(int argc, char **argv)
 	if (argc > 1 && !strcmp(argv[1], "rates")) {
 		setenv("FERRY_STAGING", "256M", 0);
 		hosted_routers(1);
-		print_rates(argc > 2 ? atof(argv[2]) : 2, argc > 3 ? argv[3] : NULL);
+		print_rates(argc > 2 ? atof(argv[2]) : 2, argc > 3 ? argv[3] : NULL,
+		            argc > 4 ? strtoul(argv[4], NULL, 0) << 20 : 16 << 20);
 		return 0;
 	}
 	hosted_routers(1);
