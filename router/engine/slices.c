@@ -198,17 +198,19 @@ static bool hurries(const struct ferry_pushes *pushes, const struct ferry_plan *
 	return plan->collective == FERRY_BROADCAST && !plan->nsources && !pushes->copier->ops->direct_memory_access;
 }
 
-/* Enough is under way to that rank, or another transfer to it could go on that is further behind. */
+/*
+ * Enough is under way to that rank, or another transfer could go on that is further behind, to whichever rank: of those
+ * that share a port each gets as much, also where two of them go to one rank.
+ */
 static bool is_ahead(const struct ferry_pushes *pushes, const struct ferry_half *half,
                      const struct ferry_transfer *transfer)
 {
-	uint32_t to = transfer->step->instr->peer;
-	const struct ferry_copies *copies = &pushes->queues[to % FERRY_PUSH_QUEUES];
+	const struct ferry_copies *copies = &pushes->queues[transfer->step->instr->peer % FERRY_PUSH_QUEUES];
 	bool ahead = copies->tail - copies->head >= HURRY_AHEAD;
 	for (uint32_t i = 0; i < half->ntransfers && !ahead; i++) {
 		const struct ferry_transfer *other = &half->transfers[i];
-		ahead = other->step && other->step->instr->opcode == FERRY_PUT && other->step->instr->peer == to &&
-		        other->issued < other->open && other->issued < transfer->issued;
+		ahead = other->step && other->step->instr->opcode == FERRY_PUT && other->issued < other->open &&
+		        other->issued < transfer->issued;
 	}
 	return ahead;
 }
