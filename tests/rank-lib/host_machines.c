@@ -221,7 +221,7 @@ static void machines_carry_nine_tenths_of_what_their_links_allow(void **state)
 	must_be_near_its_bound(FERRY_REDUCESCATTER, "links=dgx1v:0.0025", BLOCK);
 }
 
-/* Of six chunks that leave by rank 0's port two go to one rank; they are to be as far as the others, else it is 0.86. */
+/* Of six chunks that leave by rank 0's port two go to one rank; they are to be as far as the others; else 0.86. */
 static void chunks_that_go_to_one_rank_are_not_behind_the_others(void **state)
 {
 	(void)state;
