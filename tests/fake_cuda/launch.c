@@ -11,9 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a graph may have is never freed. */
+/* Freed when it runs; but what a graph may have never is. */
 struct launch {
-	struct launch *next;
+	struct launch *next, **at; /* of all */
+	bool captured;
 	union {
 		struct ferry_kernel_group calls; /* its first one alone, but of a group */
 		struct ferry_kernel_messages messages;
@@ -26,6 +27,27 @@ struct launch {
 
 static struct launch *all; /* under its lock */
 static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void keep(struct launch *launch)
+{
+	pthread_mutex_lock(&all_lock);
+	launch->next = all;
+	launch->at = &all;
+	if (all)
+		all->at = &launch->next;
+	all = launch;
+	pthread_mutex_unlock(&all_lock);
+}
+
+static void forget(struct launch *launch)
+{
+	pthread_mutex_lock(&all_lock);
+	*launch->at = launch->next;
+	if (launch->next)
+		launch->next->at = launch->at;
+	pthread_mutex_unlock(&all_lock);
+	free(launch);
+}
 
 #define MOST_AHEAD 1024 /* in a stream: then a launch waits */
 #define MOST_HELD (FERRY_MESSAGES_MOST + FERRY_KERNEL_GROUP * (2 * FERRY_KERNEL_RANKS + 5))
@@ -112,6 +134,8 @@ static void run(void *argument)
 {
 	struct launch launch = *(const struct launch *)argument;
 	struct held held = {.count = 0};
+	if (!launch.captured)
+		forget(argument);
 	for (uint32_t i = 0; i < launch.ncalls; i++)
 		find(&held, &launch, &launch.calls.calls[i]);
 	if (!launch.ncalls)
@@ -153,10 +177,9 @@ CUresult fake_kernel_launch(CUstream stream, const char *name, const void *call,
 	launch->blocks = blocks;
 	launch->threads = threads;
 	launch->context = context;
-	pthread_mutex_lock(&all_lock);
-	launch->next = all;
-	all = launch;
-	pthread_mutex_unlock(&all_lock);
+	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+	launch->captured = cuStreamIsCapturing(stream, &status) || status != CU_STREAM_CAPTURE_STATUS_NONE;
+	keep(launch);
 	struct fake_operation kernel = {.kind = FAKE_KERNEL, .kernel = run, .argument = launch, .flags = 1};
 	return fake_submit(stream, &kernel, 1);
 }
