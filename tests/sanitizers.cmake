@@ -33,15 +33,15 @@ set(rows
 set(variants mapped pushed kernels wait_kernel one_connection no_flush across on_host on_host_routers processes off
   too_old policy_zero policy_overridden first by_host)
 # Of the kills these: each kind of rank, each way of dying, one domain and two. Left out is what is about numbers,
-# documents and scripts (nccl_paces runs what nccl_veto does, and reduce what reduce_definition does), and `takeover`,
-# whose kills these do.
+# documents and scripts (nccl_split runs what nccl_veto and nccl_paces do, and reduce what reduce_definition does), and
+# `takeover`, whose kills these do.
 set(kills successors_are_killed routers_that_push_and_stage_across_domains_are_killed
   routers_are_killed_while_mapped_ranks_attach routers_are_killed_under_replays
   mapped_ranks_of_two_domains_and_routers_are_killed routers_lose_their_devices_under_calls)
 set(left_out mpi_collectives no_file_is_in_a_circle lines_fit_120_columns
   completion_offers_what_the_commands_take environment_manual_is_the_table_in_the_code
   pictures_of_programs_are_what_is_drawn nccl_names_are_those_that_a_real_one_exports scripts plot_command
-  limits_command tune_command takeover footprint nccl_veto reduce_definition
+  limits_command tune_command perf_command takeover footprint nccl_veto nccl_paces reduce_definition
   # their file system does not answer, and under AddressSanitizer its own users come to wait for it
   hostile_descriptors_1 hostile_descriptors_2)
 set(of_one_thread reduce)

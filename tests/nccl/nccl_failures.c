@@ -6,6 +6,7 @@
  */
 #include "tests/nccl/heard.h"
 #include "tests/nccl/players.h"
+#include "tests/sanitized.h"
 
 #include "orchestrator/real.h"
 
@@ -15,7 +16,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define ROUNDS 5
+#define ROUNDS REPEATS(5, 3)
 
 static pthread_barrier_t together;
 
