@@ -7,7 +7,6 @@
 #include "ipc/process.h"
 #include "ipc/publish.h"
 #include "ipc/quarantine.h"
-#include "ipc/rankset.h"
 #include "ipc/wait.h"
 #include "router/daemon/counter_pages.h"
 #include "router/daemon/dead_ranks.h"
@@ -71,21 +70,6 @@ static bool has_left(const struct ferry_job *job, uint32_t rank)
 	return !(atomic_load_explicit(&own->header->gone, memory_order_acquire) >> rank & 1); /* else it has died */
 }
 
-/*
- * The rank that the job has lost first. One that hears of a death from the dead rank's own router closes its
- * connection, and this router may see that before it hears of the death.
- */
-static uint32_t first_lost(const struct ferry_job *job, uint32_t rank)
-{
-	bool mapped = job->adoption || atomic_load_explicit(&job->ready, memory_order_acquire);
-	uint64_t gone = 0;
-	for (uint32_t domain = 0; mapped && domain < job->shared.ndomains; domain++)
-		gone |= atomic_load_explicit(&job->shared.arenas[domain].header->gone, memory_order_acquire);
-	gone &= ~(1ull << rank);
-	uint32_t first = gone ? ferry_rankset_lowest(gone) : rank;
-	return first < job->shared.nranks ? first : rank;
-}
-
 static void client_close(struct ferry_clients *clients, size_t index)
 {
 	struct ferry_client *client = clients->all[index];
@@ -100,7 +84,7 @@ static void client_close(struct ferry_clients *clients, size_t index)
 			char text[96];
 			snprintf(text, sizeof text,
 			         "rank %u of %u died, gave up, or closed its connection without leaving",
-			         first_lost(job, client->rank), job->shared.nranks);
+			         client->rank, job->shared.nranks);
 			ferry_dead_ranks_add(job, client->rank, text);
 		}
 		if (!lost)

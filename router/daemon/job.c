@@ -180,18 +180,19 @@ void ferry_job_repeat(struct ferry_job *job)
 	ring_ranks(job);
 }
 
-/*
- * The failure that a rank has written before it closed its connection, or before other ranks could see it: those may
- * close theirs first. Before the job is ready ranks write it in every arena, so reading this one is enough.
- */
-static bool announced_by_rank(const struct ferry_job *job, char *text, size_t bytes, ferryResult_t *code)
+/* An adopted job was ready before, and its arenas are known. */
+static bool has_all_arenas(const struct ferry_job *job)
 {
-	/* an adopted job was ready before, and its arenas are known */
-	bool ready = atomic_load_explicit(&job->ready, memory_order_acquire) || job->adoption;
+	return atomic_load_explicit(&job->ready, memory_order_acquire) || job->adoption;
+}
+
+/* Before the job is ready ranks write it in every arena, so reading this one is enough. */
+static bool failed_by_rank(const struct ferry_job *job, char *text, size_t bytes, ferryResult_t *code)
+{
 	char message[FERRY_MESSAGE_BYTES];
 	uint32_t theirs;
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
-		uint32_t domain = ready ? job->shared.rank_domain[rank] : job->domain;
+		uint32_t domain = has_all_arenas(job) ? job->shared.rank_domain[rank] : job->domain;
 		if (!ferry_failure_read(&job->shared.arenas[domain].rank_lines[rank].failure, &theirs, message))
 			continue;
 		snprintf(text, bytes, "rank %u: %s", rank, message);
@@ -199,6 +200,32 @@ static bool announced_by_rank(const struct ferry_job *job, char *text, size_t by
 		return true;
 	}
 	return false;
+}
+
+/* By that of another domain, or by the one here before this one. */
+static bool failed_by_router(const struct ferry_job *job, char *text, size_t bytes, ferryResult_t *code)
+{
+	char message[FERRY_MESSAGE_BYTES];
+	uint32_t theirs;
+	for (uint32_t domain = 0; domain < job->shared.ndomains; domain++) {
+		if (domain != job->domain && !has_all_arenas(job))
+			continue;
+		if (!ferry_failure_read(&job->shared.arenas[domain].header->failure, &theirs, message))
+			continue;
+		snprintf(text, bytes, "%s", message);
+		*code = ferry_failure_result(theirs, ferryInternalError);
+		return true;
+	}
+	return false;
+}
+
+/*
+ * The failure that is in the arenas already. A rank that gives up has written one there, or read one: so whoever sees
+ * its connection closed, or its process ended, finds here why, and does not take the rank for the first that was lost.
+ */
+static bool is_announced(const struct ferry_job *job, char *text, size_t bytes, ferryResult_t *code)
+{
+	return failed_by_rank(job, text, bytes, code) || failed_by_router(job, text, bytes, code);
 }
 
 void ferry_job_close_client(const struct ferry_job *job, int client)
@@ -213,7 +240,7 @@ bool ferry_job_failure_is_announced(const struct ferry_job *job)
 {
 	char text[2 * FERRY_MESSAGE_BYTES];
 	ferryResult_t code;
-	return announced_by_rank(job, text, sizeof text, &code);
+	return is_announced(job, text, sizeof text, &code);
 }
 
 void ferry_job_lose(struct ferry_job *job, const char *message)
@@ -221,7 +248,7 @@ void ferry_job_lose(struct ferry_job *job, const char *message)
 	char text[2 * FERRY_MESSAGE_BYTES], missing[FERRY_RANKSET_TEXT];
 	ferryResult_t code = ferryRemoteError;
 	uint64_t absent = ferry_rankset_all(job->shared.nranks) & ~job->attached;
-	if (!announced_by_rank(job, text, sizeof text, &code)) {
+	if (!is_announced(job, text, sizeof text, &code)) {
 		snprintf(text, sizeof text, "%s", message);
 		if (absent && !job->adoption)
 			snprintf(text, sizeof text, "%s; %s had not attached to domain %u", message,

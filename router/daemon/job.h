@@ -192,16 +192,16 @@ void ferry_job_mark_departed(struct ferry_job *job, uint32_t rank);
 void ferry_job_report_gone(struct ferry_job *job, uint32_t rank);
 
 /**
- * As ferry_job_fail, for an event that may follow from an earlier one, which is then the message: if a rank has given a
- * reason for failing, that reason; if ranks had not attached, the message names them. Connection thread, or once it has
- * ended.
+ * As ferry_job_fail, for an event that may follow from an earlier one, which is then the message: if a rank, or another
+ * router, has given a reason for failing, that reason; if ranks had not attached, the message names them. Connection
+ * thread, or once it has ended.
  */
 void ferry_job_lose(struct ferry_job *job, const char *message);
 
 /** Closes a copy of a connection of one of its ranks: directly where their user is trusted (ipc/quarantine.h). */
 void ferry_job_close_client(const struct ferry_job *job, int client);
 
-/** Whether a rank has given a reason for failing, as ferry_job_lose takes it. The same threads. */
+/** Whether a rank, or another router, has given a reason for failing, as ferry_job_lose takes it. The same threads. */
 bool ferry_job_failure_is_announced(const struct ferry_job *job);
 
 /**

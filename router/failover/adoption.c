@@ -288,13 +288,13 @@ static void watch(struct ferry_jobs *jobs, struct ferry_job *job, uint64_t now)
 	if (dead) {
 		snprintf(text, sizeof text, "rank %u of %u died while the router of domain %u was being replaced",
 		         ferry_rankset_lowest(dead), job->shared.nranks, job->domain);
-		ferry_job_fail(job, ferryRemoteError, text);
+		ferry_job_lose(job, text);
 	} else if (now > job->adoption->until_ns) {
 		snprintf(text, sizeof text,
 		         "the router of domain %u ended, and %s did not come to the one that took its place in time "
 		         "(FERRY_ATTACH_TIMEOUT sets the seconds)",
 		         job->domain, ferry_rankset_print(ranks, missing));
-		ferry_job_fail(job, ferryRemoteError, text);
+		ferry_job_lose(job, text);
 	} else if (!ranks) { /* the last of them has left, or the job thread may be done */
 		go_on(jobs, job);
 	}

@@ -270,6 +270,49 @@ static void others_hear_within_a_second_of_a_rank_that_dies_before_it_has(void *
 		die(which, 3, "rank 3");
 }
 
+static void gives_up(struct rank_process *rank)
+{
+	assert_int_equal(rank_tell(rank, ORDER(.order = RANK_ABORT)).result, ferrySuccess);
+	rank_finish(rank);
+}
+
+/*
+ * Router 0, or its successor, stands still while router 1 finds rank 3 dead, and while rank 1 hears that and ends. When
+ * router 0 goes on it sees two deaths at once, or rank 1's alone. Rank 0 has left once that router has ended the job;
+ * rank 2 goes on last, and reads what router 0 has written.
+ */
+static void die_beside_a_router_that_stands_still(int which)
+{
+	struct rank_process ranks[RANKS];
+	struct rank_answer answer;
+	open_all(ranks);
+	ranks_tell(ranks, RANKS, ORDER(.order = RANK_ROUNDS, .number = 3), NULL);
+	kill(ranks[3].pid, SIGSTOP);
+	kill_routers(which);
+	routers_open(DOMAINS);
+	for (int rank = 0; rank < 3; rank++)
+		follow(&ranks[rank], which);
+	kill(ranks[2].pid, SIGSTOP);
+	kill(routers_pid(0), SIGSTOP);
+	rank_kill(&ranks[3]);
+	answer = rank_tell(&ranks[1], ORDER(.order = RANK_SETTLE, .number = 300, .wanted = true));
+	assert_non_null(strstr(answer.message, "rank 3")); /* its stream may wait for router 0 */
+	rank_kill(&ranks[1]);
+	kill(routers_pid(0), SIGCONT);
+	gives_up(&ranks[0]);
+	kill(ranks[2].pid, SIGCONT);
+	rank_released(&ranks[2], "rank 3");
+	gives_up(&ranks[2]);
+	domains_close();
+}
+
+static void a_rank_that_ends_when_it_hears_of_a_death_is_not_named_for_it(void **state)
+{
+	(void)state;
+	for (int which = 0; which < 1 << DOMAINS; which++)
+		die_beside_a_router_that_stands_still(which);
+}
+
 #define TEST(name) cmocka_unit_test_teardown(name, no_misuse)
 
 int main(int argc, char **argv)
@@ -283,6 +326,7 @@ int main(int argc, char **argv)
 	        TEST(a_rank_leaves_where_a_router_does_not_answer),
 	        TEST(others_hear_within_a_second_of_a_rank_that_dies_when_it_has_handed_over),
 	        TEST(others_hear_within_a_second_of_a_rank_that_dies_before_it_has),
+	        TEST(a_rank_that_ends_when_it_hears_of_a_death_is_not_named_for_it),
 	};
 	if (argc == 2)
 		return rank_process_main(atoi(argv[1]));

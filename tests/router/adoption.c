@@ -7,6 +7,7 @@
 #include "tests/status_line.h"
 
 #include "ipc/endpoint.h"
+#include "ipc/process.h"
 #include "ipc/publish.h"
 #include "rank-lib/program/program.h"
 
@@ -14,6 +15,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #define RANKS  2
 #define COUNT  1000 /* elements of an int32 AllReduce: 16 slices */
@@ -24,7 +26,8 @@
 struct left {
 	uint8_t key[FERRY_KEY_BYTES];
 	struct ferry_arena arena;
-	struct ferry_job_arenas shared; /* the same */
+	struct ferry_arena other;       /* domain 1's, where there is one: of rank 1 */
+	struct ferry_job_arenas shared; /* the first of them */
 	struct ferry_plan *plan;
 	const struct ferry_instr *reduce;
 	int sockets[RANKS]; /* to the next; -1: none */
@@ -38,19 +41,28 @@ static uint64_t next_random(void)
 	return seed >> 24;
 }
 
-static void make_left(struct left *left, uint8_t name)
+static void make_arena(uint32_t domain, uint32_t ndomains, struct ferry_arena *arena)
 {
-	const struct ferry_arena_shape shape = {.ndomains = 1, .nranks = RANKS, .staging = 1 << 20, .node = -1};
+	const struct ferry_arena_shape shape = {
+	        .domain = domain, .ndomains = ndomains, .nranks = RANKS, .staging = 1 << 20, .node = -1};
+	assert_int_equal(ferry_arena_create(&shape, arena), ferrySuccess);
+	atomic_store(&arena->header->attached, RANKS);
+	atomic_store(&arena->header->fate, FERRY_ARENA_KEPT);
+	atomic_store(&arena->header->ready, 1);
+	arena->header->rank_domain[1] = (uint8_t)(ndomains - 1);
+}
+
+static void make_left_of(struct left *left, uint8_t name, uint32_t ndomains)
+{
 	struct ferry_topology topology = {.nranks = RANKS, .ndomains = 1};
 	struct ferry_compile_options options = {
 	        .count = COUNT, .type = ferryInt32, .redop = ferrySum, .slice = SLICE, .window = WINDOW};
 	struct ferry_program *program;
-	*left = (struct left){.sockets = {-1, -1}};
+	*left = (struct left){.sockets = {-1, -1}, .other.descriptor = -1};
 	memset(left->key, name, sizeof left->key);
-	assert_int_equal(ferry_arena_create(&shape, &left->arena), ferrySuccess);
-	atomic_store(&left->arena.header->attached, RANKS);
-	atomic_store(&left->arena.header->fate, FERRY_ARENA_KEPT);
-	atomic_store(&left->arena.header->ready, 1);
+	make_arena(0, ndomains, &left->arena);
+	if (ndomains == 2)
+		make_arena(1, ndomains, &left->other);
 	left->shared = (struct ferry_job_arenas){.nranks = RANKS, .ndomains = 1, .arenas = {left->arena}};
 	options.staging[0] = left->arena.staging_bytes;
 	assert_int_equal(ferry_program_synthesize(FERRY_ALLREDUCE, &topology, 0, &program), ferrySuccess);
@@ -60,6 +72,11 @@ static void make_left(struct left *left, uint8_t name)
 		if (ferry_plan_instrs(left->plan)[i].opcode == FERRY_REDUCE)
 			left->reduce = &ferry_plan_instrs(left->plan)[i];
 	assert_true(left->reduce->nslices > WINDOW);
+}
+
+static void make_left(struct left *left, uint8_t name)
+{
+	make_left_of(left, name, 1);
 }
 
 static void free_left(struct left *left)
@@ -73,6 +90,7 @@ static void free_left(struct left *left)
 		if (left->sockets[rank] >= 0)
 			close(left->sockets[rank]);
 	ferry_arena_unmap(&left->arena);
+	ferry_arena_unmap(&left->other);
 	free(left->plan);
 }
 
@@ -80,6 +98,7 @@ static void free_left(struct left *left)
 
 static ferryResult_t adopt_with(struct left *left, uint32_t rank, struct ferry_attach_message message, int arena)
 {
+	const int arenas[] = {arena, left->other.descriptor};
 	struct ferry_attach_reply reply;
 	int process = -1;
 	message.kind = FERRY_ATTACH_ADOPT;
@@ -88,7 +107,7 @@ static ferryResult_t adopt_with(struct left *left, uint32_t rank, struct ferry_a
 	message.hash = 1;
 	memcpy(message.key, left->key, sizeof message.key);
 	assert_int_equal(ferry_endpoint_connect(path, &left->sockets[rank]), ferrySuccess);
-	ferryResult_t result = ferry_attach_exchange(left->sockets[rank], &message, NULL, &arena, &reply, &process, 1,
+	ferryResult_t result = ferry_attach_exchange(left->sockets[rank], &message, NULL, arenas, &reply, &process, 1,
 	                                             NULL);
 	if (result) {
 		close(left->sockets[rank]);
@@ -242,6 +261,75 @@ static void nothing_begins_before_all_ranks_have_come_and_who_has_left_is_not_wa
 	free_left(&left);
 }
 
+/* ---- who is named ---- */
+
+/* By the successor, once it has failed the job. */
+static void names(const struct left *left, const char *words)
+{
+	char message[FERRY_MESSAGE_BYTES];
+	uint32_t code;
+	while (!atomic_load(&left->arena.header->failed))
+		usleep(100);
+	assert_true(ferry_failure_read(&left->arena.header->failure, &code, message));
+	if (!strstr(message, words))
+		fail_msg("\"%s\", expected \"%s\"", message, words);
+}
+
+/* Domain 1's router has told rank 0 that rank 1 died; *gone: what connections that router has seen close. */
+static void make_told(struct left *left, uint8_t name, uint64_t gone)
+{
+	make_left_of(left, name, 2);
+	atomic_store(&left->other.header->gone, gone);
+	ferry_failure_set(&left->other.header->failure, ferryRemoteError, "rank 1 of 2 died");
+	atomic_store(&left->other.header->failed, 1);
+}
+
+/*
+ * The orders of events in which both routers are being replaced, and that of domain 1 is the first to find rank 1 dead:
+ * - as its process has ended, before it handed over; rank 0 hears that, gives up and closes its connections; the
+ *   successor of domain 0 sees that first;
+ * - as its connection has closed; the same, and the successor sees rank 1's close when rank 0 has gone, too.
+ */
+static void a_rank_that_was_told_of_a_death_and_gave_up_is_not_named_for_it(void **state)
+{
+	(void)state;
+	for (uint32_t closes = 0; closes < RANKS; closes++) {
+		struct left left;
+		make_told(&left, (uint8_t)(150 + closes), closes ? 1 | 1 << 1 : 0);
+		const struct ferry_attach_message message = {.nranks = RANKS, .ndomains = 2, .domain = closes};
+		assert_int_equal(adopt_with(&left, closes, message, left.arena.descriptor), ferrySuccess);
+		close(left.sockets[closes]);
+		left.sockets[closes] = -1;
+		names(&left, "rank 1 of 2 died");
+		free_left(&left);
+	}
+}
+
+static void publish_ended_process(const struct left *left, uint32_t rank)
+{
+	struct ferry_rank_line *line = &left->arena.rank_lines[rank];
+	pid_t child = fork();
+	if (!child)
+		_exit(0);
+	assert_int_equal(waitpid(child, NULL, 0), child);
+	atomic_store(&line->process_names, ferry_process_names());
+	atomic_store(&line->process_start, 1);
+	atomic_store(&line->process, (uint32_t)child);
+}
+
+/* Rank 1 has come to the successor of domain 0; rank 0 ended when it was told, and had not come. */
+static void nor_is_one_that_ended_for_it(void **state)
+{
+	(void)state;
+	struct left left;
+	make_told(&left, 152, 0);
+	publish_ended_process(&left, 0);
+	const struct ferry_attach_message message = {.nranks = RANKS, .ndomains = 2, .domain = 1};
+	assert_int_equal(adopt_with(&left, 1, message, left.arena.descriptor), ferrySuccess);
+	names(&left, "rank 1 of 2 died");
+	free_left(&left);
+}
+
 /* ---- what is not believed ---- */
 
 /* The same bytes in another file. */
@@ -361,6 +449,8 @@ int main(void)
 	        TEST(a_call_of_which_all_was_published_ends),
 	        TEST(a_call_that_was_over_is_not_looked_at_again),
 	        TEST(nothing_begins_before_all_ranks_have_come_and_who_has_left_is_not_waited_for),
+	        TEST(a_rank_that_was_told_of_a_death_and_gave_up_is_not_named_for_it),
+	        TEST(nor_is_one_that_ended_for_it),
 	        TEST(an_arena_that_is_not_what_it_is_said_to_be_is_refused),
 	        TEST(ranks_that_bring_nonsense_harm_their_own_job_alone),
 	        TEST(its_staging_counts_as_that_of_any_job),
