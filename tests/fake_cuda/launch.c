@@ -132,8 +132,10 @@ static void find_messages(struct held *held, const struct launch *launch, struct
 
 static void run(void *argument)
 {
-	struct launch launch = *(const struct launch *)argument;
 	struct held held = {.count = 0};
+	pthread_mutex_lock(&all_lock); /* its neighbours of the list may come and go */
+	struct launch launch = *(const struct launch *)argument;
+	pthread_mutex_unlock(&all_lock);
 	if (!launch.captured)
 		forget(argument);
 	for (uint32_t i = 0; i < launch.ncalls; i++)
