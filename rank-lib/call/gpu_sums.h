@@ -5,9 +5,9 @@
  * adds them up with the rank's own, in rank order: the bits are those of every other path. An AllReduce goes on with an
  * AllGather in place. Copies take no SM, and the kernel waits for nothing.
  *
- * Blocks are cut into pieces. Each step of a piece is a call of its own for the routers. Over links two are under way
- * while a kernel adds up: they are open in the stream (open_call.h). A piece uses the memory of one whose kernel is in
- * the stream before its first step.
+ * Blocks are cut into pieces. Each step of a piece is a call of its own for the routers. Over links two pieces are
+ * under way while a kernel adds up: their calls are open in the stream (open_call.h). A piece takes over the memory of
+ * an earlier piece: the kernel of the earlier one comes first in the stream.
  */
 #ifndef FERRY_RANK_LIB_CALL_GPU_SUMS_H
 #define FERRY_RANK_LIB_CALL_GPU_SUMS_H
@@ -31,7 +31,7 @@ enum ferry_sum_step { FERRY_SUM_SCATTERS, FERRY_SUM_GATHERS };
 /** A call under way, of a thread. */
 struct ferry_gpu_sum {
 	struct ferry_request request;
-	uint32_t begun;                  /* pieces whose first step is in the stream */
+	uint32_t begun;                  /* pieces: their first steps are in the stream */
 	ferryResult_t result;            /* of the first ones: after an error no other step is begun */
 	struct ferry_open_call calls[4]; /* two of each step */
 };

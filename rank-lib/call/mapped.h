@@ -49,7 +49,7 @@ struct ferry_mapped {
 	struct ferry_submissions submissions;
 	struct ferry_captures captures;
 	struct ferry_bounce_buffers bounces;
-	uint64_t sums_stream; /* the id of that whose sum has looked last whether all is made for it; 0: none */
+	uint64_t sums_stream; /* id of the stream for which a sum last looked for its memory; 0: none */
 };
 
 /**

@@ -24,7 +24,7 @@ struct ferry_open_call {
 	 */
 	uint32_t slot;
 	ferryStream_t asked; /* the stream, as the caller named it */
-	/* by the caller: its communicator has a sum open (gpu_sums.h), behind whose steps it is numbered */
+	/* set by the caller: the communicator has a sum open (gpu_sums.h); this call is numbered behind its steps */
 	bool follows;
 	/* from the first step for the second; stays as it is until then */
 	struct ferry_device *device; /* NULL: nothing is left to be put into the stream */

@@ -220,8 +220,9 @@ static bool failed_by_router(const struct ferry_job *job, char *text, size_t byt
 }
 
 /*
- * The failure that is in the arenas already. A rank that gives up has written one there, or read one: so whoever sees
- * its connection closed, or its process ended, finds here why, and does not take the rank for the first that was lost.
+ * Reads the failure that is in the arenas already. A rank that gives up has written one there before, or read one. So
+ * a router that sees the rank's connection closed, or its process ended, finds the cause here, and does not name the
+ * rank.
  */
 static bool is_announced(const struct ferry_job *job, char *text, size_t bytes, ferryResult_t *code)
 {
