@@ -23,6 +23,7 @@
 
 #define CALLS 50000
 #define MOST 8 /* threads */
+#define YIELDS 1000
 
 /* A ring of its own, in memory that children share. */
 static void *ring_new(uint32_t nparties, uint32_t ncells)
@@ -263,15 +264,16 @@ struct runner {
 	uint64_t from, to, join;
 	uint32_t *words;
 	uint64_t leash;
+	int yields; /* that are left: beside busy processes each may cost a time slice */
 	unsigned seed;
 	pthread_barrier_t *together; /* before call `meet`, when all have joined; NULL: nobody waits */
 	uint64_t meet;
 };
 
 /* Lets others run while this one is far ahead, for a while: they may be dead. */
-static void stay_near(const struct runner *runner, uint64_t n)
+static void stay_near(struct runner *runner, uint64_t n)
 {
-	for (int patience = 0; patience < 50; patience++) {
+	for (int patience = 0; patience < 50 && runner->yields; patience++) {
 		uint64_t least = UINT64_MAX;
 		for (uint32_t i = 0; i < runner->agreement.nparties; i++) {
 			uint64_t passed = atomic_load(&runner->agreement.parties[i].passed);
@@ -279,6 +281,7 @@ static void stay_near(const struct runner *runner, uint64_t n)
 		}
 		if (n <= least + runner->leash)
 			return;
+		runner->yields--;
 		sched_yield();
 	}
 }
@@ -335,6 +338,7 @@ static void threads_agree(uint32_t nparties, uint32_t ncells, bool late)
 		runners[i].join = late ? i * 7 : 0;
 		runners[i].seed = i + 1;
 		runners[i].leash = ncells * 3 / 2;
+		runners[i].yields = YIELDS;
 		runners[i].words = calloc(CALLS, sizeof *runners[i].words);
 		pthread_create(&threads[i], NULL, run, &runners[i]);
 	}
@@ -376,6 +380,7 @@ static void who_is_killed_leaves_the_others_going(void **state)
 		runners[i].to = CALLS;
 		runners[i].seed = i + 1;
 		runners[i].leash = CELLS;
+		runners[i].yields = YIELDS;
 		runners[i].words = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 		memset(runners[i].words, 0xff, bytes);
 		if ((children[i] = fork()) == 0) {
