@@ -205,7 +205,7 @@ struct ferry_meter_proposal ferry_meter_propose(struct ferry_meter *meter, const
 	proposal.soon = ferry_shares_divide(line.word) ||
 	                (line.why == FERRY_BALANCE_TRYING && ferry_shares_divide(line.ferry));
 	if (meter->follows && hold >= (captured ? FERRY_VETO_HELD : FERRY_VETO_COMPARING)) {
-		proposal.word = line.nccl;
+		proposal.word = proposal.nccl = FERRY_SHARES_NONE;
 		proposal.soon = false;
 	} else if (tries && line.run && trial_of(meter, at, line.turn)->used < line.run) {
 		proposal.word = line.trial;
@@ -213,10 +213,9 @@ struct ferry_meter_proposal ferry_meter_propose(struct ferry_meter *meter, const
 	return proposal;
 }
 
-/* While the veto compares, or NCCL has all calls, arms are not tried nor exchanged. */
 static bool is_still(const struct ferry_meter *meter)
 {
-	return meter->follows && (meter->veto.compares || meter->veto.held);
+	return meter->follows && ferry_veto_freezes(&meter->veto);
 }
 
 bool ferry_meter_sealed(struct ferry_meter *meter, const struct ferry_tuner_call *call, uint32_t word, bool tries)
@@ -269,7 +268,12 @@ void ferry_meter_made(struct ferry_meter *meter, const struct ferry_tuner_call *
 /* Ranks that see it late propose what was before: the sealed one holds for all, and windows tolerate a few of these. */
 static void record_hold(struct ferry_meter *meter)
 {
-	atomic_store_explicit(&meter->table->hold, ferry_veto_hold(&meter->veto), memory_order_relaxed);
+	uint64_t hold = ferry_veto_hold(&meter->veto);
+	if (hold == atomic_load_explicit(&meter->table->hold, memory_order_relaxed))
+		return;
+	ferry_log(FERRY_LOG_DEBUG, "the steps' veto goes to state %d after %ju calls", (int)hold,
+	          (uintmax_t)meter->veto.calls);
+	atomic_store_explicit(&meter->table->hold, hold, memory_order_relaxed);
 }
 
 /* A hash of collective, type and size. It keeps sizes apart for collectives with neighbouring numbers. */
@@ -312,6 +316,9 @@ static bool look_at_windows(struct ferry_meter *meter)
 		    ++meter->window_age < OLD)
 			break;
 		meter->window_age = 0;
+		const struct ferry_veto_window *window = &meter->veto.windows[which];
+		ferry_log(FERRY_LOG_DEBUG, "window %d of the steps' comparison: %u steps, %s, %.0f us", window->which,
+		          window->steps, window->sound ? "as planned" : "with other calls than planned", us);
 		news |= ferry_veto_took(&meter->veto, us);
 		record_hold(meter);
 	}

@@ -8,11 +8,13 @@
  *   time themselves, and nothing is compared.
  * - Otherwise calls are followed until they repeat, with their buffers or at least by kind: that is a step. Its time is
  *   the stream's, between two places before calls, so that it is right for a program that runs ahead, too.
- * - Windows of whole steps are compared, as tuned and with NCCL alone, in the order F N N F F N N F: each pair of
+ * - Windows of whole steps are compared, as tuned and with NCCL as it is, in the order F N N F F N N F: each pair of
  *   neighbours has both, and drift of the machine cancels. After a change one step is left out. The median of the
  *   pairs' ratios counts, against their own spread.
- * - Ferry keeps its part if steps are shorter with it. Otherwise `hold`: NCCL has all calls, also where no difference
- *   can be seen, because processors, memory and links are free for the program then.
+ * - Ferry keeps its part if steps are shorter with it. Otherwise `hold`: NCCL has all calls as it is, without tunings,
+ *   also where no difference can be seen, because processors, memory and links are free for the program then.
+ * - From a comparison's first call on arms are frozen, until the verdict is void: calls that share links with each
+ *   other take longer for reasons that are not their arm's (FSDP's AllGather beside a ReduceScatter).
  * - When calls of other kinds come, or calls come to follow one another, the verdict is void. Otherwise it is compared
  *   again after twenty times as many calls, then twice as many, and so late that it costs a two-hundredth at most.
  */
@@ -47,7 +49,7 @@ struct ferry_veto_verdict {
 };
 
 struct ferry_veto {
-	bool compares, held;
+	bool compares, held, gains; /* held, gains: by the last verdict, while that is not void */
 	uint64_t examined; /* kinds that the verdict is about: bits */
 	struct ferry_veto_verdict verdict;
 	uint32_t verdicts, backoff, given_up; /* given_up: comparisons in a row */
@@ -87,6 +89,9 @@ struct ferry_veto {
 void ferry_veto_init(struct ferry_veto *veto);
 
 enum ferry_veto_hold ferry_veto_hold(const struct ferry_veto *veto);
+
+/** Whether calls' own times change nothing now: no arm is tried or exchanged. */
+bool ferry_veto_freezes(const struct ferry_veto *veto);
 
 /**
  * The program's next call has been sealed. kind: below FERRY_VETO_KINDS; buffers: the same number for the same

@@ -139,8 +139,12 @@ static void calls_that_shorten_steps_stay_as_tuned(void **state)
 			open_program(&program, seed);
 			make_steps(&program, &gains, 100);
 			assert_true(program.veto.verdicts > 0 && !program.veto.verdict.holds);
+			assert_true(ferry_veto_freezes(&program.veto));
 			make_steps(&program, &gains, 400);
 			assert_in_range(program.ferrys, 2000 - 2000 / 20, 2000);
+			assert_true(ferry_veto_freezes(&program.veto));
+			make_steps(&program, &bare, 100);
+			assert_false(ferry_veto_freezes(&program.veto));
 		}
 }
 
@@ -217,10 +221,12 @@ static void a_verdict_is_void_in_another_phase(void **state)
 		open_program(&program, seed);
 		make_steps(&program, &hidden, 100);
 		assert_int_equal(ferry_veto_hold(&program.veto), FERRY_VETO_HELD);
+		assert_true(ferry_veto_freezes(&program.veto));
 		make_steps(&program, &other, 400);
+		assert_false(ferry_veto_freezes(&program.veto));
 		assert_in_range(program.ferrys, 2000 - 128, 2000);
 		make_steps(&program, &gains, 400);
-		assert_true(!program.veto.held);
+		assert_true(program.veto.gains && !program.veto.held);
 		assert_in_range(program.ferrys, 2000 - 256, 2000);
 		make_steps(&program, &hidden, 400);
 		assert_int_equal(ferry_veto_hold(&program.veto), FERRY_VETO_HELD);
