@@ -559,6 +559,64 @@ static void phases_in_any_order_have_their_best(void **state)
 	print_message("phases: %.3f of their best at most\n", most);
 }
 
+/* Where a call's output is its input Ferry may be slower, and NCCL faster, than elsewhere. */
+static void a_kind_in_place_has_its_own_best(void **state)
+{
+	(void)state;
+	static struct kind kinds[2];
+	for (unsigned with = 1; with <= SEEDS; with++) {
+		struct world worlds[2];
+		seed = with;
+		ferry_tuner_init(&rank0, &nothing, 2, 50e3);
+		for (int in_place = 0; in_place < 2; in_place++) {
+			worlds[in_place] = (struct world){.call = whole, .nccl_us = {2500},
+			                                  .ferry_us = in_place ? 3200 : 1800, .noise = 0.01};
+			worlds[in_place].call.in_place = in_place;
+			open_kind(&kinds[in_place], &rank0, &worlds[in_place]);
+		}
+		for (int i = 0; i < FIRST; i++)
+			for (int in_place = 0; in_place < 2; in_place++)
+				make(&kinds[in_place], 1);
+		for (int in_place = 0; in_place < 2; in_place++) {
+			int before = kinds[in_place].ferrys;
+			make(&kinds[in_place], 100);
+			assert_in_range(kinds[in_place].ferrys - before, in_place ? 0 : 95, in_place ? 5 : 100);
+		}
+	}
+}
+
+static void a_kind_that_finds_the_table_full_has_no_line(void **state)
+{
+	(void)state;
+	struct ferry_tuner_call call = whole;
+	ferry_tuner_init(&rank0, &nothing, 2, 50e3);
+	for (int i = 0; i < FERRY_TUNER_LINES; i++) {
+		call.collective = i % 2 ? FERRY_ALLREDUCE : FERRY_ALLGATHER;
+		call.bytes = 1024ull << i / 2 % 16;
+		call.type = i / 32 % 2 ? ferryFloat32 : ferryFloat16;
+		call.in_place = i / 64;
+		assert_non_null(ferry_tuner_line(&rank0, &call));
+	}
+	assert_int_equal(rank0.nlines, FERRY_TUNER_LINES);
+	assert_non_null(ferry_tuner_line(&rank0, &call));
+	call.collective = FERRY_BROADCAST;
+	assert_null(ferry_tuner_line(&rank0, &call));
+}
+
+/* The two events of a measured call take 3 us of its caller. */
+static void settled_short_calls_are_seldom_measured(void **state)
+{
+	(void)state;
+	struct world world = {.call = whole, .nccl_us = {40}, .ferry_us = 400, .noise = 0.01};
+	world.call.bytes = MIB;
+	int measured = 0;
+	run(&world, &nothing, 1, 1000);
+	make(&single, 3000);
+	for (int i = 1000; i < single.made; i++)
+		measured += single.calls[i].measured;
+	assert_in_range(measured, 3000 / 64, 3000 / 16);
+}
+
 /* Other ranks may seal another word than rank 0 has published: a trial that gets no call ends. */
 static void a_trial_that_cannot_begin_ends(void **state)
 {
@@ -703,6 +761,9 @@ int main(void)
 	        cmocka_unit_test(of_more_than_two_ranks_only_channels_are_tried),
 	        cmocka_unit_test(where_nccl_has_all_calls_its_tunings_are_found_all_the_same),
 	        cmocka_unit_test(phases_in_any_order_have_their_best),
+	        cmocka_unit_test(a_kind_in_place_has_its_own_best),
+	        cmocka_unit_test(a_kind_that_finds_the_table_full_has_no_line),
+	        cmocka_unit_test(settled_short_calls_are_seldom_measured),
 	        cmocka_unit_test(a_trial_that_cannot_begin_ends),
 	        cmocka_unit_test(a_trial_whose_calls_come_no_more_ends),
 	        cmocka_unit_test(a_tuning_that_was_learned_is_where_the_next_job_begins),

@@ -9,6 +9,7 @@
 #include "ipc/arena.h"
 #include "ipc/collective.h"
 #include "ipc/endpoint.h"
+#include "router/daemon/saved_shares.h"
 
 #include <math.h>
 
@@ -171,6 +172,66 @@ static void what_a_job_has_not_measured_stays(void **state)
 	leave(connection, &arena);
 }
 
+/* ---- of several users ---- */
+
+static struct ferry_saved_shares saved;
+
+static void new_arena(struct ferry_arena *arena)
+{
+	struct ferry_arena_shape shape = {.ndomains = 1, .nranks = 2, .staging = 1 << 20, .node = -1};
+	assert_int_equal(ferry_arena_create(&shape, arena), ferrySuccess);
+}
+
+/* A job of that user has learned something under these settings. */
+static void learn(uint32_t user, uint64_t signature)
+{
+	struct ferry_arena arena;
+	new_arena(&arena);
+	arena.shares->signature = signature;
+	ferry_share_line_write(&arena.shares->lines[0], &line);
+	ferry_saved_shares_take(&saved, user, &arena);
+	ferry_arena_unmap(&arena);
+}
+
+static bool is_kept(uint32_t user, uint64_t signature)
+{
+	for (int i = 0; i < FERRY_SAVED_SHARES; i++)
+		if (saved.settings[i].owner == user && saved.settings[i].signature == signature)
+			return true;
+	return false;
+}
+
+static void what_a_users_jobs_have_learned_no_other_user_gets(void **state)
+{
+	(void)state;
+	struct ferry_share_line found;
+	memset(&saved, 0, sizeof saved);
+	learn(1000, 99);
+	for (uint32_t user = 0; user < 2000; user += 1000) {
+		struct ferry_arena arena;
+		new_arena(&arena);
+		ferry_saved_shares_give(&saved, user, &arena);
+		assert_int_equal(arena.shares->saved_signatures[0], user ? 99 : 0);
+		assert_int_equal(ferry_share_line_read(&arena.shares->saved[0][0], &found), user != 0);
+		ferry_arena_unmap(&arena);
+	}
+}
+
+static void where_there_is_no_room_who_has_most_loses_what_was_used_least_lately(void **state)
+{
+	(void)state;
+	memset(&saved, 0, sizeof saved);
+	learn(2000, 1);
+	for (uint64_t signature = 1; signature < FERRY_SAVED_SHARES; signature++)
+		learn(1000, signature);
+	learn(1000, 1); /* again */
+	learn(2000, 2);
+	assert_true(is_kept(2000, 1) && is_kept(2000, 2));
+	assert_true(is_kept(1000, 1) && !is_kept(1000, 2) && is_kept(1000, 3));
+	learn(1000, 77);
+	assert_true(is_kept(2000, 1) && is_kept(2000, 2) && is_kept(1000, 77) && !is_kept(1000, 3));
+}
+
 /* Where ferry-stat looks for routers. */
 static char directory[] = "/tmp/ferry-tests-XXXXXX";
 
@@ -202,6 +263,8 @@ int main(void)
 	        cmocka_unit_test_setup_teardown(ferry_stat_shows_them, start_in_directory, stop_in_directory),
 	        TEST(the_next_job_finds_what_one_has_learned),
 	        TEST(what_a_job_has_not_measured_stays),
+	        cmocka_unit_test(what_a_users_jobs_have_learned_no_other_user_gets),
+	        cmocka_unit_test(where_there_is_no_room_who_has_most_loses_what_was_used_least_lately),
 	};
 	return cmocka_run_group_tests_name("saved_shares", tests, NULL, NULL);
 }
