@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define KILLS_STREAMS 2 /* of a rank: each has a thread from when it needs one */
 /* bytes that come and go, as allocators have them; a sanitizer's more than Ferry's */
@@ -128,6 +129,20 @@ void kills_hold_beside(pid_t process, const pid_t *others, int nothers, struct k
 	for (int i = 0; i < nothers; i++)
 		add_files(others[i], &theirs);
 	hold(process, &theirs, held);
+}
+
+void kills_print_descriptors(pid_t process, const char *name)
+{
+	char path[320], target[256];
+	DIR *folder = folder_of(process, "fd");
+	for (struct dirent *entry; folder && (entry = readdir(folder));) {
+		snprintf(path, sizeof path, "/proc/%d/fd/%s", (int)process, entry->d_name);
+		ssize_t length = readlink(path, target, sizeof target - 1);
+		if (length > 0)
+			fprintf(stderr, "%s has descriptor %s: %.*s\n", name, entry->d_name, (int)length, target);
+	}
+	if (folder)
+		closedir(folder);
 }
 
 bool kills_held_more(const char *name, const struct kills_held *first, const struct kills_held *last, unsigned windows,

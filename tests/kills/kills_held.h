@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+#define KILLS_REST 500 /* hundredths of a second until a process has given back what it need not hold */
+
 struct kills_held {
 	unsigned descriptors, mappings, threads; /* mappings: of memory without a name */
 	unsigned long long locked, resident;     /* bytes */
@@ -15,6 +17,9 @@ void kills_hold(pid_t process, struct kills_held *held);
 
 /** The same, but for descriptors and mappings of files that one of so many others has open, too: those are its own. */
 void kills_hold_beside(pid_t process, const pid_t *others, int nothers, struct kills_held *held);
+
+/** What its descriptors are, on stderr. */
+void kills_print_descriptors(pid_t process, const char *name);
 
 /**
  * Whether it is more than comes and goes: says so then, or if `verbose`. windows: how many of Ferry's own it may have

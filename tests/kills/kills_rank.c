@@ -338,6 +338,23 @@ static ferryResult_t begin_anew(struct player *player)
 	return result ? result : join(player, player->job->next);
 }
 
+/*
+ * A router monitor may close what it has of a router that died later than calls go on with the next one. Graphs that
+ * are captured keep some of Ferry's descriptors (kills_held_more).
+ */
+static void hold_last(const struct player *player)
+{
+	struct kills_rank *mine = player->mine;
+	bool waits = !player->shared->options.captured;
+	kills_hold(getpid(), &mine->last);
+	for (int i = 0; waits && mine->last.descriptors > mine->first.descriptors && i < KILLS_REST; i++) {
+		kills_doze_us(10000);
+		kills_hold(getpid(), &mine->last);
+	}
+	if (waits && mine->last.descriptors > mine->first.descriptors)
+		kills_print_descriptors(getpid(), "a rank");
+}
+
 static ferryResult_t make_rounds(struct player *player)
 {
 	unsigned fresh = player->shared->options.fresh;
@@ -355,7 +372,7 @@ static ferryResult_t make_rounds(struct player *player)
 		if (!round)
 			kills_hold(getpid(), &player->mine->first);
 	}
-	kills_hold(getpid(), &player->mine->last);
+	hold_last(player);
 	return ferrySuccess;
 }
 

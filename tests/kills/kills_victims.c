@@ -12,7 +12,6 @@
 
 #define TOLD_WITHIN 30.0 /* seconds: a hang; a time is for benchmarks */
 #define WARM        3   /* kills until a router holds all that it holds from then on */
-#define REST        500 /* hundredths of a second until it has given back what it need not hold */
 
 /* Of the second job, while jobs of one kind run beside it. */
 struct beside {
@@ -163,7 +162,7 @@ static void hold_router(const struct kills_shared *shared, const struct kills_he
 	for (int rank = 0; rank < 2; rank++)
 		ranks[rank] = atomic_load(&other->ranks[rank].pid);
 	kills_hold_beside(router, ranks, 2, held);
-	for (int i = 0; first ? held->descriptors > first->descriptors && i < REST : i < REST / 5; i++) {
+	for (int i = 0; first ? held->descriptors > first->descriptors && i < KILLS_REST : i < KILLS_REST / 5; i++) {
 		kills_doze_us(10000);
 		kills_hold_beside(router, ranks, 2, &now);
 		if (now.descriptors <= held->descriptors)
