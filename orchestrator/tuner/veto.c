@@ -58,7 +58,7 @@ enum ferry_veto_hold ferry_veto_hold(const struct ferry_veto *veto)
 
 bool ferry_veto_freezes(const struct ferry_veto *veto)
 {
-	return veto->compares || veto->held || veto->gains;
+	return veto->compares || veto->valid;
 }
 
 /* ---- windows ---- */
@@ -333,7 +333,7 @@ static void settle(struct ferry_veto *veto, const struct ferry_veto_verdict *ver
 	veto->verdict = *verdict;
 	veto->verdicts++;
 	veto->held = verdict->holds;
-	veto->gains = !verdict->holds;
+	veto->valid = true;
 	veto->backoff = same ? veto->backoff : 0;
 	veto->given_up = 0;
 	start_rest(veto, (uint64_t)fmax((double)usual_rest(veto), cost / COST * veto->exam.period));
@@ -392,9 +392,8 @@ void ferry_veto_gap(struct ferry_veto *veto, double busy_us, double span_us)
 	veto->gaps++;
 	veto->busy_us += busy_us;
 	veto->span_us += span_us;
-	bool verdict = veto->held || veto->gains;
-	if (verdict && !veto->compares && veto->gaps >= 2 * GAPS && veto->busy_us > LAID_BARE * veto->span_us)
-		veto->held = veto->gains = false; /* nothing hides these calls */
+	if (veto->valid && !veto->compares && veto->gaps >= 2 * GAPS && veto->busy_us > LAID_BARE * veto->span_us)
+		veto->held = veto->valid = false; /* nothing hides these calls */
 }
 
 /*
@@ -407,7 +406,7 @@ static void look_for_strangers(struct ferry_veto *veto, uint8_t kind)
 	if (veto->strangers >= STRANGERS) {
 		uint64_t last = kinds_of(veto, STRANGERS);
 		start_rest(veto, FIRST);
-		veto->held = veto->gains = false;
+		veto->held = veto->valid = false;
 		veto->backoff = veto->given_up = veto->gaps = 0;
 		veto->busy_us = veto->span_us = 0;
 		veto->examined = last;

@@ -13,8 +13,8 @@
  *   pairs' ratios counts, against their own spread.
  * - Ferry keeps its part if steps are shorter with it. Otherwise `hold`: NCCL has all calls as it is, without tunings,
  *   also where no difference can be seen, because processors, memory and links are free for the program then.
- * - From a comparison's first call on arms are frozen, until the verdict is void: calls that share links with each
- *   other take longer for reasons that are not their arm's (FSDP's AllGather beside a ReduceScatter).
+ * - While windows are compared, and while a verdict is valid, arms are frozen: calls that share links with each other
+ *   take longer for reasons that are not their arm's (FSDP's AllGather beside a ReduceScatter).
  * - When calls of other kinds come, or calls come to follow one another, the verdict is void. Otherwise it is compared
  *   again after twenty times as many calls, then twice as many, and so late that it costs a two-hundredth at most.
  */
@@ -49,7 +49,7 @@ struct ferry_veto_verdict {
 };
 
 struct ferry_veto {
-	bool compares, held, gains; /* held, gains: by the last verdict, while that is not void */
+	bool compares, held, valid; /* valid: there is a verdict that is not void; held: by that */
 	uint64_t examined; /* kinds that the verdict is about: bits */
 	struct ferry_veto_verdict verdict;
 	uint32_t verdicts, backoff, given_up; /* given_up: comparisons in a row */

@@ -226,7 +226,7 @@ static void a_verdict_is_void_in_another_phase(void **state)
 		assert_false(ferry_veto_freezes(&program.veto));
 		assert_in_range(program.ferrys, 2000 - 128, 2000);
 		make_steps(&program, &gains, 400);
-		assert_true(program.veto.gains && !program.veto.held);
+		assert_true(program.veto.valid && !program.veto.held);
 		assert_in_range(program.ferrys, 2000 - 256, 2000);
 		make_steps(&program, &hidden, 400);
 		assert_int_equal(ferry_veto_hold(&program.veto), FERRY_VETO_HELD);

@@ -277,9 +277,9 @@ static void gives_up(struct rank_process *rank)
 }
 
 /*
- * Router 0, or its successor, stands still while router 1 finds rank 3 dead, and while rank 1 hears that and ends. When
- * router 0 goes on it sees two deaths at once, or rank 1's alone. Rank 0 has left once that router has ended the job;
- * rank 2 goes on last, and reads what router 0 has written.
+ * Router 0, or its successor, is stopped. Meanwhile router 1 finds rank 3 dead, and rank 1 reads that failure and ends.
+ * When router 0 goes on it sees two deaths at once, or rank 1's alone. Rank 0 has left once that router has ended the
+ * job. Rank 2 goes on last, and reads what router 0 has written.
  */
 static void die_beside_a_router_that_stands_still(int which)
 {

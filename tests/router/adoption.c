@@ -261,7 +261,7 @@ static void nothing_begins_before_all_ranks_have_come_and_who_has_left_is_not_wa
 	free_left(&left);
 }
 
-/* ---- who is named ---- */
+/* ---- the rank that a failure names ---- */
 
 /* By the successor, once it has failed the job. */
 static void names(const struct left *left, const char *words)
@@ -286,9 +286,9 @@ static void make_told(struct left *left, uint8_t name, uint64_t gone)
 
 /*
  * The orders of events in which both routers are being replaced, and that of domain 1 is the first to find rank 1 dead:
- * - as its process has ended, before it handed over; rank 0 hears that, gives up and closes its connections; the
- *   successor of domain 0 sees that first;
- * - as its connection has closed; the same, and the successor sees rank 1's close when rank 0 has gone, too.
+ * - Rank 1's process ends before it hands over. Rank 0 reads the failure, gives up and closes its connections. The
+ *   successor of domain 0 sees rank 0's connection close first.
+ * - Rank 1's connection closes. Rank 0 gives up likewise, and then the successor sees rank 1's connection close.
  */
 static void a_rank_that_was_told_of_a_death_and_gave_up_is_not_named_for_it(void **state)
 {
