@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/kills/kills_held.h"
 
+#include "tests/kills/kills_shared.h"
+
 #include <dirent.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,6 +18,7 @@
 #endif
 
 #define MOST_FILES 8192
+#define REST       500 /* hundredths of a second until a process has given back what it need not hold */
 
 /* By number, of files without a name, which lie on one device all. */
 struct files {
@@ -129,6 +132,19 @@ void kills_hold_beside(pid_t process, const pid_t *others, int nothers, struct k
 	for (int i = 0; i < nothers; i++)
 		add_files(others[i], &theirs);
 	hold(process, &theirs, held);
+}
+
+void kills_hold_at_rest(pid_t process, const pid_t *others, int nothers, const struct kills_held *first,
+                        struct kills_held *held)
+{
+	struct kills_held now;
+	kills_hold_beside(process, others, nothers, held);
+	for (int i = 0; first ? held->descriptors > first->descriptors && i < REST : i < REST / 5; i++) {
+		kills_doze_us(10000);
+		kills_hold_beside(process, others, nothers, &now);
+		if (now.descriptors <= held->descriptors)
+			*held = now;
+	}
 }
 
 void kills_print_descriptors(pid_t process, const char *name)

@@ -6,8 +6,6 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#define KILLS_REST 500 /* hundredths of a second until a process has given back what it need not hold */
-
 struct kills_held {
 	unsigned descriptors, mappings, threads; /* mappings: of memory without a name */
 	unsigned long long locked, resident;     /* bytes */
@@ -17,6 +15,13 @@ void kills_hold(pid_t process, struct kills_held *held);
 
 /** The same, but for descriptors and mappings of files that one of so many others has open, too: those are its own. */
 void kills_hold_beside(pid_t process, const pid_t *others, int nothers, struct kills_held *held);
+
+/**
+ * The same, once it has no more descriptors than at first: connections end a little later. After five seconds, or
+ * where `first` is NULL after one, the least.
+ */
+void kills_hold_at_rest(pid_t process, const pid_t *others, int nothers, const struct kills_held *first,
+                        struct kills_held *held);
 
 /** What its descriptors are, on stderr. */
 void kills_print_descriptors(pid_t process, const char *name);

@@ -346,11 +346,10 @@ static void hold_last(const struct player *player)
 {
 	struct kills_rank *mine = player->mine;
 	bool waits = !player->shared->options.captured;
-	kills_hold(getpid(), &mine->last);
-	for (int i = 0; waits && mine->last.descriptors > mine->first.descriptors && i < KILLS_REST; i++) {
-		kills_doze_us(10000);
+	if (waits)
+		kills_hold_at_rest(getpid(), NULL, 0, &mine->first, &mine->last);
+	else
 		kills_hold(getpid(), &mine->last);
-	}
 	if (waits && mine->last.descriptors > mine->first.descriptors)
 		kills_print_descriptors(getpid(), "a rank");
 }

@@ -158,16 +158,9 @@ static void hold_router(const struct kills_shared *shared, const struct kills_he
 {
 	const struct kills_job *other = &shared->jobs[1];
 	pid_t router = kills_router(shared->folder, 0), ranks[2];
-	struct kills_held now;
 	for (int rank = 0; rank < 2; rank++)
 		ranks[rank] = atomic_load(&other->ranks[rank].pid);
-	kills_hold_beside(router, ranks, 2, held);
-	for (int i = 0; first ? held->descriptors > first->descriptors && i < KILLS_REST : i < KILLS_REST / 5; i++) {
-		kills_doze_us(10000);
-		kills_hold_beside(router, ranks, 2, &now);
-		if (now.descriptors <= held->descriptors)
-			*held = now;
-	}
+	kills_hold_at_rest(router, ranks, 2, first, held);
 }
 
 int kills_of_ranks(struct kills_shared *shared)
