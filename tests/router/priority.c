@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Promises of a router about how its threads are scheduled: those that move data, and no others. */
+#include "tests/fake_cuda/rank_process.h"
 #include "tests/router/router_fixture.h"
 #include "tests/status_line.h"
 
@@ -12,9 +13,22 @@
 #include <grp.h>
 #include <sched.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
-#define ODD 7 /* a nice value that no thread has by itself, and that everybody may take */
+#define WORKERS 3
+#define ODD     7 /* a nice value that no thread has by itself, and that everybody may take */
+
+static bool everybody_may; /* what a router asks for is granted, as ODD */
+static _Atomic uint32_t asked; /* so many threads have */
+
+/* The C library's, for this program. Without a right its own would refuse what routers ask for. */
+int setpriority(__priority_which_t which, id_t who, int nice)
+{
+	bool granted = everybody_may && nice == FERRY_PRIORITY_OF_ROUTERS;
+	atomic_fetch_add(&asked, granted && which == PRIO_PROCESS && who == (id_t)gettid());
+	return (int)syscall(SYS_setpriority, which, who, granted ? ODD : nice);
+}
 
 /* How many threads of this process have that nice value. */
 static uint32_t threads_at(int nice)
@@ -118,6 +132,55 @@ static void a_router_that_another_process_hosts_leaves_its_threads_as_they_are(v
 	close(connection);
 }
 
+/* As ferry-router starts one, on the socket where ranks look for it. */
+static int start_better_router(void **state)
+{
+	(void)state;
+	struct ferry_router_options options = {.layout = &layout,
+	                                       .directory = getenv("FERRY_SOCKET_DIR"),
+	                                       .workers = WORKERS,
+	                                       .better = true};
+	everybody_may = true;
+	setenv("FERRY_DOMAINS", "1", 1);
+	snprintf(path, sizeof path, "%s/router-0.sock", options.directory);
+	return ferry_layout_load(&layout) || ferry_router_start(&options, &router);
+}
+
+static int stop_better_router(void **state)
+{
+	ferry_router_stop(router);
+	everybody_may = false;
+	await_threads(ODD, 0); /* a joined thread may be listed for a moment */
+	return no_misuse(state);
+}
+
+/* A worker asks when it has work the next time. Threads of the driver have the nice value of lanes that made them. */
+static void threads_that_move_data_of_gpus_ask_and_no_others(void **state)
+{
+	enum { RANKS = 2, LANES = 2, MOVE_DATA = LANES + WORKERS }; /* the first worker is the job's own thread */
+	enum { OTHERS = 4 }; /* this one, those of connections and of jobs that end, the mapper */
+	static const int one_device[RANKS] = {0, 0};
+	struct rank_process ranks[RANKS];
+	char text[480];
+	uint32_t rounds = 0;
+	(void)state;
+	assert_int_equal(threads_at(ODD), 0);
+	for (int rank = 0; rank < RANKS; rank++)
+		ranks[rank] = rank_start(NULL);
+	ranks_join(ranks, RANKS, one_device, 300011);
+	while (rounds < 1000 && atomic_load(&asked) < MOVE_DATA)
+		ranks_round(ranks, RANKS, 1, ++rounds);
+	ranks_round(ranks, RANKS, 5, rounds + 5);
+	assert_int_equal(atomic_load(&asked), MOVE_DATA);
+	assert_true(threads_at(ODD) >= MOVE_DATA);
+	assert_true(threads_at(getpriority(PRIO_PROCESS, 0)) >= OTHERS);
+	assert_int_equal(status_line(path, text, sizeof text), ferrySuccess);
+	assert_non_null(strstr(text, " nice=7 "));
+	ranks_tell(ranks, RANKS, (struct rank_ordered){.order = RANK_DESTROY}, NULL);
+	for (int rank = 0; rank < RANKS; rank++)
+		rank_finish(&ranks[rank]);
+}
+
 static void threads_of_lanes_ask_once_they_are_of_gpus(void **state)
 {
 	(void)state;
@@ -137,13 +200,18 @@ static void threads_of_lanes_ask_once_they_are_of_gpus(void **state)
 	}
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(a_refusal_is_no_error_and_changes_nothing),
 	        cmocka_unit_test(a_thread_asks_for_itself_alone),
 	        TEST(a_router_that_another_process_hosts_leaves_its_threads_as_they_are),
 	        cmocka_unit_test(threads_of_lanes_ask_once_they_are_of_gpus),
+	        cmocka_unit_test_setup_teardown(threads_that_move_data_of_gpus_ask_and_no_others,
+	                                        start_better_router, stop_better_router),
 	};
+	if (argc > 1)
+		return rank_process_main(atoi(argv[1]));
+	fake_is_the_driver();
 	return cmocka_run_group_tests_name("priority", tests, NULL, NULL);
 }
