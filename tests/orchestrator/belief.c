@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Promises of beliefs (orchestrator/tuner/belief.h): priors, and what an earlier job has learned. */
+#include "tests/orchestrator/tuner_runs.h"
+
+/* From the first call on, without one of NCCL's. */
+static void a_prior_that_says_much_is_followed_at_once(void **state)
+{
+	(void)state;
+	struct ferry_prior prior = prior_of(2500, 1900);
+	struct world world = {.call = whole, .nccl_us = {2500}, .ferry_us = 1900, .noise = 0.01, .late = MOST_LATE};
+	run(&world, &prior, 1, FIRST);
+	assert_int_equal(count_ferrys(0, FIRST), FIRST);
+}
+
+static void a_prior_that_praised_the_wrong_arm_is_corrected_in_twenty_calls(void **state)
+{
+	(void)state;
+	for (int late = 0; late <= 4; late += 2)
+		for (double truth = 1.1; truth < 3; truth *= 1.3)
+			for (unsigned with = 1; with <= SEEDS; with++) {
+				struct ferry_prior prior = prior_of(2500, 1700);
+				struct world world = {.call = whole, .nccl_us = {2500}, .ferry_us = 2500 * truth,
+				                      .noise = 0.01, .late = late};
+				run(&world, &prior, with, FIRST);
+				assert_true(is_ferrys(0));
+				hold_against_best(&world, 200, make(&single, 200), 1.02, "a prior that praised Ferry");
+			}
+}
+
+/* What a try is expected to cost is saved up before: so many calls of which each gives a two-hundredth. */
+static void a_prior_that_slighted_an_arm_is_corrected_for_a_hundredth(void **state)
+{
+	(void)state;
+	for (double said = 1.1; said < 2; said *= 1.2)
+		for (unsigned with = 1; with <= SEEDS; with++) {
+			struct ferry_prior prior = prior_of(2500, 2500 * said);
+			struct world world = {.call = whole, .nccl_us = {2500}, .ferry_us = 1700, .noise = 0.01};
+			int calls = (int)(5 * (said - 1) / 0.005) + 2 * FIRST;
+			run(&world, &prior, with, calls);
+			assert_false(is_ferrys(0));
+			hold_against_best(&world, 200, make(&single, 200), 1.02, "a prior that praised NCCL");
+		}
+}
+
+/* A line that somebody has scribbled in the table. */
+static void what_was_learned_of_no_bytes_is_not_taken(void **state)
+{
+	struct ferry_shares ferrys = {.part = {FERRY_SHARES_WHOLE, 0, 0}};
+	struct ferry_share_line learned = {.collective = FERRY_ALLREDUCE, .type = ferryFloat32, .nccl_us = 1,
+	                                   .ferry_us = 1};
+	(void)state;
+	learned.ferry = ferry_shares_pack(&ferrys);
+	ferry_tuner_init(&rank0, &nothing, 2, 50e3);
+	ferry_tuner_adopt(&rank0, &learned, whole.fabric);
+	assert_int_equal(rank0.nlines, 0);
+}
+
+/* That both had a part of calls, as earlier versions learned, or pushes, says nothing of what the host would take. */
+static void of_calls_that_went_another_way_NCCLs_time_alone_is_taken(void **state)
+{
+	static const struct ferry_shares ways[] = {{.part = {20, 0, FERRY_SHARES_WHOLE - 20}},
+	                                           {.part = {0, FERRY_SHARES_WHOLE, 0}}};
+	struct ferry_share_line record,
+	        learned = {.collective = FERRY_ALLREDUCE, .type = ferryFloat32, .bytes = 64 * MIB, .nccl_us = 2000,
+	                   .ferry_us = 100, .size_class = ferry_tuner_size_class(64 * MIB)};
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		learned.word = learned.ferry = ferry_shares_pack(&ways[i]);
+		ferry_tuner_init(&rank0, &nothing, 2, 50e3);
+		ferry_tuner_adopt(&rank0, &learned, whole.fabric);
+		ferry_tuner_record(&rank0, ferry_tuner_line(&rank0, &whole), &record);
+		assert_int_equal(record.word, FERRY_SHARES_NONE);
+		assert_int_equal(record.ferry, ferry_shares_pack(&(struct ferry_shares){.part = {FERRY_SHARES_WHOLE}}));
+		assert_true(record.nccl_us > 1999 && record.nccl_us < 2001 && !(record.ferry_us > 0));
+	}
+}
+
+/* What rank 0 publishes and a later job adopts: it goes on where the earlier one was. */
+static void what_was_learned_is_where_the_next_job_begins(void **state)
+{
+	(void)state;
+	struct world world = {.call = whole, .nccl_us = {2500}, .ferry_us = 1900, .noise = 0.01};
+	struct ferry_share_line record;
+	run(&world, &nothing, 1, 100);
+	feed(&single, single.made);
+	ferry_tuner_record(&rank0, single.line, &record);
+	assert_true(record.ferry_us > 1800 && record.ferry_us < 2000 && record.nccl_us > 2400);
+	assert_int_equal(record.why, FERRY_BALANCE_SETTLED);
+	ferry_tuner_init(&rank0, &nothing, 2, 50e3);
+	ferry_tuner_adopt(&rank0, &record, whole.fabric);
+	open_kind(&single, &rank0, &world);
+	make(&single, FIRST);
+	assert_int_equal(count_ferrys(0, FIRST), FIRST);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(a_prior_that_says_much_is_followed_at_once),
+	        cmocka_unit_test(a_prior_that_praised_the_wrong_arm_is_corrected_in_twenty_calls),
+	        cmocka_unit_test(a_prior_that_slighted_an_arm_is_corrected_for_a_hundredth),
+	        cmocka_unit_test(what_was_learned_of_no_bytes_is_not_taken),
+	        cmocka_unit_test(of_calls_that_went_another_way_NCCLs_time_alone_is_taken),
+	        cmocka_unit_test(what_was_learned_is_where_the_next_job_begins),
+	};
+	return cmocka_run_group_tests_name("belief", tests, NULL, NULL);
+}
