@@ -2,6 +2,7 @@
 #include "tests/rounds.h"
 
 #include "tests/fake_cuda/routers.h"
+#include "tests/sanitized.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -97,12 +98,12 @@ void fill(void *argument)
 	const struct what *what = mine->what;
 	size_t sent = blocks_sent(what, mine->rank), received = blocks_received(what, mine->rank);
 	if (received)
-		memset(seen(mine->receive), 0xee, received * what->bytes);
+		sampled_set(seen(mine->receive), 0xee, received * what->bytes);
 	for (size_t block = 0; block < sent; block++) {
 		unsigned char *into = seen(mine->send) + block * what->bytes;
 		int to = sends_to_each(what) ? (int)block : 0;
 		for (size_t at = 0; at < what->bytes; at += PERIOD)
-			memcpy(into + at, stretch(mine->filled, mine->rank, to, at), length_at(what->bytes, at));
+			sampled_copy(into + at, stretch(mine->filled, mine->rank, to, at), length_at(what->bytes, at));
 	}
 	mine->filled++;
 	if (mine->late_ms)
@@ -122,7 +123,7 @@ void judge(void *argument)
 		size_t length = length_of(what, from, mine->rank);
 		for (size_t at = 0; at < length; at += PERIOD)
 			mine->wrong +=
-				memcmp(there + at, stretch(mine->judged, from, to, at), length_at(length, at)) != 0;
+				!sampled_same(there + at, stretch(mine->judged, from, to, at), length_at(length, at));
 		mine->wrong += length < what->bytes && there[length] != 0xee;
 	}
 	mine->judged++;
@@ -135,7 +136,7 @@ static CUdeviceptr make_memory(struct rank *mine, size_t bytes, bool pooled)
 	CUdeviceptr memory;
 	CU(pooled ? cuMemAllocAsync(&memory, bytes, mine->stream) : cuMemAlloc(&memory, bytes));
 	CU(cuStreamSynchronize(mine->stream));
-	memset(fake_cuda_reach(memory), 0xa5, bytes);
+	sampled_set(fake_cuda_reach(memory), 0xa5, bytes);
 	return memory;
 }
 

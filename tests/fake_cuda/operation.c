@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What streams do: copies, fills, words written and waited for, kernels; checked when asked for and again when run. */
 #include "tests/fake_cuda/fake.h"
+#include "tests/sanitized.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -42,11 +43,11 @@ static void move(CUcontext context, const struct fake_region *to, const struct f
 		                 __ATOMIC_RELEASE);
 		return;
 	}
-	memmove(there, here, first);
+	sampled_copy(there, here, first);
 	if (!slow)
 		return;
 	usleep(1000 * (unsigned)(fake_push_ms * (1 + context->physical)));
-	memmove(there + first, here + first, copy->bytes - first);
+	sampled_copy(there + first, here + first, copy->bytes - first);
 }
 
 static void run_copy(CUcontext context, const struct fake_operation *copy)
@@ -108,7 +109,7 @@ static void run_set(CUcontext context, const struct fake_operation *set)
 {
 	struct fake_region *to = fake_pin(set->to, set->bytes);
 	if (to)
-		memset(fake_at(to, set->to), (int)set->value, set->bytes);
+		sampled_set(fake_at(to, set->to), (int)set->value, set->bytes);
 	else
 		fake_fail_context(context);
 	fake_unpin(to);

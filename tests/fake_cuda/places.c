@@ -132,7 +132,7 @@ void place_enter(const struct place *place)
 static CUdeviceptr open_buffer(CUdeviceptr *memory, size_t bytes)
 {
 	CU(cuMemAlloc(memory, bytes + 2 * BEFORE));
-	memset(fake_cuda_reach(*memory), 0xa5, bytes + 2 * BEFORE);
+	sampled_set(fake_cuda_reach(*memory), 0xa5, bytes + 2 * BEFORE);
 	return *memory + BEFORE;
 }
 
@@ -200,10 +200,10 @@ static size_t run_length(const struct place *place, size_t first)
 /* Whether it is so, and from now on 0. */
 static void judge_run(struct place *place, uint32_t *output, const uint32_t *run, size_t count)
 {
-	bool same = !memcmp(output, run, count * sizeof *run);
+	bool same = sampled_same(output, run, count * sizeof *run);
 	for (size_t i = 0; i < count && !same; i++)
 		place->wrong += output[i] != run[i];
-	memset(output, 0, count * sizeof *run);
+	sampled_set(output, 0, count * sizeof *run);
 }
 
 /* One rank's elements. */
@@ -225,7 +225,7 @@ static void write_input(void *argument)
 	uint32_t run[RUN];
 	for (size_t i = 0; i < place->count; i += RUN) {
 		make_run(run, (uint32_t)place->rank, place->round, i, run_length(place, i), false);
-		memcpy(input + i, run, run_length(place, i) * sizeof *run);
+		sampled_copy(input + i, run, run_length(place, i) * sizeof *run);
 	}
 }
 

@@ -2,6 +2,7 @@
 /* Collectives as everybody showing a chunk to all, messages as pieces through a box per pair. */
 #include "router/reduce/reduce.h"
 #include "tests/fake_nccl/comm.h"
+#include "tests/sanitized.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -63,7 +64,7 @@ static void place(const struct fake_op *op, int from, const unsigned char *chunk
 		return;
 	size_t low = at > start ? at : start, high = at + length < end ? at + length : end;
 	if (low < high)
-		memcpy(output + base + (low - start), chunk + (low - at), high - low);
+		sampled_copy(output + base + (low - start), chunk + (low - at), high - low);
 }
 
 static void sum(const struct fake_op *op, size_t at, size_t length, const uint64_t *scalars)
@@ -93,7 +94,7 @@ static void run_collective(const struct fake_op *op)
 	memcpy(&mine[2], &op->choice, sizeof op->choice);
 	/* A copy of the input, as the output may lie in it. */
 	unsigned char *input = malloc(mine[0] + 1);
-	memcpy(input, fake_stream_reach(op->send ? op->send : ""), mine[0]);
+	sampled_copy(input, fake_stream_reach(op->send ? op->send : ""), mine[0]);
 	if (!clique_exchange(clique, op->comm->rank, mine, all)) {
 		free(input);
 		return;
@@ -106,7 +107,7 @@ static void run_collective(const struct fake_op *op)
 	}
 	for (size_t at = 0; at < most; at += CLIQUE_CHUNK) {
 		size_t left = mine[0] > at ? mine[0] - at : 0;
-		memcpy(clique->chunks[op->comm->rank], input + at, left < CLIQUE_CHUNK ? left : CLIQUE_CHUNK);
+		sampled_copy(clique->chunks[op->comm->rank], input + at, left < CLIQUE_CHUNK ? left : CLIQUE_CHUNK);
 		if (!clique_meet(clique, op->comm->rank))
 			break;
 		for (int rank = 0; rank < op->comm->nranks && !ferry_collective_reduces(op->collective); rank++) {
@@ -132,9 +133,9 @@ static bool move(const struct fake_op *op, size_t *done)
 	if (!left || !pair->bytes != op->sends)
 		return false;
 	if (op->sends)
-		memcpy(pair->piece, (char *)fake_stream_reach(op->send) + *done, bytes);
+		sampled_copy(pair->piece, (char *)fake_stream_reach(op->send) + *done, bytes);
 	else
-		memcpy((char *)fake_stream_reach(op->receive) + *done, pair->piece, bytes);
+		sampled_copy((char *)fake_stream_reach(op->receive) + *done, pair->piece, bytes);
 	pair->bytes = op->sends ? bytes : 0;
 	*done += bytes;
 	clique_moved(clique);

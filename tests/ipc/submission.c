@@ -10,6 +10,7 @@
 
 #include "ipc/error.h"
 #include "ipc/submission.h"
+#include "tests/sanitized.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -32,12 +33,12 @@ static int empty_ring(void **state)
 }
 
 /* The byte at `at` behind the head of record `number`. */
-static unsigned char byte_of(uint64_t number, size_t at)
+UNSEEN static unsigned char byte_of(uint64_t number, size_t at)
 {
 	return (unsigned char)(number * 131 + at * 7 + at / 251);
 }
 
-static bool write_record(uint64_t number, size_t more)
+UNSEEN static bool write_record(uint64_t number, size_t more)
 {
 	unsigned char behind[MOST_BEHIND];
 	struct ferry_submission head = {
@@ -48,7 +49,7 @@ static bool write_record(uint64_t number, size_t more)
 }
 
 /* How many bytes of it are not what was written. */
-static size_t wrong_bytes(const void *record, uint64_t number, size_t more)
+UNSEEN static size_t wrong_bytes(const void *record, uint64_t number, size_t more)
 {
 	struct ferry_submission head;
 	const unsigned char *behind = (const unsigned char *)record + HEAD;

@@ -63,7 +63,7 @@ static uint64_t draw(struct player *p, uint64_t most)
 
 /* ---- values ---- */
 
-static uint64_t hash(int rank, size_t i, const struct call *c)
+UNSEEN static uint64_t hash(int rank, size_t i, const struct call *c)
 {
 	uint64_t all = ((uint64_t)rank << 48 ^ i) + (uint64_t)c->round * 77 + (uint64_t)c->slot * 7 + 1;
 	all *= UINT64_C(0xff51afd7ed558ccd);
@@ -76,7 +76,7 @@ static unsigned small(int rank, size_t i, const struct call *c)
 	return (unsigned)(hash(rank, i, c) >> 40) % 4;
 }
 
-static void encode(unsigned value, const struct call *c, unsigned char *to)
+UNSEEN static void encode(unsigned value, const struct call *c, unsigned char *to)
 {
 	uint64_t bits = value;
 	float single = (float)value;
@@ -97,7 +97,7 @@ static void encode(unsigned value, const struct call *c, unsigned char *to)
 	memcpy(to, &bits, c->element);
 }
 
-static void put_input(int rank, size_t i, const struct call *c, unsigned char *to)
+UNSEEN static void put_input(int rank, size_t i, const struct call *c, unsigned char *to)
 {
 	uint64_t bits = hash(rank, i, c);
 	if (c->collective == FERRY_REDUCESCATTER)
@@ -160,7 +160,7 @@ static void find_places(const struct call *c, int rank, size_t *sent, size_t *re
 }
 
 /* Element i of block b of what the rank receives. */
-static void put_output(const struct call *c, int rank, size_t b, size_t i, unsigned char *to)
+UNSEEN static void put_output(const struct call *c, int rank, size_t b, size_t i, unsigned char *to)
 {
 	switch (c->collective) {
 	case FERRY_REDUCESCATTER:
@@ -183,12 +183,14 @@ static void prepare(struct player *p, const struct call *c)
 	int rank = p->rank.rank;
 	find_places(c, rank, &sent, &received);
 	unsigned char *in = c->in_place ? p->out : p->in;
+	unseen(true);
 	for (size_t i = 0; i < send_blocks(c, rank) * c->count; i++)
 		put_input(rank, i, c, in + sent + i * e);
 	memcpy((c->in_place ? p->wanted : p->in_was) + sent, in + sent, send_blocks(c, rank) * c->count * e);
 	for (size_t b = 0; b < receive_blocks(c, rank); b++)
 		for (size_t i = 0; i < c->count; i++)
 			put_output(c, rank, b, i, p->wanted + received + (b * c->count + i) * e);
+	unseen(false);
 }
 
 /* ---- calls ---- */
@@ -282,7 +284,7 @@ static uint64_t parts_of(struct player *p)
 static void compare(const struct player *p, const unsigned char *is, const unsigned char *wanted,
                     const struct call *calls, int n, const char *which)
 {
-	bool same = !memcmp(is, wanted, BYTES);
+	bool same = sampled_same(is, wanted, BYTES);
 	for (size_t i = 0; i < BYTES && !same; i++) {
 		if (is[i] == wanted[i])
 			continue;
@@ -328,10 +330,10 @@ static void play_round(struct player *p, int round, bool messages)
 	struct call calls[SLOTS];
 	int n = draw(p, 2) ? 1 : 1 + (int)draw(p, SLOTS);
 	bool captured = round > 10 && !messages && !draw(p, 4);
-	memset(p->in, UNTOUCHED, BYTES);
-	memset(p->in_was, UNTOUCHED, BYTES);
-	memset(p->out, UNTOUCHED, BYTES);
-	memset(p->wanted, UNTOUCHED, BYTES);
+	sampled_set(p->in, UNTOUCHED, BYTES);
+	sampled_set(p->in_was, UNTOUCHED, BYTES);
+	sampled_set(p->out, UNTOUCHED, BYTES);
+	sampled_set(p->wanted, UNTOUCHED, BYTES);
 	for (int i = 0; i < n; i++) {
 		calls[i] = draw_call(p, round, i);
 		if (messages)

@@ -99,9 +99,9 @@ static inline void fill(struct player *player, size_t count, int round)
 	for (size_t at = 0; at < count; at += RUN) {
 		size_t length = count - at < RUN ? count - at : RUN;
 		make_run(run, player->rank.rank, 1, at, length, round);
-		memcpy(player->in + at, run, length * sizeof *run);
+		sampled_copy(player->in + at, run, length * sizeof *run);
 	}
-	memset(player->out, 0, count * sizeof *player->out);
+	sampled_set(player->out, 0, count * sizeof *player->out);
 }
 
 static inline void check_sum(struct player *player, size_t count, int round)
@@ -110,7 +110,7 @@ static inline void check_sum(struct player *player, size_t count, int round)
 	for (size_t at = 0; at < count; at += RUN) {
 		size_t length = count - at < RUN ? count - at : RUN, i = 0;
 		make_run(run, 0, RANKS, at, length, round);
-		if (!memcmp(player->out + at, run, length * sizeof *run))
+		if (sampled_same(player->out + at, run, length * sizeof *run))
 			continue;
 		while (player->out[at + i] == run[i])
 			i++;

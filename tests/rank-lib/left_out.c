@@ -103,6 +103,7 @@ static void prepare(const struct call *c, int rank)
 	memset(in[rank], 0xa5, ROOM);
 	memset(out[rank], 0xa5, ROOM);
 	find_places(c, rank, &send, &receive);
+	unseen(true);
 	for (size_t i = 0; i < send_blocks(c, rank) * c->count; i++) {
 		uint64_t value = input(c, rank, i);
 		memcpy(send + i * c->element, &value, c->element);
@@ -115,6 +116,7 @@ static void prepare(const struct call *c, int rank)
 				memcpy(wanted[rank] + (receive - out[rank]) + (block * c->count + i) * c->element,
 				       &value, c->element);
 		}
+	unseen(false);
 }
 
 /* Into the group that is open. */

@@ -59,7 +59,7 @@ static void machine_close(int nranks)
 
 /* ---- a call ---- */
 
-static unsigned char byte_of(const struct call *call, int from, int to, size_t i)
+UNSEEN static unsigned char byte_of(const struct call *call, int from, int to, size_t i)
 {
 	uint64_t word = (i / 8 + 1) * 0x9e3779b97f4a7c15ull ^ (uint64_t)(from * 64 + to + 1) * 0xff51afd7ed558ccdull ^
 	                call->salt;
@@ -70,12 +70,12 @@ static unsigned char *guarded(size_t bytes)
 {
 	unsigned char *buffer = malloc(bytes + 1);
 	assert_non_null(buffer);
-	memset(buffer, GUARD, bytes + 1);
+	sampled_set(buffer, GUARD, bytes + 1);
 	return buffer;
 }
 
 /* Blocks in another order on each side, with gaps of odd lengths. */
-static void call_open(struct call *call)
+UNSEEN static void call_open(struct call *call)
 {
 	int n = call->nranks;
 	call->salt = (unsigned)draw(UINT32_MAX);
@@ -125,10 +125,11 @@ static void call_make(const struct call *call)
 	}
 }
 
-static void call_judge(const struct call *call)
+UNSEEN static void call_judge(const struct call *call)
 {
 	for (int rank = 0; rank < call->nranks; rank++) {
 		size_t at = 0;
+		sample(call->receive[rank], call->receives[rank], false);
 		for (int from = 0; from < call->nranks; from++) {
 			const unsigned char *block = call->receive[rank] + call->receive_at[rank][from];
 			for (; at < call->receive_at[rank][from]; at++)

@@ -171,7 +171,7 @@ static void fill(const struct peer *peer, uint64_t seed)
 	for (size_t at = 0; at < sizeof noise / 8 && !noise[sizeof noise / 8 - 1]; at++)
 		noise[at] = next(&(uint64_t){at});
 	for (int i = 0; i < 2; i++)
-		memcpy(buffers[i], noise + next(&seed) % NOISES, MOST_BYTES);
+		sampled_copy(buffers[i], noise + next(&seed) % NOISES, MOST_BYTES);
 }
 
 /* The same call by both: what it leaves in the receive buffers, whole, is the same. */
@@ -187,8 +187,8 @@ static void compare(const struct call *call, const struct gang *gangs, struct pe
 			CU(cuStreamSynchronize(peers[which][rank].stream));
 	}
 	for (int rank = 0; rank < gangs[0].nranks; rank++)
-		if (memcmp(fake_cuda_reach(peers[0][rank].receive), fake_cuda_reach(peers[1][rank].receive),
-		           MOST_BYTES))
+		if (!sampled_same(fake_cuda_reach(peers[0][rank].receive), fake_cuda_reach(peers[1][rank].receive),
+		                  MOST_BYTES))
 			fail_msg("rank %d of %d: %s of %zu %s, %s, root %d, in place %d: other bits than by a router",
 			         rank, gangs[0].nranks, ferry_collective_name(call->collective), call->count,
 			         ferry_type_name(call->type), ferry_redop_name((ferryRedOp_t)call->op), call->root,
