@@ -35,11 +35,11 @@ void AnnotateIgnoreWritesEnd(const char *file, int line);
 #endif
 
 /*
- * ThreadSanitizer looks at each byte that memcpy touches, which took a third of its suites' time. A copy that nobody
- * waited for meets another's access in some KiB, too.
+ * ThreadSanitizer looks at each byte that memcpy touches, which took up to a third of a suite's time. A long copy
+ * that races with another access still meets it in a sampled byte; a race within less than a KiB may go unseen.
  */
 
-/** Lets ThreadSanitizer see the first byte and the last one, and each whose address is a multiple of a KiB. */
+/** Reports to ThreadSanitizer an access to the first byte, the last byte, and the first byte of each aligned KiB. */
 static inline void sample(const void *memory, size_t bytes, bool written)
 {
 #ifdef __SANITIZE_THREAD__
