@@ -19,6 +19,7 @@
 #define ALLOCATION      (2 * MIB)  /* IPC exports whole ones */
 #define CHANNELS_MOST   (1ull << 40)
 #define SIGNAL_BYTES    4096u
+#define SILENT_NS       1000000000u /* a kernel that has said nothing for so long waits no more, or has no processor */
 
 _Static_assert(FERRY_BOX_REGION(HOST_DATA_BYTES, true) + FERRY_OUTBOX_CHANNELS == FERRY_OUTBOX_BYTES,
                "an outbox of the arena is a region, and memory for channels");
@@ -418,18 +419,20 @@ static void look_for_waits(struct ferry_mailboxes *mailboxes, enum ferry_box_lin
 	uint64_t other = atomic_load_explicit(&words[0], memory_order_relaxed),
 	         said = atomic_load_explicit(&words[1], memory_order_relaxed);
 	uint32_t number = (uint32_t)said;
+	uint64_t now = ferry_now_ns();
 	bool is_new = said != waits->said, says_whom = is_new && other < (uint64_t)mailboxes->rank->nranks;
+	if (is_new)
+		waits->heard_ns = now;
 	/* what waits says so again and again; what was said long ago may be of 2^31 calls before */
 	if (says_whom && line == FERRY_BOX_CALLS)
 		look_for_departed(mailboxes, number);
 	else if (says_whom)
 		look_for_departed_message(mailboxes, (int)other);
 	if (!is_new || number != waits->number || !waits->watchdog.since)
-		waits->watchdog = (struct ferry_watchdog){.rank = mailboxes->rank,
-		                                          .since = is_new ? ferry_now_ns() : 0};
+		waits->watchdog = (struct ferry_watchdog){.rank = mailboxes->rank, .since = is_new ? now : 0};
 	waits->said = said;
 	waits->number = number;
-	if (line == FERRY_BOX_CALLS)
+	if (line == FERRY_BOX_CALLS && (is_new || now - waits->heard_ns > SILENT_NS))
 		atomic_store_explicit(&cell_of(mailboxes->rank, mailboxes->rank->self)->waits,
 		                      is_new ? (uint64_t)number << 32 | (1 + other) : 0, memory_order_relaxed);
 	if (says_whom)

@@ -24,7 +24,8 @@
 struct ferry_mailbox_waits {
 	struct ferry_watchdog watchdog; /* since when one has waited in call `number`, */
 	uint32_t number;
-	uint64_t said;     /* as it last said */
+	uint64_t said;     /* as it last said, */
+	uint64_t heard_ns; /* which was new then */
 	uint32_t departed; /* times that one has said that it waits for a message of a rank that has left */
 };
 
