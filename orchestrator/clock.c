@@ -9,6 +9,8 @@
 #include "ipc/wait.h"
 #include "router/copy/cuda_driver.h"
 
+#include <math.h>
+
 static const struct ferry_cuda_driver *open_driver(void)
 {
 	const struct ferry_cuda_driver *driver;
@@ -120,6 +122,16 @@ bool ferry_clock_read(const struct ferry_clock *clock, double *us)
 bool ferry_clock_between(const struct ferry_clock *earlier, const struct ferry_clock *later, double *us)
 {
 	return elapsed(earlier->start, later->start, us);
+}
+
+double ferry_clock_overlap_us(const struct ferry_clock *ended, const struct ferry_clock *other)
+{
+	double us, begins, ends;
+	if (!elapsed(ended->start, ended->end, &us) || !elapsed(ended->start, other->start, &begins))
+		return 0;
+	if (!elapsed(ended->start, other->end, &ends))
+		ends = us; /* it goes on */
+	return fmax(fmin(us, ends) - fmax(begins, 0), 0);
 }
 
 double ferry_clock_now_us(void)

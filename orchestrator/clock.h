@@ -51,6 +51,9 @@ bool ferry_clock_read(const struct ferry_clock *clock, double *us);
 /** From the first place of one clock to that of another; the stream has passed both. */
 bool ferry_clock_between(const struct ferry_clock *earlier, const struct ferry_clock *later, double *us);
 
+/** How long the streams of two clocks were between their places at once; `ended` has passed both of its. */
+double ferry_clock_overlap_us(const struct ferry_clock *ended, const struct ferry_clock *other);
+
 /** The time of day, for what is to be compared with streams' times; microseconds. */
 double ferry_clock_now_us(void);
 

@@ -10,6 +10,8 @@
 #include <math.h>
 #include <string.h>
 
+#define BESIDE (1 / 16.0) /* of a call's time, at least: another one is under way beside it */
+
 #define OLD 4096 /* looks after which a sample is given up, or a window */
 
 /* Where the program is far ahead of its stream, to ask at each of its calls would cost more than it tells. */
@@ -405,15 +407,42 @@ static const struct ferry_sample *sample_before(const struct ferry_meter *meter,
 	return before->line && before->n + 1 == meter->samples[at].n ? before : NULL;
 }
 
+static bool is_nccls(const struct ferry_sample *sample)
+{
+	return !ferry_shares_divide(sample->word);
+}
+
+/*
+ * What the links had to do for a call. Calls in two streams, as FSDP's AllGathers and ReduceScatters, are under way at
+ * once: such time counts half to each. NCCL runs one kernel of a communicator after the other: of two of its calls it
+ * counts to the earlier one alone. So the sum is the time that passes. *beside: there is such time.
+ */
+static double own_us(const struct ferry_meter *meter, const struct ferry_sample *sample,
+                     const struct ferry_sample *before, bool *beside)
+{
+	const struct ferry_sample *after = &meter->samples[meter->oldest];
+	double with_before = 0, with_after = 0;
+	if (before && before->us > 0)
+		with_before = ferry_clock_overlap_us(&sample->clock, &before->clock);
+	if (meter->nsamples && after->armed)
+		with_after = ferry_clock_overlap_us(&sample->clock, &after->clock);
+	*beside = with_before + with_after > BESIDE * sample->us;
+	with_before *= is_nccls(sample) && before && is_nccls(before) ? 1 : 0.5;
+	with_after *= is_nccls(sample) && is_nccls(after) ? 0 : 0.5;
+	return fmax(sample->us - with_before - with_after, sample->us / 8); /* three at once */
+}
+
 static void learn(struct ferry_meter *meter, uint32_t at, double us)
 {
 	struct ferry_sample *sample = &meter->samples[at];
 	const struct ferry_sample *before = sample_before(meter, at);
 	double span_us;
+	bool beside;
 	sample->us = us;
 	if (before && before->us > 0 && ferry_clock_between(&before->clock, &sample->clock, &span_us))
 		ferry_veto_gap(&meter->veto, before->us, span_us);
-	ferry_tuner_feed(&meter->tuner, sample->line, sample->word, sample->bytes, us, is_still(meter));
+	us = own_us(meter, sample, before, &beside);
+	ferry_tuner_feed(&meter->tuner, sample->line, sample->word, sample->bytes, us, beside, is_still(meter));
 	publish(meter, sample->line);
 	log_sample(meter, sample, us);
 }

@@ -11,6 +11,7 @@
 #define FASTER_STEP 0.992 /* a measured step of NCCL's parameters: the next one gains as little */
 #define FASTER_NEAR 0.95  /* not measured: by a size next to it, or before the job */
 #define FASTER_FAR  0.77  /* not measured: by a size up to FAR classes away */
+#define BESIDE      0.2   /* of a kind's last calls, which are beside others: their times say little */
 #define NEAR        1     /* size classes: a factor of 1.4 */
 #define FAR         4     /* a factor of 4 */
 
@@ -81,11 +82,19 @@ static const struct ferry_arm *measured(const struct ferry_tuner_line *line)
 	return NULL;
 }
 
+bool ferry_belief_is_prior(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line)
+{
+	return line->beside > BESIDE && prior_us(tuner, line, FERRY_PRIOR_FERRY) > 0 &&
+	       prior_us(tuner, line, FERRY_PRIOR_NCCL) > 0;
+}
+
 struct ferry_belief ferry_believe(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
                                   const struct ferry_arm *arm)
 {
 	bool step = !ferry_arm_is_ferrys(arm) && !ferry_arm_is_ferrys(&line->arms[line->best]);
-	double us = ferry_arm_us(arm);
+	double us = ferry_arm_us(arm), before = before_us(tuner, line, arm);
+	if (ferry_belief_is_prior(tuner, line))
+		return (struct ferry_belief){before, before, FASTER_NEAR};
 	if (us > 0)
 		return (struct ferry_belief){us, us, step ? FASTER_STEP : FASTER};
 	if (arm->learned_us > 0)
@@ -93,7 +102,7 @@ struct ferry_belief ferry_believe(const struct ferry_tuner *tuner, const struct 
 	const struct ferry_arm *known = measured(line);
 	if ((us = like_others(tuner, line, arm, known, NEAR)) > 0)
 		return (struct ferry_belief){us, us, FASTER_NEAR};
-	double before = before_us(tuner, line, arm), knowns = known ? before_us(tuner, line, known) : 0;
+	double knowns = known ? before_us(tuner, line, known) : 0;
 	if (before > 0) {
 		us = knowns > 0 ? before * ferry_arm_us(known) / knowns : before;
 		return (struct ferry_belief){us, fmin(us, before), FASTER_NEAR};

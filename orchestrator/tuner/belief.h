@@ -8,6 +8,12 @@
 
 #include "orchestrator/tuner/line.h"
 
+/**
+ * Whether the kind goes by what was measured before the job alone: its calls are beside others, in other streams, so
+ * that what they take depends on what those take, and ferry-perf limits knows Ferry's time and NCCL's.
+ */
+bool ferry_belief_is_prior(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line);
+
 struct ferry_belief ferry_believe(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
                                   const struct ferry_arm *arm);
 

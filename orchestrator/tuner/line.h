@@ -47,6 +47,7 @@ struct ferry_tuner_line {
 	uint32_t owed_calls;
 	bool news;              /* since a trial was looked for */
 	bool doubted;           /* the last sample was far from the ones before */
+	float beside;           /* of its last calls this part was under way beside others, in other streams */
 };
 
 struct ferry_tuner {

@@ -29,6 +29,7 @@
 #define ABORT       1.3   /* times the best arm's time: the try ends, */
 #define ABORT_TUNING 1.15 /* of a tuning, of which there are many, sooner */
 #define ENOUGH      3u   /* calls of less than CHEAP_US: one may be a caller's that was late */
+#define BESIDE_CALLS 32  /* of so many last calls it is known how many were beside others */
 #define GIVEN_UP    256u  /* calls of the kind of which a trial has had none: it cannot begin */
 
 /* Which calls are measured: two events take some 3 us of the caller's thread. */
@@ -162,12 +163,13 @@ static void decide(const struct ferry_tuner *tuner, struct ferry_tuner_line *lin
 {
 	double least = INFINITY;
 	int fastest = line->best;
-	bool sure = is_sure(&line->arms[line->best]);
+	bool is_prior = ferry_belief_is_prior(tuner, line), sure = is_prior || is_sure(&line->arms[line->best]);
 	look(tuner, line);
+	double now = best_us(line) > 0 || !is_prior ? best_us(line) : INFINITY;
 	for (int i = 0; i < line->narms; i++) {
 		const struct ferry_belief *belief = &line->beliefs[i];
 		if (i == line->best || !sure || !(belief->us > 0) || belief->us >= least ||
-		    belief->us > belief->than * best_us(line))
+		    belief->us > belief->than * now)
 			continue;
 		least = belief->us;
 		fastest = i;
@@ -410,7 +412,7 @@ bool ferry_tuner_sealed(struct ferry_tuner *tuner, struct ferry_tuner_line *line
 		arm->pending++;
 	bool looks = line->news || line->calls % LOOK == 0; /* else nothing but the credit has changed */
 	if (!still && looks && line->trial < 0 && line->asked >= counted_calls(line) &&
-	    !awaits_trial(line)) {
+	    !awaits_trial(line) && !ferry_belief_is_prior(tuner, line)) {
 		line->news = false;
 		look(tuner, line);
 		pay(line);
@@ -431,10 +433,11 @@ void ferry_tuner_pass(struct ferry_tuner_line *line, uint32_t word)
 }
 
 void ferry_tuner_feed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t word, uint64_t bytes,
-                      double us, bool still)
+                      double us, bool beside, bool still)
 {
 	struct ferry_arm *arm = arm_of(line, word);
 	ferry_tuner_pass(line, word);
+	line->beside += ((float)beside - line->beside) / BESIDE_CALLS;
 	if (!arm || !(us > 0) || !isfinite(us))
 		return;
 	us *= (double)line->like.bytes / (double)bytes;
@@ -459,6 +462,8 @@ static enum ferry_balance why_of(const struct ferry_tuner *tuner, const struct f
 	double us;
 	uint32_t seen = 0;
 	bool open = line->trial >= 0 || !(best_us(line) > 0);
+	if (ferry_belief_is_prior(tuner, line))
+		return FERRY_BALANCE_PRIOR;
 	for (int i = 0; i < line->narms; i++) {
 		seen += line->arms[i].seen;
 		open |= is_promising(tuner, line, i, &us);

@@ -19,6 +19,8 @@
  * 9. Rank 0 decides, and publishes each kind's line (ipc/shares.h); every rank proposes what the line says, and what
  *    the ranks have sealed (ipc/agreement.h) is what a call has. Captured calls never have a trial.
  * 10. Where the calls leave the program time, its own steps have a veto (orchestrator/tuner/veto.h).
+ * 11. A kind whose calls are beside others, in other streams, goes by what was measured before the job and has no
+ *    trials: what such a call takes depends on the others. The veto judges them together.
  *
  * Arithmetic alone: no clock, no threads, no memory but its own. Times come after calls have ended, in order, late.
  */
@@ -46,9 +48,12 @@ void ferry_tuner_adopt(struct ferry_tuner *tuner, const struct ferry_share_line 
  */
 bool ferry_tuner_sealed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t word, bool still);
 
-/** A measured call took so long; in the order of the calls. still: as there, and the best arm stays what it is. */
+/**
+ * A measured call took so long; in the order of the calls. beside: another stream had a call meanwhile. still: as
+ * there, and the best arm stays what it is.
+ */
 void ferry_tuner_feed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t word, uint64_t bytes,
-                      double us, bool still);
+                      double us, bool beside, bool still);
 void ferry_tuner_pass(struct ferry_tuner_line *line, uint32_t word);
 
 /** What rank 0 publishes of the line. */

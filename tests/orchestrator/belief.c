@@ -42,6 +42,33 @@ static void a_prior_that_slighted_an_arm_is_corrected_for_a_hundredth(void **sta
 		}
 }
 
+/* As FSDP's AllGathers, which take 1.2 ms or 4 by what another stream's ReduceScatters do. */
+static void calls_beside_others_go_by_the_prior_and_have_no_trials(void **state)
+{
+	(void)state;
+	struct ferry_prior prior = prior_of(2500, 1700);
+	struct world world = {.call = whole, .nccl_us = {2500}, .ferry_us = 4000, .noise = 0.3, .beside = true};
+	for (unsigned with = 1; with <= SEEDS; with++) {
+		world.beside = true;
+		run(&world, &prior, with, 600);
+		assert_int_equal(count_ferrys(FIRST, 600), 600 - FIRST);
+		world.beside = false;
+		make(&single, 200);
+		assert_true(count_ferrys(700, 800) < 30);
+		assert_false(single.line->beside > 0.2f);
+	}
+}
+
+/* Of which nothing was measured before. */
+static void calls_beside_others_go_by_their_times_without_a_prior(void **state)
+{
+	(void)state;
+	struct world world = {.call = whole, .nccl_us = {2500}, .ferry_us = 1700, .noise = 0.01, .burst = 3,
+	                      .from = 300, .to = 600, .beside = true};
+	run(&world, &nothing, 1, 600);
+	assert_true(count_ferrys(2 * FIRST, 300) > 240 && count_ferrys(350, 600) < 60);
+}
+
 /* A line that somebody has scribbled in the table. */
 static void what_was_learned_of_no_bytes_is_not_taken(void **state)
 {
@@ -99,6 +126,8 @@ int main(void)
 	        cmocka_unit_test(a_prior_that_says_much_is_followed_at_once),
 	        cmocka_unit_test(a_prior_that_praised_the_wrong_arm_is_corrected_in_twenty_calls),
 	        cmocka_unit_test(a_prior_that_slighted_an_arm_is_corrected_for_a_hundredth),
+	        cmocka_unit_test(calls_beside_others_go_by_the_prior_and_have_no_trials),
+	        cmocka_unit_test(calls_beside_others_go_by_their_times_without_a_prior),
 	        cmocka_unit_test(what_was_learned_of_no_bytes_is_not_taken),
 	        cmocka_unit_test(of_calls_that_went_another_way_NCCLs_time_alone_is_taken),
 	        cmocka_unit_test(what_was_learned_is_where_the_next_job_begins),

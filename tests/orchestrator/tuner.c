@@ -285,7 +285,7 @@ static void a_trial_that_cannot_begin_ends(void **state)
 	uint8_t turn = 0;
 	for (int i = 0; i < 400; i++) {
 		if (ferry_tuner_sealed(&rank0, line, FERRY_SHARES_NONE, false))
-			ferry_tuner_feed(&rank0, line, FERRY_SHARES_NONE, whole.bytes, 2500, false);
+			ferry_tuner_feed(&rank0, line, FERRY_SHARES_NONE, whole.bytes, 2500, false, false);
 		turn = line->trial >= 0 && i < 20 ? line->turn : turn;
 	}
 	assert_true(turn && line->turn != turn);
@@ -305,7 +305,7 @@ static void a_trial_whose_calls_come_no_more_ends(void **state)
 	struct ferry_tuner_line *line = ferry_tuner_line(&rank0, &whole);
 	for (int i = 0; i < 100 && line->trial < 0; i++)
 		if (ferry_tuner_sealed(&rank0, line, FERRY_SHARES_NONE, false))
-			ferry_tuner_feed(&rank0, line, FERRY_SHARES_NONE, whole.bytes, 2500, false);
+			ferry_tuner_feed(&rank0, line, FERRY_SHARES_NONE, whole.bytes, 2500, false, false);
 	assert_int_equal(rank0.ntrials, 1);
 	struct ferry_tuner_line *next = ferry_tuner_line(&rank0, &other);
 	for (int i = 0; i < 4000; i++)
@@ -321,7 +321,7 @@ static void none_begins_while_all_is_to_stay(void **state)
 	struct ferry_tuner_line *line = ferry_tuner_line(&rank0, &whole);
 	for (int i = 0; i < 200; i++) {
 		if (ferry_tuner_sealed(&rank0, line, FERRY_SHARES_NONE, true))
-			ferry_tuner_feed(&rank0, line, FERRY_SHARES_NONE, whole.bytes, 2500, false);
+			ferry_tuner_feed(&rank0, line, FERRY_SHARES_NONE, whole.bytes, 2500, false, false);
 		assert_true(line->trial < 0 && !rank0.ntrials);
 	}
 	ferry_tuner_sealed(&rank0, line, FERRY_SHARES_NONE, false);
