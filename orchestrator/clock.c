@@ -101,11 +101,13 @@ static bool record(struct ferry_clock *clock, bool starts, cudaStream_t stream)
 
 bool ferry_clock_start(struct ferry_clock *clock, cudaStream_t stream)
 {
+	clock->stream = stream;
 	if (record(clock, true, stream))
 		return true;
 	if (!clock->start)
 		return false;
 	ferry_clock_free(clock); /* the stream may be of another context */
+	clock->stream = stream;
 	return record(clock, true, stream);
 }
 
@@ -127,7 +129,8 @@ bool ferry_clock_between(const struct ferry_clock *earlier, const struct ferry_c
 double ferry_clock_overlap_us(const struct ferry_clock *ended, const struct ferry_clock *other)
 {
 	double us, begins, ends;
-	if (!elapsed(ended->start, ended->end, &us) || !elapsed(ended->start, other->start, &begins))
+	if (ended->stream == other->stream || !elapsed(ended->start, ended->end, &us) ||
+	    !elapsed(ended->start, other->start, &begins))
 		return 0;
 	if (!elapsed(ended->start, other->end, &ends))
 		ends = us; /* it goes on */
@@ -151,5 +154,5 @@ void ferry_clock_free(struct ferry_clock *clock)
 			driver->EventDestroy((CUevent)clock->end);
 		driver->ThreadExchangeStreamCaptureMode(&mode);
 	}
-	*clock = (struct ferry_clock){NULL, NULL, NULL};
+	*clock = (struct ferry_clock){.start = NULL};
 }

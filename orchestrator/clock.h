@@ -13,6 +13,7 @@
 struct ferry_clock {
 	void *start, *end; /* events; NULL: not made yet */
 	void *context;     /* the streams', and the events' */
+	void *stream;      /* the last one that it was started in */
 };
 
 /** Whether what the stream gets goes into a graph. */
@@ -51,7 +52,10 @@ bool ferry_clock_read(const struct ferry_clock *clock, double *us);
 /** From the first place of one clock to that of another; the stream has passed both. */
 bool ferry_clock_between(const struct ferry_clock *earlier, const struct ferry_clock *later, double *us);
 
-/** How long the streams of two clocks were between their places at once; `ended` has passed both of its. */
+/**
+ * How long the streams of two clocks were between their places at once; `ended` has passed both of its. Without asking
+ * the driver 0 where they are one stream.
+ */
 double ferry_clock_overlap_us(const struct ferry_clock *ended, const struct ferry_clock *other);
 
 /** The time of day, for what is to be compared with streams' times; microseconds. */

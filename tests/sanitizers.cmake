@@ -70,7 +70,8 @@ endforeach()
 
 # Their children end by dozens. To look for leaks in each of them lists its threads in /proc, over which kernels of 2025
 # (6.18) spin for a minute when many processes end at once; other suites judge leaks.
-set_property(TEST last_calls short_calls_ends APPEND PROPERTY ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0")
+set_property(TEST last_calls short_calls_ends leftovers ${kills} APPEND PROPERTY ENVIRONMENT
+  "ASAN_OPTIONS=detect_leaks=0")
 
 # The presets of ctest choose by these labels.
 set(asan)

@@ -23,7 +23,7 @@ static int use_device(void **state)
 /* Starts one, reads it when its stream has passed, and gives it up. (In a capture that it has ended: never.) */
 static void time_a_stream(CUstream stream)
 {
-	struct ferry_clock clock = {NULL, NULL, NULL};
+	struct ferry_clock clock = {.start = NULL};
 	double us = -1;
 	assert_true(ferry_clock_start(&clock, (cudaStream_t)stream));
 	assert_true(ferry_clock_stop(&clock, (cudaStream_t)stream));
@@ -75,7 +75,7 @@ static void a_global_capture_goes_on(void **state)
 /* What was made ahead for streams of one context, where they are of another one. */
 static void a_clock_follows_its_streams_context(void **state)
 {
-	struct ferry_clock clock = {NULL, NULL, NULL};
+	struct ferry_clock clock = {.start = NULL};
 	CUcontext other;
 	double us = -1;
 	(void)state;
