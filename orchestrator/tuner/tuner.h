@@ -19,8 +19,8 @@
  * 9. Rank 0 decides, and publishes each kind's line (ipc/shares.h); every rank proposes what the line says, and what
  *    the ranks have sealed (ipc/agreement.h) is what a call has. Captured calls never have a trial.
  * 10. Where the calls leave the program time, its own steps have a veto (orchestrator/tuner/veto.h).
- * 11. A kind whose calls are beside others, in other streams, goes by what was measured before the job and has no
- *    trials: what such a call takes depends on the others. The veto judges them together.
+ * 11. Calls of two streams take longer while they overlap. A kind of which a fifth of the calls overlap others follows
+ *    what ferry-perf limits has measured, and has no trials; the veto compares whole steps.
  *
  * Arithmetic alone: no clock, no threads, no memory but its own. Times come after calls have ended, in order, late.
  */
