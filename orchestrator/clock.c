@@ -126,11 +126,10 @@ bool ferry_clock_between(const struct ferry_clock *earlier, const struct ferry_c
 	return elapsed(earlier->start, later->start, us);
 }
 
-double ferry_clock_overlap_us(const struct ferry_clock *ended, const struct ferry_clock *other)
+double ferry_clock_overlap_us(const struct ferry_clock *ended, double us, const struct ferry_clock *other)
 {
-	double us, begins, ends;
-	if (ended->stream == other->stream || !elapsed(ended->start, ended->end, &us) ||
-	    !elapsed(ended->start, other->start, &begins))
+	double begins, ends;
+	if (ended->stream == other->stream || !elapsed(ended->start, other->start, &begins))
 		return 0;
 	if (!elapsed(ended->start, other->end, &ends))
 		ends = us; /* it goes on */

@@ -53,10 +53,10 @@ bool ferry_clock_read(const struct ferry_clock *clock, double *us);
 bool ferry_clock_between(const struct ferry_clock *earlier, const struct ferry_clock *later, double *us);
 
 /**
- * How long the streams of two clocks were between their places at once; `ended` has passed both of its. Without asking
- * the driver 0 where they are one stream.
+ * How long the streams of two clocks were between their places at once; `ended` took `us` between its two. Where they
+ * are one stream it is 0, and the driver is not asked.
  */
-double ferry_clock_overlap_us(const struct ferry_clock *ended, const struct ferry_clock *other);
+double ferry_clock_overlap_us(const struct ferry_clock *ended, double us, const struct ferry_clock *other);
 
 /** The time of day, for what is to be compared with streams' times; microseconds. */
 double ferry_clock_now_us(void);

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-#define BESIDE (1 / 16.0) /* of a call's time, at least: another one is under way beside it */
+#define OVERLAPS (1 / 16.0) /* of a call's time, at least: another one is under way beside it */
 
 #define OLD 4096 /* looks after which a sample is given up, or a window */
 
@@ -382,7 +382,7 @@ void ferry_meter_arm(struct ferry_sample *sample, bool timed)
 }
 
 /* A line of JSON, as ferry-plot --shares draws it. */
-static void log_sample(const struct ferry_meter *meter, const struct ferry_sample *sample, double us)
+static void log_sample(const struct ferry_meter *meter, const struct ferry_sample *sample)
 {
 	struct ferry_shares shares = ferry_shares_unpack(sample->word);
 	struct ferry_share_line line;
@@ -395,7 +395,7 @@ static void log_sample(const struct ferry_meter *meter, const struct ferry_sampl
 	for (int c = 0; c < FERRY_NUM_FABRICS; c++)
 		fprintf(meter->log, ",\"%s\":%.4f", ferry_fabric_name((enum ferry_fabric)c),
 		        (double)shares.part[c] / FERRY_SHARES_WHOLE);
-	fprintf(meter->log, ",\"tuning\":%u,\"us\":%.1f,\"why\":\"%s\"}\n", shares.tuning, us,
+	fprintf(meter->log, ",\"tuning\":%u,\"us\":%.1f,\"why\":\"%s\"}\n", shares.tuning, sample->us,
 	        ferry_balance_name((enum ferry_balance)line.why));
 }
 
@@ -413,23 +413,35 @@ static bool is_nccls(const struct ferry_sample *sample)
 }
 
 /*
- * What the links had to do for a call. Calls in two streams, as FSDP's AllGathers and ReduceScatters, are under way at
- * once: such time counts half to each. NCCL runs one kernel of a communicator after the other: of two of its calls it
- * counts to the earlier one alone. So the sum is the time that passes. *beside: there is such time.
+ * Calls in two streams, as FSDP's AllGathers and ReduceScatters, are under way at once: such time counts half to each.
+ * NCCL runs one kernel of a communicator after the other: of two of its calls it counts to the earlier one alone.
+ */
+static double other_us(const struct ferry_sample *sample, const struct ferry_sample *other, bool earlier,
+                       double overlap_us)
+{
+	return is_nccls(sample) && is_nccls(other) ? (earlier ? overlap_us : 0) : overlap_us / 2;
+}
+
+/*
+ * What the links had to do for a call that took `us`, so that a call and the next one add up to the time that passes.
+ * Calls further away are not looked at. *overlaps: another one was under way.
  */
 static double own_us(const struct ferry_meter *meter, const struct ferry_sample *sample,
-                     const struct ferry_sample *before, bool *beside)
+                     const struct ferry_sample *before, double us, bool *overlaps)
 {
 	const struct ferry_sample *after = &meter->samples[meter->oldest];
-	double with_before = 0, with_after = 0;
-	if (before && before->us > 0)
-		with_before = ferry_clock_overlap_us(&sample->clock, &before->clock);
-	if (meter->nsamples && after->armed)
-		with_after = ferry_clock_overlap_us(&sample->clock, &after->clock);
-	*beside = with_before + with_after > BESIDE * sample->us;
-	with_before *= is_nccls(sample) && before && is_nccls(before) ? 1 : 0.5;
-	with_after *= is_nccls(sample) && is_nccls(after) ? 0 : 0.5;
-	return fmax(sample->us - with_before - with_after, sample->us / 8); /* three at once */
+	double own = us, overlap_us = 0;
+	if (before && before->us > 0) {
+		overlap_us = ferry_clock_overlap_us(&sample->clock, us, &before->clock);
+		own -= other_us(sample, before, true, overlap_us);
+	}
+	if (meter->nsamples && after->armed) {
+		double with_after = ferry_clock_overlap_us(&sample->clock, us, &after->clock);
+		own -= other_us(sample, after, false, with_after);
+		overlap_us += with_after;
+	}
+	*overlaps = overlap_us > OVERLAPS * us;
+	return fmax(own, us / 8); /* three at once */
 }
 
 static void learn(struct ferry_meter *meter, uint32_t at, double us)
@@ -437,14 +449,14 @@ static void learn(struct ferry_meter *meter, uint32_t at, double us)
 	struct ferry_sample *sample = &meter->samples[at];
 	const struct ferry_sample *before = sample_before(meter, at);
 	double span_us;
-	bool beside;
-	sample->us = us;
+	bool overlaps;
+	sample->us = own_us(meter, sample, before, us, &overlaps);
 	if (before && before->us > 0 && ferry_clock_between(&before->clock, &sample->clock, &span_us))
 		ferry_veto_gap(&meter->veto, before->us, span_us);
-	us = own_us(meter, sample, before, &beside);
-	ferry_tuner_feed(&meter->tuner, sample->line, sample->word, sample->bytes, us, beside, is_still(meter));
+	ferry_tuner_feed(&meter->tuner, sample->line, sample->word, sample->bytes, sample->us, overlaps,
+	                 is_still(meter));
 	publish(meter, sample->line);
-	log_sample(meter, sample, us);
+	log_sample(meter, sample);
 }
 
 /* Calls of a communicator end in their order: where one has not, none behind it is asked. */

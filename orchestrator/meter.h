@@ -26,7 +26,7 @@ struct ferry_sample {
 	struct ferry_tuner_line *line;
 	uint64_t n, bytes;
 	uint32_t word, age;
-	double us; /* what its call took; 0: not known */
+	double us; /* what its call took, less what counts to others beside it; 0: not known */
 };
 
 struct ferry_meter {
@@ -134,7 +134,8 @@ double ferry_meter_ahead_us(const struct ferry_meter *meter);
 
 /**
  * Feeds the tuner with the calls that have ended, in the order in which they were made. For each call: costs next to
- * nothing without samples, and asks the driver about one unfinished call at most, and not again within 0.1 ms.
+ * nothing without samples, and asks the driver about one unfinished call at most, of two streams about two, and not
+ * again within 0.1 ms.
  * Returns true if the steps have a new verdict.
  */
 bool ferry_meter_look(struct ferry_meter *meter);

@@ -11,9 +11,12 @@
 #define FASTER_STEP 0.992 /* a measured step of NCCL's parameters: the next one gains as little */
 #define FASTER_NEAR 0.95  /* not measured: by a size next to it, or before the job */
 #define FASTER_FAR  0.77  /* not measured: by a size up to FAR classes away */
-#define BESIDE      0.2   /* of a kind's last calls, which are beside others: their times say little */
 #define NEAR        1     /* size classes: a factor of 1.4 */
 #define FAR         4     /* a factor of 4 */
+
+/* What ferry-perf limits has measured holds no more: an arm takes so many times as long, by so many calls at least. */
+#define WRONG       4
+#define WRONG_CALLS 3
 
 static double prior_us(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line, enum ferry_prior_arm arm)
 {
@@ -82,19 +85,32 @@ static const struct ferry_arm *measured(const struct ferry_tuner_line *line)
 	return NULL;
 }
 
-bool ferry_belief_is_prior(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line)
+static bool are_limits_wrong(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line)
 {
-	return line->beside > BESIDE && prior_us(tuner, line, FERRY_PRIOR_FERRY) > 0 &&
-	       prior_us(tuner, line, FERRY_PRIOR_NCCL) > 0;
+	for (int i = 0; i < line->narms; i++) {
+		const struct ferry_arm *arm = &line->arms[i];
+		double before = arm->seen < WRONG_CALLS ? 0 : before_us(tuner, line, arm);
+		if (before > 0 && ferry_arm_us(arm) > WRONG * before)
+			return true;
+	}
+	return false;
+}
+
+bool ferry_belief_by_limits(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line)
+{
+	return line->overlaps && !tuner->nccl_alone && prior_us(tuner, line, FERRY_PRIOR_FERRY) > 0 &&
+	       prior_us(tuner, line, FERRY_PRIOR_NCCL) > 0 && !are_limits_wrong(tuner, line);
 }
 
 struct ferry_belief ferry_believe(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
                                   const struct ferry_arm *arm)
 {
 	bool step = !ferry_arm_is_ferrys(arm) && !ferry_arm_is_ferrys(&line->arms[line->best]);
-	double us = ferry_arm_us(arm), before = before_us(tuner, line, arm);
-	if (ferry_belief_is_prior(tuner, line))
+	double us = ferry_arm_us(arm), before = 0;
+	if (line->by_limits) {
+		before = before_us(tuner, line, arm);
 		return (struct ferry_belief){before, before, FASTER_NEAR};
+	}
 	if (us > 0)
 		return (struct ferry_belief){us, us, step ? FASTER_STEP : FASTER};
 	if (arm->learned_us > 0)
@@ -103,7 +119,7 @@ struct ferry_belief ferry_believe(const struct ferry_tuner *tuner, const struct 
 	if ((us = like_others(tuner, line, arm, known, NEAR)) > 0)
 		return (struct ferry_belief){us, us, FASTER_NEAR};
 	double knowns = known ? before_us(tuner, line, known) : 0;
-	if (before > 0) {
+	if ((before = before_us(tuner, line, arm)) > 0) {
 		us = knowns > 0 ? before * ferry_arm_us(known) / knowns : before;
 		return (struct ferry_belief){us, fmin(us, before), FASTER_NEAR};
 	}

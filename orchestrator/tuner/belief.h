@@ -9,11 +9,13 @@
 #include "orchestrator/tuner/line.h"
 
 /**
- * Whether the kind goes by what was measured before the job alone: its calls are beside others, in other streams, so
- * that what they take depends on what those take, and ferry-perf limits knows Ferry's time and NCCL's.
+ * Whether the kind goes by what was measured before the job alone: its calls overlap others, in other streams, so that
+ * what they take depends on what those take, and ferry-perf limits knows Ferry's time and NCCL's. Not where an arm
+ * takes several times as long as it says: then the machine is not as it was.
  */
-bool ferry_belief_is_prior(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line);
+bool ferry_belief_by_limits(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line);
 
+/** line->by_limits holds. */
 struct ferry_belief ferry_believe(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
                                   const struct ferry_arm *arm);
 

@@ -47,7 +47,9 @@ struct ferry_tuner_line {
 	uint32_t owed_calls;
 	bool news;              /* since a trial was looked for */
 	bool doubted;           /* the last sample was far from the ones before */
-	float beside;           /* of its last calls this part was under way beside others, in other streams */
+	float overlap;          /* of its last calls this part was under way beside others, in other streams */
+	bool overlaps;          /* that is so much that their times say little */
+	bool by_limits;         /* as of the last look: so it goes by what was measured before the job alone */
 };
 
 struct ferry_tuner {

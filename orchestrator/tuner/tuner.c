@@ -29,7 +29,6 @@
 #define ABORT       1.3   /* times the best arm's time: the try ends, */
 #define ABORT_TUNING 1.15 /* of a tuning, of which there are many, sooner */
 #define ENOUGH      3u   /* calls of less than CHEAP_US: one may be a caller's that was late */
-#define BESIDE_CALLS 32  /* of so many last calls it is known how many were beside others */
 #define GIVEN_UP    256u  /* calls of the kind of which a trial has had none: it cannot begin */
 
 /* Which calls are measured: two events take some 3 us of the caller's thread. */
@@ -38,6 +37,11 @@
 #define RAREST   64u  /* or in more, up to so many, of calls that are short: */
 #define WORTH_US 800  /* so much time of them is worth the events of one */
 #define UNREADY  24u  /* and so many while the best arm is not ready */
+
+/* Calls that overlap those of other streams. */
+#define OVERLAP_CALLS 32   /* of so many last calls it is known how many did */
+#define OVERLAPS      0.2  /* so much of these: their times say little, */
+#define OVERLAPS_STILL 0.02 /* until it is so little: a step may begin with fifty of them alone */
 
 /* ---- kinds and arms ---- */
 
@@ -95,6 +99,7 @@ static struct ferry_arm *add_tuning(struct ferry_tuner_line *line, uint32_t tuni
 
 static void look(const struct ferry_tuner *tuner, struct ferry_tuner_line *line)
 {
+	line->by_limits = ferry_belief_by_limits(tuner, line);
 	for (int i = 0; i < line->narms; i++)
 		line->beliefs[i] = ferry_believe(tuner, line, &line->arms[i]);
 }
@@ -163,9 +168,9 @@ static void decide(const struct ferry_tuner *tuner, struct ferry_tuner_line *lin
 {
 	double least = INFINITY;
 	int fastest = line->best;
-	bool is_prior = ferry_belief_is_prior(tuner, line), sure = is_prior || is_sure(&line->arms[line->best]);
 	look(tuner, line);
-	double now = best_us(line) > 0 || !is_prior ? best_us(line) : INFINITY;
+	bool sure = line->by_limits || is_sure(&line->arms[line->best]);
+	double now = best_us(line) > 0 || !line->by_limits ? best_us(line) : INFINITY;
 	for (int i = 0; i < line->narms; i++) {
 		const struct ferry_belief *belief = &line->beliefs[i];
 		if (i == line->best || !sure || !(belief->us > 0) || belief->us >= least ||
@@ -412,7 +417,7 @@ bool ferry_tuner_sealed(struct ferry_tuner *tuner, struct ferry_tuner_line *line
 		arm->pending++;
 	bool looks = line->news || line->calls % LOOK == 0; /* else nothing but the credit has changed */
 	if (!still && looks && line->trial < 0 && line->asked >= counted_calls(line) &&
-	    !awaits_trial(line) && !ferry_belief_is_prior(tuner, line)) {
+	    !awaits_trial(line) && !line->by_limits) {
 		line->news = false;
 		look(tuner, line);
 		pay(line);
@@ -433,11 +438,12 @@ void ferry_tuner_pass(struct ferry_tuner_line *line, uint32_t word)
 }
 
 void ferry_tuner_feed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t word, uint64_t bytes,
-                      double us, bool beside, bool still)
+                      double us, bool overlaps, bool still)
 {
 	struct ferry_arm *arm = arm_of(line, word);
 	ferry_tuner_pass(line, word);
-	line->beside += ((float)beside - line->beside) / BESIDE_CALLS;
+	line->overlap += ((float)overlaps - line->overlap) / OVERLAP_CALLS;
+	line->overlaps = (double)line->overlap > (line->overlaps ? OVERLAPS_STILL : OVERLAPS);
 	if (!arm || !(us > 0) || !isfinite(us))
 		return;
 	us *= (double)line->like.bytes / (double)bytes;
@@ -451,6 +457,8 @@ void ferry_tuner_feed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, 
 		look(tuner, line);
 	else
 		decide(tuner, line);
+	if (line->by_limits && line->trial >= 0)
+		end_trial(tuner, line);
 	if (line->best == line->away)
 		line->away = -1;
 }
@@ -462,7 +470,7 @@ static enum ferry_balance why_of(const struct ferry_tuner *tuner, const struct f
 	double us;
 	uint32_t seen = 0;
 	bool open = line->trial >= 0 || !(best_us(line) > 0);
-	if (ferry_belief_is_prior(tuner, line))
+	if (line->by_limits)
 		return FERRY_BALANCE_PRIOR;
 	for (int i = 0; i < line->narms; i++) {
 		seen += line->arms[i].seen;

@@ -20,7 +20,7 @@
  *    the ranks have sealed (ipc/agreement.h) is what a call has. Captured calls never have a trial.
  * 10. Where the calls leave the program time, its own steps have a veto (orchestrator/tuner/veto.h).
  * 11. Calls of two streams take longer while they overlap. A kind of which a fifth of the calls overlap others follows
- *    what ferry-perf limits has measured, and has no trials; the veto compares whole steps.
+ *    what ferry-perf limits has measured, and has no trials, unless that is four times wrong; the veto compares steps.
  *
  * Arithmetic alone: no clock, no threads, no memory but its own. Times come after calls have ended, in order, late.
  */
@@ -49,11 +49,11 @@ void ferry_tuner_adopt(struct ferry_tuner *tuner, const struct ferry_share_line 
 bool ferry_tuner_sealed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t word, bool still);
 
 /**
- * A measured call took so long; in the order of the calls. beside: another stream had a call meanwhile. still: as
+ * A measured call took so long; in the order of the calls. overlaps: another stream had a call meanwhile. still: as
  * there, and the best arm stays what it is.
  */
 void ferry_tuner_feed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t word, uint64_t bytes,
-                      double us, bool beside, bool still);
+                      double us, bool overlaps, bool still);
 void ferry_tuner_pass(struct ferry_tuner_line *line, uint32_t word);
 
 /** What rank 0 publishes of the line. */

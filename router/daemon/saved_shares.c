@@ -81,6 +81,12 @@ static struct ferry_share_line *line_in(struct ferry_saved_setting *setting, con
 	return setting->nlines < FERRY_SHARE_LINES ? &setting->lines[setting->nlines++] : NULL;
 }
 
+/* Of a kind that goes by what was measured before the job the job has learned nothing. */
+static bool has_learned(const struct ferry_share_line *line)
+{
+	return line->why != FERRY_BALANCE_KERNEL && line->why != FERRY_BALANCE_PRIOR;
+}
+
 /* What a job has not measured stays as an earlier one has. */
 static void save(struct ferry_saved_setting *setting, const struct ferry_share_line *line)
 {
@@ -108,7 +114,7 @@ void ferry_saved_shares_take(struct ferry_saved_shares *saved, uint32_t owner, c
 		return;
 	uint64_t signature = atomic_load_explicit(&arena->shares->signature, memory_order_relaxed);
 	for (int i = 0; i < FERRY_SHARE_LINES && signature; i++)
-		if (ferry_share_line_read(&arena->shares->lines[i], &line) && line.why != FERRY_BALANCE_KERNEL) {
+		if (ferry_share_line_read(&arena->shares->lines[i], &line) && has_learned(&line)) {
 			setting = setting ? setting : place_for(saved, owner, signature, arena->nranks);
 			save(setting, &line);
 		}

@@ -175,7 +175,7 @@ static void two_calls_cost(const bool nccls[2], int first)
 	double both_us = fmin(us[0], gap_us + us[1]) - fmax(gap_us, 0); /* the gap may be negative */
 	bool in_turn = nccls[0] && nccls[1];
 	for (int i = 0; i < 2; i++)
-		assert_int_equal(two.samples[i]->line->beside > 0, both_us > us[i] / 16);
+		assert_int_equal(two.samples[i]->line->overlap > 0, both_us > us[i] / 16);
 	assert_true(fabs(costs[0] - (us[0] - (in_turn ? 0 : both_us / 2))) < 1);
 	assert_true(fabs(costs[1] - fmax(us[1] - (in_turn ? both_us : both_us / 2), us[1] / 8)) < 1);
 	ferry_meter_free(&meter);

@@ -43,30 +43,76 @@ static void a_prior_that_slighted_an_arm_is_corrected_for_a_hundredth(void **sta
 }
 
 /* As FSDP's AllGathers, which take 1.2 ms or 4 by what another stream's ReduceScatters do. */
-static void calls_beside_others_go_by_the_prior_and_have_no_trials(void **state)
+static void calls_that_overlap_go_by_the_limits_and_have_no_trials(void **state)
 {
 	(void)state;
 	struct ferry_prior prior = prior_of(2500, 1700);
-	struct world world = {.call = whole, .nccl_us = {2500}, .ferry_us = 4000, .noise = 0.3, .beside = true};
+	struct world world = {.call = whole, .nccl_us = {2500}, .ferry_us = 4000, .noise = 0.3, .overlaps = true};
 	for (unsigned with = 1; with <= SEEDS; with++) {
-		world.beside = true;
+		world.overlaps = true;
 		run(&world, &prior, with, 600);
 		assert_int_equal(count_ferrys(FIRST, 600), 600 - FIRST);
-		world.beside = false;
-		make(&single, 200);
-		assert_true(count_ferrys(700, 800) < 30);
-		assert_false(single.line->beside > 0.2f);
+		world.overlaps = false;
+		make(&single, 400);
+		assert_true(count_ferrys(900, 1000) < 30);
 	}
 }
 
 /* Of which nothing was measured before. */
-static void calls_beside_others_go_by_their_times_without_a_prior(void **state)
+static void calls_that_overlap_go_by_their_times_without_limits(void **state)
 {
 	(void)state;
 	struct world world = {.call = whole, .nccl_us = {2500}, .ferry_us = 1700, .noise = 0.01, .burst = 3,
-	                      .from = 300, .to = 600, .beside = true};
+	                      .from = 300, .to = 600, .overlaps = true};
 	run(&world, &nothing, 1, 600);
 	assert_true(count_ferrys(2 * FIRST, 300) > 240 && count_ferrys(350, 600) < 60);
+}
+
+/* A forward pass has a large model's calls alone, a backward pass has them beside others. */
+static void calls_that_overlap_in_half_of_a_step_go_by_the_limits_in_all_of_it(void **state)
+{
+	(void)state;
+	struct ferry_prior prior = prior_of(2500, 1700);
+	struct world world = {.call = whole, .nccl_us = {2500}, .ferry_us = 4000, .noise = 0.3, .overlaps = true};
+	run(&world, &prior, 1, 80);
+	for (int half = 0; half < 10; half++) {
+		world.overlaps = half % 2;
+		make(&single, 80);
+	}
+	assert_int_equal(count_ferrys(FIRST, single.made), single.made - FIRST);
+}
+
+/* Such as where another job has come to have the links. One call says little. */
+static void limits_that_are_far_from_what_calls_take_hold_no_more(void **state)
+{
+	(void)state;
+	struct ferry_prior prior = prior_of(2500, 1700);
+	struct world world = {.call = whole, .nccl_us = {2500}, .ferry_us = 1700, .noise = 0.01, .burst = 6,
+	                      .from = 50, .to = 51, .overlaps = true};
+	run(&world, &prior, 1, 400);
+	assert_int_equal(count_ferrys(FIRST, 400), 400 - FIRST);
+	world.to = 400;
+	run(&world, &prior, 1, 400);
+	assert_true(count_ferrys(100, 400) < 30);
+}
+
+/* One that was begun before it was known that they overlap. */
+static void a_trial_ends_where_calls_go_by_the_limits(void **state)
+{
+	(void)state;
+	struct ferry_prior prior = prior_of(2500, 1700);
+	struct world world = {.call = whole, .nccl_us = {1600}, .ferry_us = 1700, .noise = 0.01};
+	run(&world, &prior, 1, 20);
+	while (single.line->trial < 0 && single.made < 2000)
+		make(&single, 1);
+	assert_true(single.line->trial >= 0);
+	single.line->overlap = 1;
+	world.overlaps = true;
+	feed(&single, single.made);
+	make(&single, 1);
+	feed(&single, single.made);
+	assert_int_equal(single.line->trial, -1);
+	assert_int_equal(rank0.ntrials, 0);
 }
 
 /* A line that somebody has scribbled in the table. */
@@ -126,8 +172,11 @@ int main(void)
 	        cmocka_unit_test(a_prior_that_says_much_is_followed_at_once),
 	        cmocka_unit_test(a_prior_that_praised_the_wrong_arm_is_corrected_in_twenty_calls),
 	        cmocka_unit_test(a_prior_that_slighted_an_arm_is_corrected_for_a_hundredth),
-	        cmocka_unit_test(calls_beside_others_go_by_the_prior_and_have_no_trials),
-	        cmocka_unit_test(calls_beside_others_go_by_their_times_without_a_prior),
+	        cmocka_unit_test(calls_that_overlap_go_by_the_limits_and_have_no_trials),
+	        cmocka_unit_test(calls_that_overlap_go_by_their_times_without_limits),
+	        cmocka_unit_test(calls_that_overlap_in_half_of_a_step_go_by_the_limits_in_all_of_it),
+	        cmocka_unit_test(limits_that_are_far_from_what_calls_take_hold_no_more),
+	        cmocka_unit_test(a_trial_ends_where_calls_go_by_the_limits),
 	        cmocka_unit_test(what_was_learned_of_no_bytes_is_not_taken),
 	        cmocka_unit_test(of_calls_that_went_another_way_NCCLs_time_alone_is_taken),
 	        cmocka_unit_test(what_was_learned_is_where_the_next_job_begins),

@@ -39,7 +39,7 @@ struct world {
 	double burst;      /* Ferry's calls are so many times slower in calls */
 	int from, to;      /* from this one to before that one */
 	int late;
-	bool beside; /* another stream has a call meanwhile */
+	bool overlaps; /* another stream has a call meanwhile */
 };
 
 struct kind {
@@ -118,7 +118,7 @@ static inline void feed(struct kind *kind, int until)
 	for (; kind->fed < until; kind->fed++)
 		if (kind->calls[kind->fed].measured)
 			ferry_tuner_feed(kind->tuner, kind->line, kind->calls[kind->fed].word, kind->world->call.bytes,
-			                 kind->calls[kind->fed].us, kind->world->beside, false);
+			                 kind->calls[kind->fed].us, kind->world->overlaps, false);
 }
 
 /* Returns what the calls have taken. */

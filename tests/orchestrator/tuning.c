@@ -87,16 +87,18 @@ static void where_nccl_has_all_calls_its_tunings_are_found_all_the_same(void **s
 {
 	(void)state;
 	struct world world = {.call = whole, .ferry_us = 100, .noise = 0.01};
+	const struct ferry_prior limits = prior_of(2500, 1700);
 	struct ferry_share_line record;
 	fill_in(&world, 8 + 6, 1, 16);
-	for (int again = 0; again < 2; again++) {
+	for (int again = 0; again < 3; again++) {
 		seed = 1;
-		ferry_tuner_init(&rank0, &nothing, 2, 50e3);
+		world.overlaps = again == 2; /* also where they overlap */
+		ferry_tuner_init(&rank0, world.overlaps ? &limits : &nothing, 2, 50e3);
 		rank0.tuned = rank0.nccl_alone = true;
-		if (again)
+		if (again == 1)
 			ferry_tuner_adopt(&rank0, &record, whole.fabric);
 		open_kind(&single, &rank0, &world);
-		make(&single, again ? 1 : 60);
+		make(&single, again == 1 ? 1 : 60);
 		assert_int_equal(count_ferrys(0, single.made), 0);
 		assert_true(steady_us(&world, single.calls[single.made - 1].word) < 1.03 * BEST_US);
 		feed(&single, single.made);

@@ -155,6 +155,14 @@ static void what_a_job_has_not_measured_stays(void **state)
 	leave(connection, &arena);
 
 	connection = attach(&arena, 4);
+	half.why = FERRY_BALANCE_PRIOR;
+	half.ferry_us = 5000;
+	arena.shares->signature = 55;
+	ferry_share_line_write(&arena.shares->lines[0], &half);
+	leave(connection, &arena);
+
+	connection = attach(&arena, 4);
+	half.why = FERRY_BALANCE_SETTLED;
 	half.ferry_us = 0;
 	half.ferry = 0;
 	half.nccl = 2;
