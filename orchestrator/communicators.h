@@ -45,7 +45,7 @@ struct ferry_nccl_redop {
 	unsigned char scalar[8];
 };
 
-/* By the same ranks that go. */
+/* Shrinks that leave out the same ranks. */
 struct ferry_nccl_shrink {
 	struct ferry_nccl_shrink *next;
 	struct ferry_nccl_key excluded;

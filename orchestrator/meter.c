@@ -254,7 +254,10 @@ double ferry_meter_ahead_us(const struct ferry_meter *meter)
 	return fmax(meter->busy_until_us - ferry_clock_now_us(), 0);
 }
 
-/* By the clock, as only rank 0 asks for a stream's time, and not for that of all calls. */
+/*
+ * Adds up on the host's clock what the line says that calls take: ranks but 0 measure nothing in their streams, and
+ * rank 0 not every call.
+ */
 void ferry_meter_made(struct ferry_meter *meter, const struct ferry_tuner_call *call, uint32_t word)
 {
 	struct ferry_share_line line;

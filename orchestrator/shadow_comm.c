@@ -121,7 +121,7 @@ static void get_ready(struct ferry_shadow_comm *shadow_comm, bool peers)
 	pthread_mutex_unlock(&shadow_comm->lock);
 }
 
-/* By the thread that shows. */
+/* Called by the thread that registers buffers ahead (preregister.h). */
 static void report_registered(void *argument, uint64_t kind)
 {
 	struct ferry_shadow_comm *shadow_comm = argument;

@@ -49,8 +49,8 @@ static void divide(const struct ferry_nccl_call *call, struct ferry_split *split
 }
 
 /*
- * The same for such a call on all its ranks; messages of one direction share one. For other calls the plan is part of
- * it, which is that of the whole call.
+ * A hash that is equal on all ranks that take part in such a call. Messages between two ranks in one direction have
+ * one; other calls have the whole call's plan in it.
  */
 static uint64_t kind_of(const struct ferry_nccl_call *call, const struct ferry_split *split)
 {

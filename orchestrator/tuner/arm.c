@@ -30,7 +30,9 @@ double ferry_arm_us(const struct ferry_arm *arm)
 	count += few;
 	if (!count)
 		return 0;
-	return count % 2 ? (double)sorted[count / 2] : (double)(sorted[count / 2 - 1] + sorted[count / 2]) / 2;
+	double lower = (double)sorted[(count - 1) / 2], upper = (double)sorted[count / 2];
+	bool late = count > 2 && side(upper, lower); /* of two nothing says which one is usual */
+	return late ? lower : (lower + upper) / 2;
 }
 
 bool ferry_arm_add(struct ferry_arm *arm, double us)

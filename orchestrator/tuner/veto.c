@@ -174,7 +174,7 @@ static void start_rest(struct ferry_veto *veto, uint64_t calls)
 	veto->rested = veto->strangers = 0;
 }
 
-/* As calls go now is how it begins. */
+/* The first window keeps what has the calls now. */
 static void start(struct ferry_veto *veto)
 {
 	uint32_t recent = veto->calls < RECENT ? (uint32_t)veto->calls : RECENT;

@@ -189,7 +189,7 @@ static bool run(struct ferry_short_call *made)
 	return over;
 }
 
-/* By the thread that holds it: another one may hold it then. */
+/* The thread that runs the call lets it go; from then on another one may run it. */
 static void unhold(struct ferry_short_call *made, bool over)
 {
 	if (!over && (made->call.stage != FERRY_CALL_SUBMITTED || ferry_rank_failed(made->shorts->direct->rank))) {

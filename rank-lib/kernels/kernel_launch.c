@@ -36,7 +36,7 @@ static struct ferry_kernel_choice choose(const struct ferry_mailboxes *mailboxes
 	return ferry_kernel_choose(&facts);
 }
 
-/* A call with nothing to do is one that no kernel need carry, and that nobody else need. */
+/* A call of no elements counts as carried: nothing has to run. */
 bool ferry_kernels_carry(const struct ferryComm *comm, const struct ferry_request *request)
 {
 	const struct ferry_mailboxes *mailboxes = &comm->mailboxes;

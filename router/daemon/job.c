@@ -202,7 +202,7 @@ static bool failed_by_rank(const struct ferry_job *job, char *text, size_t bytes
 	return false;
 }
 
-/* By that of another domain, or by the one here before this one. */
+/* Whether a router of another domain, or this one's predecessor, has failed the job. */
 static bool failed_by_router(const struct ferry_job *job, char *text, size_t bytes, ferryResult_t *code)
 {
 	char message[FERRY_MESSAGE_BYTES];

@@ -139,7 +139,7 @@ void ferry_call_arm(struct ferry_call *call, uint32_t parity)
 	}
 }
 
-/* What is divided among paths goes on so when it is told its part. */
+/* A transfer that is divided among paths goes on in slices.c, once its part is settled. */
 static void resume_half(struct ferry_half *half, uint64_t seq)
 {
 	for (uint32_t i = 0; i < half->ntransfers; i++) {

@@ -199,8 +199,8 @@ static bool hurries(const struct ferry_pushes *pushes, const struct ferry_plan *
 }
 
 /*
- * Enough is under way to that rank, or another transfer could go on that is further behind, to whichever rank: of those
- * that share a port each gets as much, also where two of them go to one rank.
+ * Enough is under way to that rank, or another transfer could go on that is further behind, to whichever rank. So
+ * transfers that share a port advance equally, also where two of them go to one rank.
  */
 static bool is_ahead(const struct ferry_pushes *pushes, const struct ferry_half *half,
                      const struct ferry_transfer *transfer)
