@@ -17,11 +17,12 @@ double ferry_arm_us(const struct ferry_arm *arm)
 {
 	float sorted[FERRY_ARM_SAMPLES + 1];
 	uint32_t count = arm->seen < FERRY_ARM_SAMPLES ? arm->seen : FERRY_ARM_SAMPLES;
-	bool few = count && count < ENOUGH && arm->learned_us > 0;
+	float known = arm->learned_us > 0 ? arm->learned_us : arm->before_us;
+	bool few = count && count < ENOUGH && known > 0;
 	if (few && count == 1)
-		return side((double)arm->us[0], (double)arm->learned_us) ? (double)arm->learned_us : (double)arm->us[0];
+		return side((double)arm->us[0], (double)known) ? (double)known : (double)arm->us[0];
 	for (uint32_t i = 0; i < count + few; i++) {
-		float us = i < count ? arm->us[i] : arm->learned_us;
+		float us = i < count ? arm->us[i] : known;
 		uint32_t at = i;
 		for (; at && sorted[at - 1] > us; at--)
 			sorted[at] = sorted[at - 1];

@@ -20,6 +20,7 @@ struct ferry_arm {
 	bool slowed;      /* it has become slow since calls went this way */
 	bool left;        /* calls have gone another way since the last sample */
 	float learned_us; /* by an earlier job, or before the calls went another way; 0: not known */
+	float before_us;  /* by what was measured before the job; 0: not known */
 	float guess_us;   /* by calls of other sizes, when its line was made; 0: not known */
 	float us[FERRY_ARM_SAMPLES]; /* newest first */
 };
@@ -30,7 +31,7 @@ static inline bool ferry_arm_is_ferrys(const struct ferry_arm *arm)
 	return ferry_shares_divide(arm->word);
 }
 
-/** The median of its samples; 0: there are none. */
+/** The median of its samples, of one or two together with what was known before; 0: there are none. */
 double ferry_arm_us(const struct ferry_arm *arm);
 
 /** Takes a sample. Returns true if it is far from the ones before. */

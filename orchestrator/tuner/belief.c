@@ -24,9 +24,9 @@ static double prior_us(const struct ferry_tuner *tuner, const struct ferry_tuner
 	return ferry_prior_us(tuner->prior, line->like.collective, line->like.bytes, arm, &us) ? us : 0;
 }
 
-/* What was measured before the job. A tuning of NCCL's that was not is not known. */
-static double before_us(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
-                        const struct ferry_arm *arm)
+/* A tuning of NCCL's that was not measured is not known. */
+double ferry_belief_before(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
+                           const struct ferry_arm *arm)
 {
 	uint32_t tuning = ferry_shares_tuning(arm->word);
 	if (ferry_arm_is_ferrys(arm))
@@ -85,12 +85,12 @@ static const struct ferry_arm *measured(const struct ferry_tuner_line *line)
 	return NULL;
 }
 
-static bool are_limits_wrong(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line)
+static bool are_limits_wrong(const struct ferry_tuner_line *line)
 {
 	for (int i = 0; i < line->narms; i++) {
 		const struct ferry_arm *arm = &line->arms[i];
-		double before = arm->seen < WRONG_CALLS ? 0 : before_us(tuner, line, arm);
-		if (before > 0 && ferry_arm_us(arm) > WRONG * before)
+		bool known = arm->before_us > 0 && arm->seen >= WRONG_CALLS;
+		if (known && ferry_arm_us(arm) > WRONG * (double)arm->before_us)
 			return true;
 	}
 	return false;
@@ -99,18 +99,16 @@ static bool are_limits_wrong(const struct ferry_tuner *tuner, const struct ferry
 bool ferry_belief_by_limits(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line)
 {
 	return line->overlaps && !tuner->nccl_alone && prior_us(tuner, line, FERRY_PRIOR_FERRY) > 0 &&
-	       prior_us(tuner, line, FERRY_PRIOR_NCCL) > 0 && !are_limits_wrong(tuner, line);
+	       prior_us(tuner, line, FERRY_PRIOR_NCCL) > 0 && !are_limits_wrong(line);
 }
 
 struct ferry_belief ferry_believe(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
                                   const struct ferry_arm *arm)
 {
 	bool step = !ferry_arm_is_ferrys(arm) && !ferry_arm_is_ferrys(&line->arms[line->best]);
-	double us = ferry_arm_us(arm), before = 0;
-	if (line->by_limits) {
-		before = before_us(tuner, line, arm);
+	double us = ferry_arm_us(arm), before = (double)arm->before_us;
+	if (line->by_limits)
 		return (struct ferry_belief){before, before, FASTER_NEAR};
-	}
 	if (us > 0)
 		return (struct ferry_belief){us, us, step ? FASTER_STEP : FASTER};
 	if (arm->learned_us > 0)
@@ -118,8 +116,8 @@ struct ferry_belief ferry_believe(const struct ferry_tuner *tuner, const struct 
 	const struct ferry_arm *known = measured(line);
 	if ((us = like_others(tuner, line, arm, known, NEAR)) > 0)
 		return (struct ferry_belief){us, us, FASTER_NEAR};
-	double knowns = known ? before_us(tuner, line, known) : 0;
-	if ((before = before_us(tuner, line, arm)) > 0) {
+	double knowns = known ? (double)known->before_us : 0;
+	if (before > 0) {
 		us = knowns > 0 ? before * ferry_arm_us(known) / knowns : before;
 		return (struct ferry_belief){us, fmin(us, before), FASTER_NEAR};
 	}

@@ -19,6 +19,10 @@ bool ferry_belief_by_limits(const struct ferry_tuner *tuner, const struct ferry_
 struct ferry_belief ferry_believe(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
                                   const struct ferry_arm *arm);
 
+/** What the arm took when the machine was measured, before the job; 0: not known. */
+double ferry_belief_before(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
+                           const struct ferry_arm *arm);
+
 /** By calls of other sizes alone; 0: not known. */
 double ferry_belief_guess(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
                           const struct ferry_arm *arm);

@@ -118,6 +118,22 @@ static void what_was_learned_is_one_sample_more(void **state)
 	assert_true(ferry_arm_us(&arm) == 205);
 }
 
+/* What was measured before the job says which of two is usual, as an earlier job does. */
+static void a_late_first_call_is_not_believed_where_the_machine_was_measured(void **state)
+{
+	(void)state;
+	struct ferry_arm arm = {.word = 7, .before_us = 114};
+	ferry_arm_add(&arm, 2859);
+	assert_true(ferry_arm_us(&arm) == 114);
+	ferry_arm_add(&arm, 123);
+	assert_true(ferry_arm_us(&arm) == 123);
+	ferry_arm_add(&arm, 120);
+	assert_true(ferry_arm_us(&arm) == 123);
+	arm = (struct ferry_arm){.word = 7, .before_us = 114, .learned_us = 200};
+	ferry_arm_add(&arm, 2859);
+	assert_true(ferry_arm_us(&arm) == 200);
+}
+
 /* Samples from before calls went another way are no more than learned. */
 static void an_arm_that_was_left_begins_anew(void **state)
 {
@@ -143,6 +159,7 @@ int main(void)
 	        cmocka_unit_test(one_outlier_moves_nothing),
 	        cmocka_unit_test(outliers_apart_move_nothing),
 	        cmocka_unit_test(two_in_a_row_are_what_calls_take_now),
+	        cmocka_unit_test(a_late_first_call_is_not_believed_where_the_machine_was_measured),
 	        cmocka_unit_test(of_two_modes_it_has_the_more_frequent_one),
 	        cmocka_unit_test(what_was_learned_is_one_sample_more),
 	        cmocka_unit_test(an_arm_that_was_left_begins_anew),
