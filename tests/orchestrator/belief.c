@@ -42,7 +42,10 @@ static void a_prior_that_slighted_an_arm_is_corrected_for_a_hundredth(void **sta
 		}
 }
 
-/* As two H200s push an AllGather of 64 MiB for the first time, 2.9 ms for 114 us, behind NCCL's before the plan came. */
+/*
+ * As two H200s push an AllGather of 64 MiB for the first time, 2.9 ms for 114 us, behind calls that NCCL had because
+ * the plan was not there.
+ */
 static void a_late_first_call_does_not_make_the_limits_wrong(void **state)
 {
 	(void)state;
