@@ -85,21 +85,16 @@ static const struct ferry_arm *measured(const struct ferry_tuner_line *line)
 	return NULL;
 }
 
-static bool are_limits_wrong(const struct ferry_tuner_line *line)
+bool ferry_belief_by_limits(const struct ferry_tuner_line *line)
 {
-	for (int i = 0; i < line->narms; i++) {
+	bool wrong = false, known[2] = {false, false}; /* NCCL's time; Ferry's */
+	for (int i = 0; i < line->narms && line->overlaps; i++) {
 		const struct ferry_arm *arm = &line->arms[i];
-		bool known = arm->before_us > 0 && arm->seen >= WRONG_CALLS;
-		if (known && ferry_arm_us(arm) > WRONG * (double)arm->before_us)
-			return true;
+		double before = (double)arm->before_us;
+		known[ferry_arm_is_ferrys(arm)] |= before > 0;
+		wrong |= before > 0 && arm->seen >= WRONG_CALLS && ferry_arm_us(arm) > WRONG * before;
 	}
-	return false;
-}
-
-bool ferry_belief_by_limits(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line)
-{
-	return line->overlaps && !tuner->nccl_alone && prior_us(tuner, line, FERRY_PRIOR_FERRY) > 0 &&
-	       prior_us(tuner, line, FERRY_PRIOR_NCCL) > 0 && !are_limits_wrong(line);
+	return known[0] && known[1] && !wrong;
 }
 
 struct ferry_belief ferry_believe(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,

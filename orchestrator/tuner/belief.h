@@ -13,7 +13,7 @@
  * what they take depends on what those take, and ferry-perf limits knows Ferry's time and NCCL's. Not where an arm
  * takes several times as long as it says: then the machine is not as it was.
  */
-bool ferry_belief_by_limits(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line);
+bool ferry_belief_by_limits(const struct ferry_tuner_line *line);
 
 /** line->by_limits holds. */
 struct ferry_belief ferry_believe(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,

@@ -62,20 +62,23 @@ void ferry_tuner_init(struct ferry_tuner *tuner, const struct ferry_prior *prior
 	tuner->host_rate = host_rate;
 }
 
-static void add_arm(struct ferry_tuner_line *line, uint32_t host, enum ferry_fabric fabric, uint32_t tuning)
+static void add_arm(const struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t host,
+                    enum ferry_fabric fabric, uint32_t tuning)
 {
+	struct ferry_arm *arm = &line->arms[line->narms++];
 	struct ferry_shares shares = {.tuning = (uint8_t)tuning};
 	shares.part[fabric] = (uint8_t)host;
-	line->arms[line->narms++] = (struct ferry_arm){.word = ferry_shares_pack(&shares), .next = tuning ? REST : 0};
+	*arm = (struct ferry_arm){.word = ferry_shares_pack(&shares), .next = tuning ? REST : 0};
+	arm->before_us = (float)ferry_belief_before(tuner, line, arm);
 }
 
 static void make_arms(const struct ferry_tuner *tuner, struct ferry_tuner_line *line)
 {
-	add_arm(line, 0, FERRY_FABRIC_NCCL, 0);
+	add_arm(tuner, line, 0, FERRY_FABRIC_NCCL, 0);
 	if (!tuner->nccl_alone)
-		add_arm(line, FERRY_SHARES_WHOLE, line->like.fabric, 0);
+		add_arm(tuner, line, FERRY_SHARES_WHOLE, line->like.fabric, 0);
 	if (tuner->tuned && ferry_tuning_is_free(line->like.collective))
-		add_arm(line, 0, FERRY_FABRIC_NCCL, FERRY_TUNING_16_CHANNELS); /* which is measured before jobs */
+		add_arm(tuner, line, 0, FERRY_FABRIC_NCCL, FERRY_TUNING_16_CHANNELS); /* measured before jobs */
 }
 
 static struct ferry_arm *arm_of(struct ferry_tuner_line *line, uint32_t word)
@@ -87,19 +90,20 @@ static struct ferry_arm *arm_of(struct ferry_tuner_line *line, uint32_t word)
 }
 
 /* Adds what the line lacks, where there is room. */
-static struct ferry_arm *add_tuning(struct ferry_tuner_line *line, uint32_t tuning)
+static struct ferry_arm *add_tuning(const struct ferry_tuner *tuner, struct ferry_tuner_line *line,
+                                    uint32_t tuning)
 {
 	struct ferry_arm *arm = arm_of(line, tuning);
 	if (arm || line->narms == FERRY_TUNER_ARMS)
 		return arm;
-	add_arm(line, 0, FERRY_FABRIC_NCCL, tuning);
+	add_arm(tuner, line, 0, FERRY_FABRIC_NCCL, tuning);
 	line->beliefs[line->narms - 1] = (struct ferry_belief){0, 0, 0};
 	return &line->arms[line->narms - 1];
 }
 
 static void look(const struct ferry_tuner *tuner, struct ferry_tuner_line *line)
 {
-	line->by_limits = ferry_belief_by_limits(tuner, line);
+	line->by_limits = ferry_belief_by_limits(line);
 	for (int i = 0; i < line->narms; i++)
 		line->beliefs[i] = ferry_believe(tuner, line, &line->arms[i]);
 }
@@ -203,10 +207,8 @@ struct ferry_tuner_line *ferry_tuner_line(struct ferry_tuner *tuner, const struc
 	struct ferry_tuner_line *line = &tuner->lines[tuner->found = tuner->nlines++];
 	*line = (struct ferry_tuner_line){.like = *call, .size_class = size_class, .trial = -1, .away = -1, .owed = -1};
 	make_arms(tuner, line);
-	for (int i = 0; i < line->narms; i++) {
-		line->arms[i].before_us = (float)ferry_belief_before(tuner, line, &line->arms[i]);
+	for (int i = 0; i < line->narms; i++)
 		line->arms[i].guess_us = (float)ferry_belief_guess(tuner, line, &line->arms[i]);
-	}
 	decide(tuner, line);
 	return line;
 }
@@ -223,7 +225,9 @@ void ferry_tuner_adopt(struct ferry_tuner *tuner, const struct ferry_share_line 
 		return;
 	struct ferry_tuner_line *line = ferry_tuner_line(tuner, &like);
 	bool tunings = tuner->tuned && ferry_tuning_is_free(like.collective) && learned->nccl < FERRY_TUNINGS;
-	struct ferry_arm *nccl = !line ? NULL : tunings ? add_tuning(line, learned->nccl) : arm_of(line, learned->nccl),
+	struct ferry_arm *nccl = !line     ? NULL
+	                         : tunings ? add_tuning(tuner, line, learned->nccl)
+	                                   : arm_of(line, learned->nccl),
 	                 *ferry = line && ferry_shares_divide(learned->ferry) ? arm_of(line, learned->ferry) : NULL;
 	if (nccl) {
 		nccl->learned_us = (float)learned->nccl_us;
@@ -284,11 +288,11 @@ static void open_tunings(const struct ferry_tuner *tuner, struct ferry_tuner_lin
 		return;
 	for (uint32_t way = 1; way < FERRY_TUNING_WAYS && !line->ways && tuner->nranks == 2; way++)
 		if (ferry_tuning_is_sensible(way, line->like.collective, line->like.bytes))
-			add_tuning(line, ferry_tuning_by(tuning, way));
+			add_tuning(tuner, line, ferry_tuning_by(tuning, way));
 	if (line->ways)
 		count = ferry_tuning_beside(tuning, beside);
 	for (uint32_t i = 0; i < count; i++)
-		add_tuning(line, beside[i]);
+		add_tuning(tuner, line, beside[i]);
 	line->ways = true;
 }
 
