@@ -185,7 +185,7 @@ ferryResult_t ferry_mapped_open(struct ferry_mapped *mapped)
 	mapped->captures.exports = mapped->exports;
 	mapped->submissions.ring = ferry_rank_ring(&rank->shared, (uint32_t)rank->self);
 	ferry_journal_open(mapped->journal, mapped->submissions.ring, 1u << rank->domain, find_movers(mapped),
-	                   ferry_stream_flag_answer);
+	                   cells_of(rank, rank->domain), ferry_stream_flag_answer);
 	ferry_exports_journal(mapped->exports, mapped->journal);
 	return watch_routers(mapped);
 }

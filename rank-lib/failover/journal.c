@@ -34,11 +34,12 @@ void ferry_journal_init(struct ferry_journal *journal)
 }
 
 void ferry_journal_open(struct ferry_journal *journal, struct ferry_ring *ring, uint32_t own, uint32_t others,
-                        bool (*is_forgotten)(uint32_t flag))
+                        const struct ferry_export_cell *cells, bool (*is_forgotten)(uint32_t flag))
 {
 	journal->ring = ring;
 	journal->own = own;
 	journal->others = others;
+	journal->cells = cells;
 	journal->is_forgotten = is_forgotten;
 }
 
@@ -102,11 +103,12 @@ static void drop(struct ferry_journal *journal, struct ferry_journal_entry *entr
 	free_entry(journal, entry);
 }
 
-/* An export without descriptors keeps no memory alive: it stays while its index names it. */
-static bool is_kept(const struct ferry_journal *journal, const struct ferry_journal_entry *entry)
+static bool is_mapped(const struct ferry_journal *journal, const struct ferry_journal_entry *entry)
 {
 	const struct ferry_exported *exported = behind_entry(entry);
-	return entry->kind == FERRY_JOURNAL_EXPORT && !exported->npieces && is_current(journal, entry);
+	return entry->kind == FERRY_JOURNAL_EXPORT && is_current(journal, entry) &&
+	       atomic_load_explicit(&journal->cells[exported->index].mapped, memory_order_relaxed) ==
+	               exported->generation;
 }
 
 void ferry_journal_sweep(struct ferry_journal *journal)
@@ -115,7 +117,7 @@ void ferry_journal_sweep(struct ferry_journal *journal)
 	uint64_t last = over(journal);
 	for (struct ferry_journal_link *link = journal->list.next, *next; link != &journal->list; link = next) {
 		next = link->next;
-		if (until_of(entry_at(link)) <= last && !is_kept(journal, entry_at(link)))
+		if (until_of(entry_at(link)) <= last && !is_mapped(journal, entry_at(link)))
 			drop(journal, entry_at(link));
 	}
 	pthread_mutex_unlock(&journal->lock);

@@ -8,12 +8,14 @@
  * the ring says that all submissions up to that number are over (ferry_ring.over).
  *
  *   submission         its own number; that of a captured call: for good, until no graph has the call
- *   export             the last submission that names it; for good while captured calls or the application pin it
+ *   export             the last submission that names it, and its router has unmapped it, or its index names other
+ *                      memory; for good while captured calls or the application pin it
  *   plan               for good while the rank's plan cache has it, since later calls name it without giving it again
  *
  * Submissions go with the next one that is written, the rest with ferry_journal_sweep, four times a second: descriptors
- * of physical memory would keep memory that its owner has freed. An export without descriptors stays until its index
- * names other memory. A rank whose lanes are in its own process has no ring, and plans alone.
+ * of physical memory would keep memory that its owner has freed. As long as the router has it mapped they keep nothing
+ * more, and to get them from the driver again takes 1 ms. A rank whose lanes are in its own process has no ring, and
+ * plans alone.
  *
  * Locks: entries are added and removed under both the communicator's lock and the journal's, so either is enough to
  * read them. `until` is atomic: application threads, under the communicator's lock, raise it for each call; the router
@@ -60,6 +62,7 @@ struct ferry_journal {
 	/* constant while a router moves the rank's data */
 	struct ferry_ring *ring;             /* NULL: none does */
 	uint32_t own, others;                /* bit d: domain d's router: the rank's own; what puts into its memory */
+	const struct ferry_export_cell *cells; /* what the rank's own router has mapped */
 	bool (*is_forgotten)(uint32_t flag); /* whether no graph holds the captured call of that stream flag */
 	/* under both locks */
 	struct ferry_journal_link list;      /* before the first entry and behind the last */
@@ -75,7 +78,7 @@ void ferry_journal_init(struct ferry_journal *journal);
 
 /** A router moves the rank's data from now on; NULL: none any more. The fields of the same names. */
 void ferry_journal_open(struct ferry_journal *journal, struct ferry_ring *ring, uint32_t own, uint32_t others,
-                        bool (*is_forgotten)(uint32_t flag));
+                        const struct ferry_export_cell *cells, bool (*is_forgotten)(uint32_t flag));
 
 void ferry_journal_end(struct ferry_journal *journal);
 

@@ -421,7 +421,7 @@ enum { OWN_DOMAIN, OTHER_DOMAIN };
 static void open_journal(struct ferry_journal *journal)
 {
 	ferry_journal_init(journal);
-	ferry_journal_open(journal, arena.rings, 1u << OWN_DOMAIN, 1u << OTHER_DOMAIN, NULL);
+	ferry_journal_open(journal, arena.rings, 1u << OWN_DOMAIN, 1u << OTHER_DOMAIN, arena.export_cells, NULL);
 }
 
 static ferryResult_t note_put_target(void *sum, const struct ferry_exported *exported, const int *descriptors,
@@ -480,7 +480,10 @@ static void what_is_in_the_journal_after_the_next_router_came_is_exported_to_tha
 	open_journal(&journal);
 	ferry_exports_journal(exports, &journal);
 	struct ferry_buffer_name first = name_of(at, PIECE, NEVER);
+	/* the router was about to unmap it, and has not */
+	atomic_store(&arena.export_cells[first.index].mapped, FERRY_EXPORT_LEAVING);
 	ferry_journal_sweep(&journal);
+	atomic_store(&arena.export_cells[first.index].mapped, first.generation);
 	interrupted.MemExportToShareableHandle = share_and_lose_the_router;
 	struct ferry_buffer_name again = name_of(at, PIECE, NEVER); /* which sees that it is mapped */
 	assert_memory_equal(&again, &first, sizeof again);

@@ -19,6 +19,7 @@
 enum { OWN, OTHER, FAR }; /* domains: the last one does nothing in the rank's memory */
 
 static struct ferry_ring ring;
+static struct ferry_export_cell cells[2]; /* of the exports here */
 static struct ferry_journal journal;
 static bool gone[8]; /* by word: no graph has its call */
 static uint64_t given[16];
@@ -42,8 +43,9 @@ static int open_ring(void **state)
 	(void)state;
 	memset(&ring, 0, sizeof ring);
 	memset(gone, 0, sizeof gone);
+	memset(cells, 0, sizeof cells);
 	ferry_journal_init(&journal);
-	ferry_journal_open(&journal, &ring, 1u << OWN, 1u << OTHER, forgotten);
+	ferry_journal_open(&journal, &ring, 1u << OWN, 1u << OTHER, cells, forgotten);
 	return 0;
 }
 
@@ -331,20 +333,41 @@ static void memory_that_nobody_needs_is_let_go_of_at_once(void **state)
 	assert_string_equal(replayed(OWN), "B");
 }
 
-/* Then it is asked for no handle again when it is named after a while. */
-static void an_export_without_descriptors_stays_while_its_index_names_it(void **state)
+/* Then the driver is asked for no handle again when it is named after a while. */
+static void an_export_stays_while_the_router_has_mapped_what_its_index_names(void **state)
 {
-	struct ferry_exported exported = {.index = 0, .generation = 1};
 	(void)state;
-	ferry_journal_add_export(&journal, &exported, NULL, 1);
+	int descriptor = add_export(0, 1, false, 1);
+	atomic_store(&cells[0].mapped, 1);
 	submit_next(0, 0);
 	take_all();
 	atomic_store(&ring.over, 1);
 	ferry_journal_sweep(&journal);
 	assert_true(ferry_journal_has_export(&journal, 0));
+	assert_true(is_open(descriptor));
 	assert_string_equal(replayed(OWN), "");
 	ferry_journal_use_export(&journal, 0, 2);
 	assert_string_equal(replayed(OWN), "A");
+	atomic_store(&ring.over, 2);
+	atomic_store(&cells[0].mapped, FERRY_EXPORT_LEAVING);
+	ferry_journal_sweep(&journal);
+	assert_false(is_open(descriptor));
+	assert_false(ferry_journal_has_export(&journal, 0));
+}
+
+/* Of an older generation no later submission can name it. */
+static void what_its_index_names_no_more_goes_though_it_is_mapped(void **state)
+{
+	(void)state;
+	int older = add_export(0, 1, false, 1);
+	atomic_store(&cells[0].mapped, 1);
+	submit_next(0, 0);
+	take_all();
+	ferry_journal_retire_export(&journal, 0, 1);
+	assert_true(is_open(older));
+	atomic_store(&ring.over, 1);
+	ferry_journal_sweep(&journal);
+	assert_false(is_open(older));
 }
 
 /* Submissions behind entries that stay for good go with later ones, and their memory is used again. */
@@ -382,7 +405,8 @@ int main(void)
 	        TEST(an_entry_goes_with_the_last_submission_that_names_it),
 	        TEST(what_captured_calls_name_stays_until_no_graph_has_them),
 	        TEST(memory_that_nobody_needs_is_let_go_of_at_once),
-	        TEST(an_export_without_descriptors_stays_while_its_index_names_it),
+	        TEST(an_export_stays_while_the_router_has_mapped_what_its_index_names),
+	        TEST(what_its_index_names_no_more_goes_though_it_is_mapped),
 	        TEST(a_long_run_of_calls_between_entries_that_stay_needs_no_more_memory),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
