@@ -46,6 +46,7 @@ struct ferry_tuner_line {
 	int owed;               /* the arm of the last try, where that is to be paid, of so many calls; -1: none */
 	uint32_t owed_calls;
 	bool news;              /* since a trial was looked for */
+	bool paused;            /* the last call came behind a pause of the stream */
 	bool doubted;           /* the last sample was far from the ones before */
 	float overlap;          /* of its last calls this part was under way beside others, in other streams */
 	bool overlaps;          /* that is so much that their times say little */

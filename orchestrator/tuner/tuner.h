@@ -5,7 +5,8 @@
  * 1. Calls are of one kind where collective, type, size class (a factor of 1.4) and place (in or out) are the same; a
  *    kind has a few arms: NCCL as it is, NCCL with other parameters, or Ferry.
  * 2. An arm's time is the median of what its last calls took in the stream, from an event before to one behind; the
- *    first call of a run does not count, because it finds lanes and caches cold.
+ *    first call of a run does not count, because it finds lanes and caches cold; nor does one behind a pause of the
+ *    stream, unless the one before it was such a one, too.
  * 3. A kind begins with the arm that is fastest by what an earlier job has learned, by what ferry-perf tune has
  *    measured on this machine, or by the nearest size whose calls were measured; otherwise with NCCL.
  * 4. An arm that may be the fastest and has not been measured is tried once: by a run of calls, one after another.
@@ -44,9 +45,11 @@ void ferry_tuner_adopt(struct ferry_tuner *tuner, const struct ferry_share_line 
 
 /**
  * The ranks have sealed this word for a call that can be measured. Returns true if it is to be measured: then
- * ferry_tuner_feed or ferry_tuner_pass is called for it once. still: no trial is to begin now.
+ * ferry_tuner_feed or ferry_tuner_pass is called for it once. paused: the stream had nothing to do for a while before.
+ * still: no trial is to begin now.
  */
-bool ferry_tuner_sealed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t word, bool still);
+bool ferry_tuner_sealed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t word, bool paused,
+                        bool still);
 
 /**
  * A measured call took so long; in the order of the calls. overlaps: another stream had a call meanwhile. still: as

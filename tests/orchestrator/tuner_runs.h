@@ -131,7 +131,7 @@ static inline double make(struct kind *kind, int calls)
 		double us = us_of(kind, word);
 		kind->calls[kind->made].word = word;
 		kind->calls[kind->made].us = us;
-		kind->calls[kind->made].measured = ferry_tuner_sealed(kind->tuner, kind->line, word, false);
+		kind->calls[kind->made].measured = ferry_tuner_sealed(kind->tuner, kind->line, word, false, false);
 		kind->last = word;
 		kind->ferrys += ferry_shares_divide(word);
 		all += us;
