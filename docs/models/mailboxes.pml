@@ -10,7 +10,7 @@
  * a graph. Stores of a rank reach a peer in any order, each with its flag and data at once.
  *
  * Each rank sweeps its own memory in two calls of each round of numbers: of an inbox the half that it has just read;
- * of an outbox the other half, which all peers have read.
+ * of an outbox the other half, which all peers have read. The first call of all sweeps nothing.
  *
  * Checked: what a rank takes for the packet of a call is that call's, from the first wrap on, too; all ranks end.
  *
@@ -114,7 +114,7 @@ proctype rank(byte me)
 #ifndef NO_SWEEP
 		p = 0;
 		do
-		:: p < RANKS && NUMBER(n) < 2 ->
+		:: p < RANKS && NUMBER(n) < 2 && n > 1 ->
 			d_step {
 				SWEPT(p).at[SWEPT_HALF(n) * 2].number = OLD;
 				SWEPT(p).at[SWEPT_HALF(n) * 2 + 1].number = OLD;
