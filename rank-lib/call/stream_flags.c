@@ -163,6 +163,7 @@ static void drop_forgotten(struct ferry_stream_flag_table *table)
 			ferry_stream_flag_give_back(table->uses[i].index);
 			table->uses[i] = table->uses[--table->count];
 		}
+	table->full = 2 * table->count;
 }
 
 static ferryResult_t add_use(struct ferry_stream_flag_table *table, struct ferry_stream_flag_use *use)
@@ -203,8 +204,13 @@ ferryResult_t ferry_stream_flag_for_capture(struct ferry_stream_flag_table *tabl
 {
 	struct ferry_stream_flag_use use = {.captured = true};
 	pthread_mutex_lock(&table->lock);
-	drop_forgotten(table);
+	if (table->count >= table->full)
+		drop_forgotten(table);
 	ferryResult_t result = add_use(table, &use);
+	if (result) { /* all flags are taken */
+		drop_forgotten(table);
+		result = add_use(table, &use);
+	}
 	*index = use.index;
 	pthread_mutex_unlock(&table->lock);
 	return result;
