@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * What tests do otherwise under the sanitizers: they repeat less, as a check without sanitizers has the full number,
- * what only prepares or judges a test's own memory is not instrumented for ThreadSanitizer, and of long memory
- * ThreadSanitizer sees a sample.
+ * what only prepares or judges a test's own memory is not instrumented, and of long memory ThreadSanitizer sees a
+ * sample.
  */
 #ifndef FERRY_TESTS_SANITIZED_H
 #define FERRY_TESTS_SANITIZED_H
@@ -21,17 +21,16 @@
 /** How often a test repeats: `often`, under a sanitizer `seldom`. */
 #define REPEATS(often, seldom) (SANITIZED ? (seldom) : (often))
 
-/** A function whose accesses ThreadSanitizer does not see: of memory that no other thread has meanwhile. */
+/** A function whose accesses the sanitizers do not see: of the test's memory, that no other thread has meanwhile. */
+#define UNSEEN __attribute__((no_sanitize("thread"), no_sanitize("address"), no_sanitize("undefined")))
+
 #ifdef __SANITIZE_THREAD__
-#define UNSEEN __attribute__((no_sanitize("thread")))
 void __tsan_read1(void *byte);
 void __tsan_write1(void *byte);
 void AnnotateIgnoreReadsBegin(const char *file, int line);
 void AnnotateIgnoreReadsEnd(const char *file, int line);
 void AnnotateIgnoreWritesBegin(const char *file, int line);
 void AnnotateIgnoreWritesEnd(const char *file, int line);
-#else
-#define UNSEEN
 #endif
 
 /*

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/trial_run.h"
 
+#include "tests/sanitized.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +33,7 @@ static bool make_area(struct trial_buffers *buffers, int which, size_t bytes, si
 	void *memory;
 	if (posix_memalign(&memory, 64, GUARD + offset + bytes + GUARD))
 		return false;
-	memset(memory, UNTOUCHED, GUARD + offset + bytes + GUARD);
+	sampled_set(memory, UNTOUCHED, GUARD + offset + bytes + GUARD);
 	buffers->memory[which] = memory;
 	buffers->area[which] = buffers->memory[which] + GUARD + offset;
 	buffers->bytes[which] = bytes;
@@ -53,7 +55,7 @@ bool trial_buffers_open(struct ferry_trial *trial, int rank, unsigned offset, st
 	ferry_trial_fill(trial, rank, buffers->send);
 	buffers->kept = malloc(buffers->bytes[0] + 1);
 	if (buffers->kept)
-		memcpy(buffers->kept, buffers->area[0], buffers->bytes[0]);
+		sampled_copy(buffers->kept, buffers->area[0], buffers->bytes[0]);
 	return buffers->kept != NULL;
 }
 
@@ -72,7 +74,7 @@ size_t trial_buffers_wrong(struct ferry_trial *trial, int rank, const struct tri
 		wrong += damage(buffers->memory[which], (size_t)(buffers->area[which] - buffers->memory[which]));
 		wrong += damage(buffers->area[which] + buffers->bytes[which], GUARD);
 	}
-	return wrong + (memcmp(buffers->kept, buffers->area[0], buffers->bytes[0]) != 0);
+	return wrong + !sampled_same(buffers->kept, buffers->area[0], buffers->bytes[0]);
 }
 
 void trial_buffers_close(struct trial_buffers *buffers)

@@ -5,11 +5,14 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
 /* Flags of a copy: what each side must be. */
 enum { FROM_HOST = 1, TO_HOST = 2, FROM_DEVICE = 4, TO_DEVICE = 8, PAGEABLE = 16 /* unknown: the process's own */ };
+
+#define PAGE 4096u
 
 /* What cuMemcpyHtoDAsync takes for short. */
 #define INLINE_BYTES (32u << 10)
@@ -105,10 +108,28 @@ static void run_word(CUcontext context, const struct fake_operation *operation)
 	fake_unpin(region);
 }
 
+/* Gives back the pages of zeros, so that what is never used has none. */
+static void zero(char *to, size_t bytes)
+{
+	char *first = (char *)(((uintptr_t)to + PAGE - 1) / PAGE * PAGE), *end = to + bytes;
+	size_t pages = first < end ? (size_t)(end - first) / PAGE * PAGE : 0;
+	sample(to, bytes, true);
+	unseen(true);
+	if (!pages || madvise(first, pages, MADV_REMOVE)) {
+		memset(to, 0, bytes);
+	} else {
+		memset(to, 0, (size_t)(first - to));
+		memset(first + pages, 0, (size_t)(end - first) - pages);
+	}
+	unseen(false);
+}
+
 static void run_set(CUcontext context, const struct fake_operation *set)
 {
 	struct fake_region *to = fake_pin(set->to, set->bytes);
-	if (to)
+	if (to && !set->value)
+		zero(fake_at(to, set->to), set->bytes);
+	else if (to)
 		sampled_set(fake_at(to, set->to), (int)set->value, set->bytes);
 	else
 		fake_fail_context(context);

@@ -8,6 +8,7 @@
 #include "rank-lib/program/program.h"
 #include "router/engine/parts.h"
 #include "router/engine/workers.h"
+#include "tests/sanitized.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,7 @@
  * All of the ranks' slices, in windows that hold the whole message, and the descriptors: the first claim admits the
  * call.
  */
-static void put_call(const struct ferry_job_arenas *shared, const struct ferry_plan *plan)
+UNSEEN static void put_call(const struct ferry_job_arenas *shared, const struct ferry_plan *plan)
 {
 	const struct ferry_arena *arena = &shared->arenas[0];
 	const struct ferry_instr *instrs = ferry_plan_instrs(plan);

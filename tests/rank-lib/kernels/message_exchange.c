@@ -20,7 +20,7 @@
 #include <string.h>
 
 #define BOX_BYTES 4096u
-#define GROUPS    REPEATS(60, 32)
+#define GROUPS    REPEATS(60, 16)
 #define TINY      120 /* groups before those, where numbers wrap: so many that slots are filled whole meanwhile */
 #define PER_WAY   3 /* messages of a group, at most */
 #define MOST      (1500u << 10)

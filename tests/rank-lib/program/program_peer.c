@@ -97,7 +97,7 @@ static void every_collective_is_right_on_all_links(const char *text, uint32_t nr
 static void machines_of_two_to_64_ranks_get_right_programs(void **state)
 {
 	(void)state;
-	for (uint32_t nranks = 2; nranks <= 8; nranks += REPEATS(1, 3)) {
+	for (uint32_t nranks = 2; nranks <= 8; nranks += REPEATS(1, 6)) {
 		every_collective_is_right_on_all_links("links=nvswitch:450", nranks);
 		every_collective_is_right_on_all_links("links=pcie2:12:6", nranks);
 		every_collective_is_right_on_all_links("links=dgx1v:25", nranks);
@@ -127,7 +127,7 @@ static void the_largest_machines_get_right_programs(void **state)
 static void random_links_get_right_programs(void **state)
 {
 	(void)state;
-	for (uint32_t i = 0; i < 600; i += REPEATS(1, 4)) {
+	for (uint32_t i = 0; i < 600; i += REPEATS(1, 8)) {
 		enum ferry_collective collective = moving[i % MOVING];
 		struct ferry_topology topology = random_topology(&seed, i < 500 ? 8 : 20, 8);
 		topology.nranks = collective == FERRY_SENDRECV ? 2 : topology.nranks;
@@ -411,7 +411,7 @@ static void every_subset_of_a_dgx1v_gets_right_programs_as_fast_as_its_links(voi
 {
 	(void)state;
 	uint32_t connected = 0;
-	for (uint32_t set = 0; set < 256; set += REPEATS(1, 13)) {
+	for (uint32_t set = 0; set < 256; set += REPEATS(1, 29)) {
 		uint32_t nranks = (uint32_t)__builtin_popcount(set);
 		char text[64] = "links=dgx1v:25,devices";
 		if (nranks < 3 || nranks > 7)
