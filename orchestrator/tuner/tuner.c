@@ -411,7 +411,8 @@ bool ferry_tuner_sealed(struct ferry_tuner *tuner, struct ferry_tuner_line *line
 	line->credit_us = fmin(line->credit_us + part * us, 100 * us);
 	line->run = word == line->last && line->calls > 1 ? line->run + 1 : 0;
 	line->last = word;
-	bool counts = line->run >= WARM && (!paused || line->paused), measured_now = arm && counts && is_measured(line, arm);
+	bool counts = line->run >= WARM && (!paused || line->paused);
+	bool measured_now = arm && counts && is_measured(line, arm);
 	line->paused = paused;
 	if (line->trial >= 0 && arm == &line->arms[line->trial]) {
 		line->waited = 0;
