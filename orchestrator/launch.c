@@ -332,19 +332,31 @@ static int other_end(const struct launch *launch, int which)
 	return -1;
 }
 
-/* Whether kernels carry all of the communicator's calls in the group but what the rank sends to itself. */
-static bool is_all_kernels(const struct launch *launch, const struct ferry_nccl_comm *comm)
+/*
+ * Whether kernels (else routers, with none for NCCL) carry all of the communicator's calls in the group but what the
+ * rank sends to itself; *by: one of them, if there is any.
+ */
+static bool all_go_by(const struct launch *launch, const struct ferry_nccl_call *own, bool kernels,
+                      const struct ferry_split **by)
 {
 	for (int i = 0; i < launch->n; i++) {
 		const struct ferry_nccl_call *call = &launch->calls[i];
-		if (call->comm == comm && !launch->splits[i].kernel && !(is_message(call) && call->root == comm->rank))
+		const struct ferry_split *split = &launch->splits[i];
+		if (call->comm != own->comm || (is_message(call) && call->root == own->comm->rank))
+			continue;
+		bool routers = is_message(call) && call->stream == own->stream && split->ferrys && !split->nccls &&
+		               !split->lost;
+		if (kernels ? !split->kernel : !routers)
 			return false;
+		*by = split;
 	}
 	return true;
 }
 
 /*
- * Where NCCL has other calls, or Ferry has failed, NCCL has what a rank sends to itself, too. No other rank need know.
+ * The two ends of what a rank sends to itself go as the rest of its group does: by kernels, or, where routers have all
+ * the rest, by a copy in the stream beside that. Where NCCL has other calls, or Ferry has failed, NCCL has them, too.
+ * No other rank need know.
  */
 static void decide_own(struct launch *launch)
 {
@@ -353,15 +365,25 @@ static void decide_own(struct launch *launch)
 		if (!call->sends || call->root != call->comm->rank)
 			continue;
 		struct ferry_shadow_comm *shadow_comm = ferry_nccl_comm_shadow_comm(call->comm);
+		const struct ferry_split *by = NULL;
 		int other = other_end(launch, i);
-		if (other < 0 || !shadow_comm || !ferry_shadow_comm_works(shadow_comm) ||
-		    !ferry_nccl_kernels_carry(call, shadow_comm) || !is_all_kernels(launch, call->comm))
+		if (other < 0 || !shadow_comm || !ferry_shadow_comm_works(shadow_comm))
+			continue;
+		bool kernels = ferry_nccl_kernels_carry(call, shadow_comm) && all_go_by(launch, call, true, &by),
+		     routers = !kernels && all_go_by(launch, call, false, &by) && by &&
+		               launch->calls[other].stream == call->stream;
+		if (!kernels && !routers)
 			continue;
 		launch->splits[i] = (struct ferry_split){
 		        .shadow_comm = shadow_comm,
-		        .kernel = true,
+		        .kernel = kernels,
+		        .word = routers ? by->word : 0,
+		        .captured = routers && by->captured,
+		        .marks = {-1, -1},
 		        .asked = {.collective = call->collective, .bytes = ferry_nccl_call_bytes(call)}};
 		launch->splits[other] = launch->splits[i];
+		launch->splits[i].ferrys = routers ? call->count : 0;
+		launch->splits[other].ferrys = routers ? launch->calls[other].count : 0;
 	}
 }
 

@@ -18,6 +18,11 @@ static void *buffer_of(const struct ferry_request *request)
 	return request->direction == FERRY_DIR_D2H ? (void *)request->send : request->receive;
 }
 
+static uint64_t bytes_of(const struct ferry_request *request)
+{
+	return request->count * ferry_type_size(request->type);
+}
+
 static uint64_t up_to_line(uint64_t bytes)
 {
 	return (bytes + 127) / 128 * 128;
@@ -31,7 +36,7 @@ static ferryResult_t name_messages(struct ferry_mapped *mapped, struct messages 
 	for (uint32_t i = 0; i < messages->count; i++) {
 		const struct ferry_request *request = &messages->requests[i];
 		struct ferry_call_decoder_message *message = &messages->submitted[i];
-		*message = (struct ferry_call_decoder_message){.bytes = request->count * ferry_type_size(request->type),
+		*message = (struct ferry_call_decoder_message){.bytes = bytes_of(request),
 		                                               .peer = (uint32_t)request->root,
 		                                               .type = (uint8_t)request->type,
 		                                               .direction = (uint8_t)request->direction};
@@ -148,6 +153,7 @@ static ferryResult_t launch_messages(struct ferry_mapped *mapped, struct message
 		return result;
 	for (uint32_t i = 0; i < messages->count; i++) {
 		struct ferry_call_decoder_message *message = &messages->submitted[i];
+		mapped->numbers->own_by_routers |= message->peer == (uint32_t)mapped->rank->self;
 		message->message = ferry_numbering_message(mapped->numbers, message->direction, message->peer);
 	}
 	in_stream->flag = ferry_stream_flag_at(head.flag);
@@ -158,15 +164,77 @@ static ferryResult_t launch_messages(struct ferry_mapped *mapped, struct message
 	return ferry_mapped_enqueue(mapped, 0, messages->requests, in_stream);
 }
 
+/* ---- what a rank sends to itself ---- */
+
+/* The request from that one on which is an end at the rank itself; nrequests: none. */
+static uint32_t next_own(const struct ferry_request *requests, uint32_t nrequests, uint32_t from, int self,
+                         enum ferry_direction direction)
+{
+	while (from < nrequests && (requests[from].root != self || requests[from].direction != direction))
+		from++;
+	return from;
+}
+
+/* How many the stream may copy: the group has both ends of all, and no end came without the other before. */
+static uint32_t count_own(const struct ferry_mapped *mapped, const struct ferry_request *requests, uint32_t nrequests)
+{
+	const int self = mapped->rank->self;
+	uint32_t send = 0, receive = 0, own = 0;
+	if (mapped->numbers->own_by_routers)
+		return 0;
+	for (;; send++, receive++, own++) {
+		send = next_own(requests, nrequests, send, self, FERRY_DIR_D2H);
+		receive = next_own(requests, nrequests, receive, self, FERRY_DIR_H2D);
+		if (send == nrequests || receive == nrequests)
+			break;
+		if (bytes_of(&requests[send]) != bytes_of(&requests[receive]))
+			return 0;
+	}
+	return send == receive && 2 * own < nrequests ? own : 0;
+}
+
+/* The stream copies these itself while the router moves the others, which are left. */
+static void take_own(struct messages *messages, struct ferry_request *others, int self,
+                     struct ferry_stream_call *in_stream)
+{
+	const struct ferry_request *requests = messages->requests;
+	uint32_t receive = 0, left = 0;
+	for (uint32_t i = 0; i < messages->count; i++) {
+		if (requests[i].root != self) {
+			others[left++] = requests[i];
+		} else if (requests[i].direction == FERRY_DIR_D2H) {
+			receive = next_own(requests, messages->count, receive, self, FERRY_DIR_H2D);
+			struct ferry_local_copy copy = {requests[receive++].receive, requests[i].send,
+			                                bytes_of(&requests[i])};
+			if (copy.bytes && copy.destination != copy.source)
+				in_stream->copies[in_stream->ncopies++] = copy;
+		}
+	}
+	messages->requests = others;
+	messages->count = left;
+}
+
 ferryResult_t ferry_mapped_pairs(struct ferry_mapped *mapped, const struct ferry_request *requests, uint32_t nrequests,
                                  const struct ferry_fabrics *fabrics, const struct ferry_stream_state *stream)
 {
 	struct messages messages = {.requests = requests, .fabrics = fabrics, .count = nrequests};
 	struct ferry_stream_call in_stream = {0};
-	if (!(messages.submitted = calloc(nrequests, sizeof *messages.submitted)))
-		return ferry_fail(ferrySystemError, "no memory for %u sends and receives", nrequests);
-	ferryResult_t result = launch_messages(mapped, &messages, stream, &in_stream);
+	struct ferry_request *others = NULL;
+	const uint32_t own = count_own(mapped, requests, nrequests);
+	ferryResult_t result = ferrySuccess;
+	messages.submitted = calloc(nrequests, sizeof *messages.submitted);
+	if (own) {
+		others = malloc(nrequests * sizeof *others);
+		in_stream.copies = malloc(own * sizeof *in_stream.copies);
+	}
+	if (!messages.submitted || (own && (!others || !in_stream.copies)))
+		result = ferry_fail(ferrySystemError, "no memory for %u sends and receives", nrequests);
+	else if (own)
+		take_own(&messages, others, mapped->rank->self, &in_stream);
+	if (!result)
+		result = launch_messages(mapped, &messages, stream, &in_stream);
 	free(messages.submitted);
+	free(others);
 	ferry_mapped_free_copies(&in_stream);
 	return result;
 }

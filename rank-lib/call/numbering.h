@@ -17,6 +17,8 @@ struct ferry_numbering {
 	uint64_t messages[2][FERRY_MAX_RANKS]; /* given out so far, by direction and peer */
 	/* some messages were captured: those made from then on are numbered as streams come to them */
 	bool messages_named;
+	/* a group had one end of what the rank sends to itself: from then on routers have all of that, in its order */
+	bool own_by_routers;
 };
 
 /* Where a call comes among the others, as in struct ferry_call. */

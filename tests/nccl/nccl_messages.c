@@ -498,6 +498,88 @@ static void a_rank_sends_to_itself_where_ferrys_part_has_failed(void **state)
 	unsetenv("FERRY_SHARES");
 }
 
+/* ---- where routers have the rest ---- */
+
+static size_t part(int from, int to)
+{
+	return (size_t)(1000 + 100 * from + 10 * to);
+}
+
+static void uneven_parts(struct player *player)
+{
+	int rank = player->rank.rank;
+	NCCL(ncclGroupStart());
+	for (int peer = 0; peer < RANKS; peer++) {
+		size_t at = (size_t)peer * LARGE / 4;
+		NCCL(ncclSend((float *)player->send + at, part(rank, peer), ncclFloat32, peer, player->rank.comm,
+		              stream_of(player)));
+		NCCL(ncclRecv((float *)player->receive + at, part(peer, rank), ncclFloat32, peer, player->rank.comm,
+		              stream_of(player)));
+	}
+	NCCL(ncclGroupEnd());
+}
+
+static void check_parts(struct player *player, int round)
+{
+	settle(player);
+	for (int peer = 0; peer < RANKS; peer++) {
+		size_t n = part(peer, player->rank.rank), at = (size_t)peer * LARGE / 4;
+		for (size_t i = 0; i <= n; i++)
+			HOLDS(player->out[at + i] ==
+			      (i < n ? value_of(peer, (size_t)player->rank.rank * LARGE / 4 + i, round) : 0));
+	}
+}
+
+/* NCCL makes none of a group's messages, the rank's own neither: in streams and in graphs. */
+static void with_its_own(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	CUgraph captured;
+	CUgraphExec graph;
+	bool ferrys = false;
+	player_open(player);
+	for (int round = 0; round < MANY && !ferrys; round++) {
+		fill(player, LARGE, round);
+		pthread_barrier_wait(&together);
+		unsigned long before = fake_nccl_count("Send");
+		pthread_barrier_wait(&together);
+		uneven_parts(player);
+		check_parts(player, round);
+		pthread_barrier_wait(&together);
+		ferrys = all(player, fake_nccl_count("Send") == before);
+	}
+	HOLDS(ferrys);
+	unsigned long before = fake_nccl_count("Send");
+	EQUAL(cuStreamBeginCapture(player->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), 0);
+	uneven_parts(player);
+	EQUAL(cuStreamEndCapture(player->stream, &captured), 0);
+	EQUAL(cuGraphInstantiateWithFlags(&graph, captured, 0), 0);
+	EQUAL(cuGraphDestroy(captured), 0);
+	for (int round = 0; round < 6; round++) {
+		fill(player, LARGE, round);
+		if (round % 3 == 2)
+			uneven_parts(player);
+		else
+			EQUAL(cuGraphLaunch(graph, player->stream), 0);
+		check_parts(player, round);
+	}
+	EQUAL(fake_nccl_count("Send"), before);
+	EQUAL(cuGraphExecDestroy(graph), 0);
+	player_close(player);
+}
+
+static void a_rank_copies_what_it_sends_to_itself_where_routers_have_the_rest(void **state)
+{
+	(void)state;
+	setenv("FERRY_SHARES", "nccl:0,host:1", 1);
+	setenv("FERRY_SPLIT_FLOOR", "1", 1);
+	setenv("FERRY_KERNELS", "off", 1);
+	play(with_its_own);
+	setenv("FERRY_KERNELS", "on", 1);
+	unsetenv("FERRY_SPLIT_FLOOR");
+	unsetenv("FERRY_SHARES");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -512,6 +594,7 @@ int main(void)
 	        cmocka_unit_test_teardown(what_is_revoked_frees_streams_that_wait, no_misuse),
 	        cmocka_unit_test_teardown(where_one_fails_messages_end_with_an_error_on_all, no_misuse),
 	        cmocka_unit_test_teardown(a_rank_sends_to_itself_where_ferrys_part_has_failed, no_misuse),
+	        cmocka_unit_test_teardown(a_rank_copies_what_it_sends_to_itself_where_routers_have_the_rest, no_misuse),
 	};
 	setenv("FERRY_KERNELS", "on", 1);
 	fake_is_the_driver();
