@@ -119,7 +119,7 @@ static void watch_own(struct ferry_monitor_entry *entry)
 {
 	struct ferry_mapped *mapped = ((struct ferry_watched *)entry)->mapped;
 	if (!pthread_mutex_trylock(mapped->lock)) { /* a thread that has it may wait for a router */
-		ferry_journal_sweep(mapped->journal);
+		ferry_journal_sweep(mapped->journal, !ferry_rank_failed(mapped->rank));
 		pthread_mutex_unlock(mapped->lock);
 	}
 	if (!ferry_rank_failed(mapped->rank) && ferry_journal_check(mapped->journal))

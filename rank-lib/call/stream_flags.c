@@ -12,6 +12,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#define MOST_FORGOTTEN 1024u /* flags that a table has and no graph, beside as many or more that graphs have */
+
 #define BYTES (FERRY_STREAM_FLAGS * sizeof(struct ferry_stream_flag))
 
 /*
@@ -163,12 +165,16 @@ static void drop_forgotten(struct ferry_stream_flag_table *table)
 			ferry_stream_flag_give_back(table->uses[i].index);
 			table->uses[i] = table->uses[--table->count];
 		}
-	table->full = 2 * table->count;
+	table->full = table->count + (table->count < MOST_FORGOTTEN ? table->count : MOST_FORGOTTEN);
 }
 
 static ferryResult_t add_use(struct ferry_stream_flag_table *table, struct ferry_stream_flag_use *use)
 {
-	ferryResult_t result = ferry_stream_flag_take(&use->index);
+	ferryResult_t result = ferrySuccess;
+	if (!take(&use->index)) {
+		drop_forgotten(table);
+		result = ferry_stream_flag_take(&use->index);
+	}
 	if (result || append(table, use))
 		return result;
 	ferry_stream_flag_give_back(use->index);
@@ -207,10 +213,6 @@ ferryResult_t ferry_stream_flag_for_capture(struct ferry_stream_flag_table *tabl
 	if (table->count >= table->full)
 		drop_forgotten(table);
 	ferryResult_t result = add_use(table, &use);
-	if (result) { /* all flags are taken */
-		drop_forgotten(table);
-		result = add_use(table, &use);
-	}
 	*index = use.index;
 	pthread_mutex_unlock(&table->lock);
 	return result;

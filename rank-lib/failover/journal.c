@@ -111,13 +111,13 @@ static bool is_mapped(const struct ferry_journal *journal, const struct ferry_jo
 	               exported->generation;
 }
 
-void ferry_journal_sweep(struct ferry_journal *journal)
+void ferry_journal_sweep(struct ferry_journal *journal, bool lives)
 {
 	pthread_mutex_lock(&journal->lock);
 	uint64_t last = over(journal);
 	for (struct ferry_journal_link *link = journal->list.next, *next; link != &journal->list; link = next) {
 		next = link->next;
-		if (until_of(entry_at(link)) <= last && !is_mapped(journal, entry_at(link)))
+		if (until_of(entry_at(link)) <= last && !(lives && is_mapped(journal, entry_at(link))))
 			drop(journal, entry_at(link));
 	}
 	pthread_mutex_unlock(&journal->lock);

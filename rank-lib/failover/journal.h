@@ -128,8 +128,11 @@ ferryResult_t ferry_journal_write(struct ferry_journal *journal, struct ferry_su
 /** No graph holds the captured call of that stream flag any more, so no router gets the call again. */
 void ferry_journal_forget(struct ferry_journal *journal, uint32_t flag);
 
-/** Removes all entries that no successor needs any more. The caller holds the communicator's lock. */
-void ferry_journal_sweep(struct ferry_journal *journal);
+/**
+ * Removes all entries that no successor needs any more. lives: the rank has a router, whose cells say what it has
+ * mapped. The caller holds the communicator's lock.
+ */
+void ferry_journal_sweep(struct ferry_journal *journal, bool lives);
 
 /**
  * Whether the ring's own counter agrees with what was written: if another rank of the job has stored less, the router

@@ -482,7 +482,7 @@ static void what_is_in_the_journal_after_the_next_router_came_is_exported_to_tha
 	struct ferry_buffer_name first = name_of(at, PIECE, NEVER);
 	/* the router was about to unmap it, and has not */
 	atomic_store(&arena.export_cells[first.index].mapped, FERRY_EXPORT_LEAVING);
-	ferry_journal_sweep(&journal);
+	ferry_journal_sweep(&journal, true);
 	atomic_store(&arena.export_cells[first.index].mapped, first.generation);
 	interrupted.MemExportToShareableHandle = share_and_lose_the_router;
 	struct ferry_buffer_name again = name_of(at, PIECE, NEVER); /* which sees that it is mapped */

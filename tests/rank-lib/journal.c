@@ -279,17 +279,17 @@ static void an_entry_goes_with_the_last_submission_that_names_it(void **state)
 	ferry_journal_use_export(&journal, 1, 2);
 	submit_next(0, 0);
 	take_all();
-	ferry_journal_sweep(&journal);
+	ferry_journal_sweep(&journal, true);
 	assert_string_equal(replayed(OWN), "AB12");
 	atomic_store(&ring.over, 1);
 	assert_string_equal(replayed(OWN), "B2");
-	ferry_journal_sweep(&journal);
+	ferry_journal_sweep(&journal, true);
 	assert_false(is_open(first));
 	assert_false(ferry_journal_has_export(&journal, 0));
 	assert_true(ferry_journal_has_export(&journal, 1));
 	assert_true(is_open(second));
 	atomic_store(&ring.over, 2);
-	ferry_journal_sweep(&journal);
+	ferry_journal_sweep(&journal, true);
 	assert_false(is_open(second));
 	assert_string_equal(replayed(OWN), "");
 }
@@ -302,13 +302,13 @@ static void what_captured_calls_name_stays_until_no_graph_has_them(void **state)
 	submit_next(0, 0);
 	take_all();
 	atomic_store(&ring.over, 2);
-	ferry_journal_sweep(&journal);
+	ferry_journal_sweep(&journal, true);
 	submit_next(0, 0);
 	take_all();
 	assert_string_equal(replayed(OWN), "A!13");
 	ferry_journal_forget(&journal, 1);
 	ferry_journal_use_export(&journal, 0, 1);
-	ferry_journal_sweep(&journal);
+	ferry_journal_sweep(&journal, true);
 	assert_false(is_open(descriptor));
 	assert_string_equal(replayed(OWN), "3");
 }
@@ -327,7 +327,7 @@ static void memory_that_nobody_needs_is_let_go_of_at_once(void **state)
 	int newer = add_export(1, 2, false, 2);
 	assert_string_equal(replayed(OWN), "BB1"); /* the older generation first, which the submission names */
 	atomic_store(&ring.over, 1);
-	ferry_journal_sweep(&journal);
+	ferry_journal_sweep(&journal, true);
 	assert_false(is_open(used));
 	assert_true(is_open(newer));
 	assert_string_equal(replayed(OWN), "B");
@@ -342,7 +342,7 @@ static void an_export_stays_while_the_router_has_mapped_what_its_index_names(voi
 	submit_next(0, 0);
 	take_all();
 	atomic_store(&ring.over, 1);
-	ferry_journal_sweep(&journal);
+	ferry_journal_sweep(&journal, true);
 	assert_true(ferry_journal_has_export(&journal, 0));
 	assert_true(is_open(descriptor));
 	assert_string_equal(replayed(OWN), "");
@@ -350,9 +350,18 @@ static void an_export_stays_while_the_router_has_mapped_what_its_index_names(voi
 	assert_string_equal(replayed(OWN), "A");
 	atomic_store(&ring.over, 2);
 	atomic_store(&cells[0].mapped, FERRY_EXPORT_LEAVING);
-	ferry_journal_sweep(&journal);
+	ferry_journal_sweep(&journal, true);
 	assert_false(is_open(descriptor));
 	assert_false(ferry_journal_has_export(&journal, 0));
+}
+
+static void without_a_router_nothing_is_mapped(void **state)
+{
+	(void)state;
+	int descriptor = add_export(0, 1, false, 0);
+	atomic_store(&cells[0].mapped, 1);
+	ferry_journal_sweep(&journal, false);
+	assert_false(is_open(descriptor));
 }
 
 /* Of an older generation no later submission can name it. */
@@ -366,7 +375,7 @@ static void what_its_index_names_no_more_goes_though_it_is_mapped(void **state)
 	ferry_journal_retire_export(&journal, 0, 1);
 	assert_true(is_open(older));
 	atomic_store(&ring.over, 1);
-	ferry_journal_sweep(&journal);
+	ferry_journal_sweep(&journal, true);
 	assert_false(is_open(older));
 }
 
@@ -406,6 +415,7 @@ int main(void)
 	        TEST(what_captured_calls_name_stays_until_no_graph_has_them),
 	        TEST(memory_that_nobody_needs_is_let_go_of_at_once),
 	        TEST(an_export_stays_while_the_router_has_mapped_what_its_index_names),
+	        TEST(without_a_router_nothing_is_mapped),
 	        TEST(what_its_index_names_no_more_goes_though_it_is_mapped),
 	        TEST(a_long_run_of_calls_between_entries_that_stay_needs_no_more_memory),
 	};
