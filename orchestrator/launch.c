@@ -32,6 +32,12 @@ static bool is_message(const struct ferry_nccl_call *call)
 	return call->collective == FERRY_SENDRECV;
 }
 
+/* What a rank sends to itself, which is no other rank's concern. */
+static bool is_own(const struct ferry_nccl_call *call)
+{
+	return is_message(call) && call->comm && call->root == call->comm->rank;
+}
+
 /*
  * In a stream the parts of only one call can be timed apart: a communicator's single call in a group, or the first of
  * its messages if all go one way.
@@ -41,7 +47,8 @@ static bool may_measure(const struct launch *launch, int which)
 	const struct ferry_split *split = &launch->splits[which];
 	bool messages = is_message(&launch->calls[which]);
 	for (int i = 0; i < launch->n; i++) {
-		if (i == which || launch->splits[i].shadow_comm != split->shadow_comm || launch->splits[i].kernel)
+		if (i == which || launch->splits[i].shadow_comm != split->shadow_comm || launch->splits[i].kernel ||
+		    is_own(&launch->calls[i]))
 			continue;
 		if (i < which || !messages || !is_message(&launch->calls[i]) ||
 		    launch->splits[i].word != split->word)
@@ -342,7 +349,7 @@ static bool all_go_by(const struct launch *launch, const struct ferry_nccl_call 
 	for (int i = 0; i < launch->n; i++) {
 		const struct ferry_nccl_call *call = &launch->calls[i];
 		const struct ferry_split *split = &launch->splits[i];
-		if (call->comm != own->comm || (is_message(call) && call->root == own->comm->rank))
+		if (call->comm != own->comm || is_own(call))
 			continue;
 		bool routers = is_message(call) && call->stream == own->stream && split->ferrys && !split->nccls &&
 		               !split->lost;
@@ -362,7 +369,7 @@ static void decide_own(struct launch *launch)
 {
 	for (int i = 0; i < launch->n; i++) {
 		const struct ferry_nccl_call *call = &launch->calls[i];
-		if (!call->sends || call->root != call->comm->rank)
+		if (!call->sends || !is_own(call))
 			continue;
 		struct ferry_shadow_comm *shadow_comm = ferry_nccl_comm_shadow_comm(call->comm);
 		const struct ferry_split *by = NULL;
@@ -372,16 +379,17 @@ static void decide_own(struct launch *launch)
 		bool kernels = ferry_nccl_kernels_carry(call, shadow_comm) && all_go_by(launch, call, true, &by),
 		     routers = !kernels && all_go_by(launch, call, false, &by) && by &&
 		               launch->calls[other].stream == call->stream;
-		if (!kernels && !routers)
-			continue;
-		launch->splits[i] = (struct ferry_split){
+		const struct ferry_split own = {
 		        .shadow_comm = shadow_comm,
 		        .kernel = kernels,
 		        .word = routers ? by->word : 0,
 		        .captured = routers && by->captured,
 		        .marks = {-1, -1},
 		        .asked = {.collective = call->collective, .bytes = ferry_nccl_call_bytes(call)}};
-		launch->splits[other] = launch->splits[i];
+		if (!kernels && !(routers && ferry_split_may_ask(call, &own) &&
+		                  ferry_split_may_ask(&launch->calls[other], &own)))
+			continue;
+		launch->splits[i] = launch->splits[other] = own;
 		launch->splits[i].ferrys = routers ? call->count : 0;
 		launch->splits[other].ferrys = routers ? launch->calls[other].count : 0;
 	}

@@ -257,6 +257,14 @@ void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, const st
 
 /* ---- Ferry's part ---- */
 
+bool ferry_split_may_ask(const struct ferry_nccl_call *call, const struct ferry_split *split)
+{
+	struct ferry_request request = request_of(call, split);
+	bool may = !ferry_launch_check(&request);
+	ferry_forget_message();
+	return may;
+}
+
 ferryResult_t ferry_split_ask(const struct ferry_nccl_call *call, const struct ferry_split *split)
 {
 	struct ferry_request request = request_of(call, split);

@@ -42,6 +42,9 @@ void ferry_split_expect(const struct ferry_nccl_call *call);
 void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, const struct ferry_split *first,
                         struct ferry_clock_look *look, struct ferry_split *split);
 
+/** Whether Ferry takes all of the call on this rank, by its buffers and stream. For what a rank sends to itself. */
+bool ferry_split_may_ask(const struct ferry_nccl_call *call, const struct ferry_split *split);
+
 /** Gives Ferry its part, inside a group of Ferry's. */
 ferryResult_t ferry_split_ask(const struct ferry_nccl_call *call, const struct ferry_split *split);
 

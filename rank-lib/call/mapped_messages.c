@@ -153,7 +153,6 @@ static ferryResult_t launch_messages(struct ferry_mapped *mapped, struct message
 		return result;
 	for (uint32_t i = 0; i < messages->count; i++) {
 		struct ferry_call_decoder_message *message = &messages->submitted[i];
-		mapped->numbers->own_by_routers |= message->peer == (uint32_t)mapped->rank->self;
 		message->message = ferry_numbering_message(mapped->numbers, message->direction, message->peer);
 	}
 	in_stream->flag = ferry_stream_flag_at(head.flag);
@@ -175,22 +174,25 @@ static uint32_t next_own(const struct ferry_request *requests, uint32_t nrequest
 	return from;
 }
 
-/* How many the stream may copy: the group has both ends of all, and no end came without the other before. */
+/*
+ * How many the stream may copy: the group has both ends of all, and other messages, and no end ever came without the
+ * other.
+ */
 static uint32_t count_own(const struct ferry_mapped *mapped, const struct ferry_request *requests, uint32_t nrequests)
 {
 	const int self = mapped->rank->self;
 	uint32_t send = 0, receive = 0, own = 0;
-	if (mapped->numbers->own_by_routers)
-		return 0;
-	for (;; send++, receive++, own++) {
+	bool paired = true;
+	for (; paired; send++, receive++, own++) {
 		send = next_own(requests, nrequests, send, self, FERRY_DIR_D2H);
 		receive = next_own(requests, nrequests, receive, self, FERRY_DIR_H2D);
-		if (send == nrequests || receive == nrequests)
+		if (send == nrequests && receive == nrequests)
 			break;
-		if (bytes_of(&requests[send]) != bytes_of(&requests[receive]))
-			return 0;
+		paired = send < nrequests && receive < nrequests &&
+		         bytes_of(&requests[send]) == bytes_of(&requests[receive]);
 	}
-	return send == receive && 2 * own < nrequests ? own : 0;
+	mapped->numbers->own_by_routers |= !paired;
+	return !mapped->numbers->own_by_routers && 2 * own < nrequests ? own : 0;
 }
 
 /* The stream copies these itself while the router moves the others, which are left. */
@@ -210,6 +212,7 @@ static void take_own(struct messages *messages, struct ferry_request *others, in
 				in_stream->copies[in_stream->ncopies++] = copy;
 		}
 	}
+	others[0].open = requests[0].open; /* the group's call */
 	messages->requests = others;
 	messages->count = left;
 }

@@ -17,7 +17,7 @@ struct ferry_numbering {
 	uint64_t messages[2][FERRY_MAX_RANKS]; /* given out so far, by direction and peer */
 	/* some messages were captured: those made from then on are numbered as streams come to them */
 	bool messages_named;
-	/* a group had one end of what the rank sends to itself: from then on routers have all of that, in its order */
+	/* a group had one end alone of what the rank sends to itself: routers have all of that from then on */
 	bool own_by_routers;
 };
 

@@ -505,29 +505,42 @@ static size_t part(int from, int to)
 	return (size_t)(1000 + 100 * from + 10 * to);
 }
 
-static void uneven_parts(struct player *player)
+/* The rank's own first. reversed: in that communicator ranks have the reverse order; its parts lie behind others. */
+static void parts_in(struct player *player, ncclComm_t comm, bool reversed)
 {
-	int rank = player->rank.rank;
-	NCCL(ncclGroupStart());
-	for (int peer = 0; peer < RANKS; peer++) {
-		size_t at = (size_t)peer * LARGE / 4;
-		NCCL(ncclSend((float *)player->send + at, part(rank, peer), ncclFloat32, peer, player->rank.comm,
+	int self = player->rank.rank;
+	for (int i = 0; i < RANKS; i++) {
+		int peer = (self + i) % RANKS, name = reversed ? RANKS - 1 - peer : peer;
+		size_t at = (size_t)peer * LARGE / 4 + (reversed ? LARGE / 8 : 0);
+		NCCL(ncclSend((float *)player->send + at, part(self, peer), ncclFloat32, name, comm,
 		              stream_of(player)));
-		NCCL(ncclRecv((float *)player->receive + at, part(peer, rank), ncclFloat32, peer, player->rank.comm,
+		NCCL(ncclRecv((float *)player->receive + at, part(peer, self), ncclFloat32, name, comm,
 		              stream_of(player)));
 	}
+}
+
+static void uneven_parts(struct player *player)
+{
+	NCCL(ncclGroupStart());
+	parts_in(player, player->rank.comm, false);
 	NCCL(ncclGroupEnd());
+}
+
+static void check_parts_at(struct player *player, size_t behind, int round)
+{
+	size_t self = (size_t)player->rank.rank;
+	for (int peer = 0; peer < RANKS; peer++) {
+		size_t n = part(peer, (int)self), at = (size_t)peer * LARGE / 4 + behind;
+		for (size_t i = 0; i <= n; i++)
+			HOLDS(player->out[at + i] ==
+			      (i < n ? value_of(peer, self * LARGE / 4 + behind + i, round) : 0));
+	}
 }
 
 static void check_parts(struct player *player, int round)
 {
 	settle(player);
-	for (int peer = 0; peer < RANKS; peer++) {
-		size_t n = part(peer, player->rank.rank), at = (size_t)peer * LARGE / 4;
-		for (size_t i = 0; i <= n; i++)
-			HOLDS(player->out[at + i] ==
-			      (i < n ? value_of(peer, (size_t)player->rank.rank * LARGE / 4 + i, round) : 0));
-	}
+	check_parts_at(player, 0, round);
 }
 
 /* NCCL makes none of a group's messages, the rank's own neither: in streams and in graphs. */
@@ -568,6 +581,68 @@ static void with_its_own(struct rank *rank)
 	player_close(player);
 }
 
+/*
+ * Two communicators in one stream, which ranks list in different orders once NCCL has none of them: each call is begun
+ * before the stream waits for one, so none waits for the other.
+ */
+static void in_two_orders(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	ncclComm_t reverse;
+	player_open(player);
+	NCCL(ncclCommSplit(rank->comm, 0, RANKS - rank->rank, &reverse, NULL));
+	bool ferrys = false;
+	unsigned long before = 0;
+	for (int round = 0, left = 6; round < MANY && left; round++, left -= ferrys) {
+		fill(player, LARGE, round);
+		pthread_barrier_wait(&together);
+		before = ferrys ? before : fake_nccl_count("Send");
+		pthread_barrier_wait(&together);
+		NCCL(ncclGroupStart());
+		for (int i = 0; i < 2; i++) {
+			bool reversed = i == (ferrys && rank->rank > 0);
+			parts_in(player, reversed ? reverse : rank->comm, reversed);
+		}
+		NCCL(ncclGroupEnd());
+		check_parts(player, round);
+		check_parts_at(player, LARGE / 8, round);
+		pthread_barrier_wait(&together);
+		ferrys = all(player, fake_nccl_count("Send") == before);
+	}
+	HOLDS(ferrys);
+	NCCL(ncclCommDestroy(reverse));
+	player_close(player);
+}
+
+/* Ferry takes no memory of the host for its own: NCCL has that pair, and routers the rest. */
+static void with_its_own_in_host_memory(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	float *host;
+	player_open(player);
+	EQUAL(posix_memalign((void **)&host, 4096, 4096), 0);
+	EQUAL(cuMemHostRegister(host, 4096, 0), 0);
+	for (int round = 0; round < 30; round++) {
+		fill(player, LARGE, round);
+		for (int i = 0; i < SMALL; i++)
+			host[i] = (float)(round + i);
+		NCCL(ncclGroupStart());
+		NCCL(ncclSend(host, SMALL, ncclFloat32, rank->rank, rank->comm, stream_of(player)));
+		NCCL(ncclRecv(host + SMALL, SMALL, ncclFloat32, rank->rank, rank->comm, stream_of(player)));
+		NCCL(ncclSend(player->send, LARGE / 2, ncclFloat32, other(player, 1), rank->comm, stream_of(player)));
+		NCCL(ncclRecv(player->receive, LARGE / 2, ncclFloat32, other(player, -1), rank->comm,
+		              stream_of(player)));
+		NCCL(ncclGroupEnd());
+		settle(player);
+		HOLDS(player->out[LARGE / 2 - 1] == value_of(other(player, -1), LARGE / 2 - 1, round));
+		HOLDS(host[2 * SMALL - 1] == host[SMALL - 1]);
+	}
+	HOLDS(ferry_shadow_comm_works(shadow_of(rank->comm)));
+	EQUAL(cuMemHostUnregister(host), 0);
+	free(host);
+	player_close(player);
+}
+
 static void a_rank_copies_what_it_sends_to_itself_where_routers_have_the_rest(void **state)
 {
 	(void)state;
@@ -575,6 +650,8 @@ static void a_rank_copies_what_it_sends_to_itself_where_routers_have_the_rest(vo
 	setenv("FERRY_SPLIT_FLOOR", "1", 1);
 	setenv("FERRY_KERNELS", "off", 1);
 	play(with_its_own);
+	play(with_its_own_in_host_memory);
+	play(in_two_orders);
 	setenv("FERRY_KERNELS", "on", 1);
 	unsetenv("FERRY_SPLIT_FLOOR");
 	unsetenv("FERRY_SHARES");

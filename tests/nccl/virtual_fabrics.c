@@ -16,6 +16,12 @@ ferryResult_t ferryGroupStart(void)
 	return ferrySuccess;
 }
 
+ferryResult_t ferry_launch_check(const struct ferry_request *request)
+{
+	(void)request;
+	return ferrySuccess;
+}
+
 ferryResult_t ferry_group_call(const struct ferry_request *request)
 {
 	struct virtual_rank *rank = virtual_all.current;
