@@ -202,7 +202,8 @@ static void check_ncclss(const uint64_t before[FUNCTIONS], uint64_t calls)
 	assert_true(since(before, CALLS_OF_CtxGetCurrent) <= records);
 	assert_true(since(before, CALLS_OF_CtxSetCurrent) <= 2 * records);
 	assert_true(since(before, CALLS_OF_EventElapsedTime) <= records);
-	assert_true(since(before, CALLS_OF_ThreadExchangeStreamCaptureMode) <= records);
+	/* a call that has not ended yet is asked about again, on a busy machine */
+	assert_true(since(before, CALLS_OF_ThreadExchangeStreamCaptureMode) <= records + calls / 8);
 	assert_true(all_since(before) <= calls + 6 * records);
 	assert_int_equal(counts[CALLS_OF_EventCreate], 0); /* nor of all calls before */
 }
