@@ -21,7 +21,7 @@
 /** How often a test repeats: `often`, under a sanitizer `seldom`. */
 #define REPEATS(often, seldom) (SANITIZED ? (seldom) : (often))
 
-/** A function whose accesses the sanitizers do not see: of the test's memory, that no other thread has meanwhile. */
+/** Hides a function's accesses from the sanitizers. They must be to memory that no other thread uses meanwhile. */
 #define UNSEEN __attribute__((no_sanitize("thread"), no_sanitize("address"), no_sanitize("undefined")))
 
 #ifdef __SANITIZE_THREAD__

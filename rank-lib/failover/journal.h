@@ -12,10 +12,10 @@
  *                      memory; for good while captured calls or the application pin it
  *   plan               for good while the rank's plan cache has it, since later calls name it without giving it again
  *
- * Submissions go with the next one that is written, the rest with ferry_journal_sweep, four times a second: descriptors
- * of physical memory would keep memory that its owner has freed. As long as the router has it mapped they keep nothing
- * more, and to get them from the driver again takes 1 ms. A rank whose lanes are in its own process has no ring, and
- * plans alone.
+ * Submissions go with the next one that is written, the rest with ferry_journal_sweep, four times a second, because a
+ * descriptor of physical memory keeps that memory after its owner has freed it. While the router has the memory mapped,
+ * the descriptor costs nothing more, and the driver takes 1 ms to make another one. A rank whose lanes are in its own
+ * process has no ring, and plans alone.
  *
  * Locks: entries are added and removed under both the communicator's lock and the journal's, so either is enough to
  * read them. `until` is atomic: application threads, under the communicator's lock, raise it for each call; the router
@@ -129,8 +129,8 @@ ferryResult_t ferry_journal_write(struct ferry_journal *journal, struct ferry_su
 void ferry_journal_forget(struct ferry_journal *journal, uint32_t flag);
 
 /**
- * Removes all entries that no successor needs any more. lives: the rank has a router, whose cells say what it has
- * mapped. The caller holds the communicator's lock.
+ * Removes all entries that no successor needs any more. lives: the rank has not failed, so the export cells say what
+ * its router has mapped. The caller holds the communicator's lock.
  */
 void ferry_journal_sweep(struct ferry_journal *journal, bool lives);
 

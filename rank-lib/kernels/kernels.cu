@@ -238,7 +238,7 @@ DEVICE void ferry_count(const struct ferry_kernel_call *c, const struct ferry_co
 /* Behind the last wait of all lanes. The last block to come counts the call. */
 DEVICE void ferry_leave(const struct ferry_kernel_call *c, const struct ferry_course *course)
 {
-	/* not in the first call of all, whose memory is zeros: others have swept it before a call has that number */
+	/* The first call finds zeros, the flag of call 2^32; later sweeps replace them long before that call. */
 	const bool sweeps = (course->flag & (FERRY_KERNEL_SWEEP - 1)) < 2 && course->counts;
 	SHARED uint32_t last;
 	BARRIER();
