@@ -19,9 +19,11 @@
 #define PEER_ROOTED_SUM   (1024u * KIB)
 #define HOST_MOST         (4096u * KIB)
 #define CHUNK             (32u << 10)
-#define PIECE_LEAST       11 /* 2 KiB, as above */
-#define PIECE_MOST        13
-#define MESSAGE_MOST      (256u << 10)
+#define PIECE_LEAST       (2u << 10) /* as above */
+#define PIECE_MOST        (8u << 10)
+#define MESSAGE_LL_MOST   (128u << 10)
+#define MESSAGE_MOST      (1u << 20) /* of two ranks */
+#define MESSAGE_MOST_MORE (256u << 10)
 #define MESSAGE_MOST_HOST (32u << 10)
 
 static uint32_t at_most(uint64_t blocks, uint32_t most)
@@ -122,17 +124,19 @@ static uint64_t peer_most(const struct ferry_kernel_facts *facts)
 	return ferry_collective_reduces(facts->collective) ? PEER_ROOTED_SUM : PEER_ROOTED_COPY;
 }
 
-uint64_t ferry_kernel_message_most(bool peer)
+uint64_t ferry_kernel_message_most(uint32_t nranks, bool peer)
 {
-	return peer ? MESSAGE_MOST : MESSAGE_MOST_HOST;
+	return !peer ? MESSAGE_MOST_HOST : nranks == 2 ? MESSAGE_MOST : MESSAGE_MOST_MORE;
 }
 
-uint32_t ferry_kernel_message_shift(uint64_t bytes, bool peer)
+uint32_t ferry_kernel_message_piece(uint64_t bytes, bool peer)
 {
-	uint32_t shift = PIECE_LEAST;
-	while (shift < PIECE_MOST && bytes > (uint64_t)FERRY_MESSAGE_STRANDS(!peer) << shift)
-		shift++;
-	return shift;
+	uint32_t piece = PIECE_LEAST;
+	if (peer && bytes > MESSAGE_LL_MOST)
+		return FERRY_MESSAGE_LINES;
+	while (piece < PIECE_MOST && bytes > (uint64_t)FERRY_MESSAGE_STRANDS(!peer) * piece)
+		piece *= 2;
+	return piece;
 }
 
 /* A rank sends its block to all others at once. */

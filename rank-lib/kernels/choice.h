@@ -41,10 +41,10 @@ struct ferry_kernel_choice {
 struct ferry_kernel_choice ferry_kernel_choose(const struct ferry_kernel_facts *facts);
 
 /** A kernel carries messages of up to so many bytes. */
-uint64_t ferry_kernel_message_most(bool peer);
+uint64_t ferry_kernel_message_most(uint32_t nranks, bool peer);
 
-/** Pieces of such a message have 1 << this bytes. */
-uint32_t ferry_kernel_message_shift(uint64_t bytes, bool peer);
+/** Bytes of a piece of such a message: 2, 4 or 8 KiB, or FERRY_MESSAGE_LINES. */
+uint32_t ferry_kernel_message_piece(uint64_t bytes, bool peer);
 
 /** Bytes of a half that the call's LL packets take, as far as that is known to be chosen for it: a multiple of 16. */
 uint64_t ferry_kernel_packets(const struct ferry_kernel_facts *facts);

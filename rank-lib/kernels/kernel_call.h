@@ -40,15 +40,16 @@
 /* Bytes of a half with room for so many bytes of data, a multiple of 4096. */
 #define FERRY_BOX_HALF(data)   (FERRY_BOX_DATA + (uint64_t)(data))
 
-#define FERRY_MESSAGE_SLOT          (16u << 10) /* a piece of 8 KiB as LL packets */
+#define FERRY_MESSAGE_SLOT          (16u << 10) /* a piece: 8 KiB as LL packets, */
+#define FERRY_MESSAGE_LINES         (FERRY_MESSAGE_SLOT / 128 * 120u) /* or 15 KiB as lines of LL128 (inboxes) */
 #define FERRY_MESSAGE_STRANDS(shared) ((shared) ? 8u : 16u)
-#define FERRY_MESSAGE_SLOTS(shared) (4u * FERRY_MESSAGE_STRANDS(shared)) /* of a pair of ranks, in one direction */
+#define FERRY_MESSAGE_SLOTS(shared) ((shared) ? 32u : 128u) /* of a pair of ranks, in one direction */
 #define FERRY_BOX_READ(data)        (2 * FERRY_BOX_HALF(data)) /* 128 bytes of words for each sender */
 #define FERRY_BOX_SLOTS(data)       (FERRY_BOX_READ(data) + 4096u)
-/* Bytes of a region: an outbox has slots for each receiver. */
+/* Bytes of a region: an outbox has slots for each receiver, an inbox has slots of lines behind those of packets. */
 #define FERRY_BOX_REGION(data, shared)                                                                                 \
 	(FERRY_BOX_SLOTS(data) +                                                                                       \
-	 (uint64_t)((shared) ? FERRY_KERNEL_RANKS : 1) * FERRY_MESSAGE_SLOTS(shared) * FERRY_MESSAGE_SLOT)
+	 (uint64_t)((shared) ? FERRY_KERNEL_RANKS : 2) * FERRY_MESSAGE_SLOTS(shared) * FERRY_MESSAGE_SLOT)
 
 /*
  * A call's flag is its number, which comes again after 2^32 calls, hours of short ones. What a packet's place held
@@ -123,7 +124,7 @@ struct ferry_kernel_group {
 struct ferry_kernel_message {
 	char *buffer;
 	uint32_t bytes; /* at least 1 */
-	uint32_t shift; /* a piece has 1 << shift of them; the same at both ends */
+	uint32_t piece; /* bytes of each but the last; the same at both ends; FERRY_MESSAGE_LINES: as lines of LL128 */
 };
 
 #define FERRY_MESSAGES_MOST  224u         /* a kernel's argument has 4 KiB; */
@@ -138,11 +139,11 @@ struct ferry_kernel_messages {
 	struct ferry_kernel_message *table;
 	uint16_t puts, puts_at;
 	/*
-	 * Pieces of each way, in the order of the messages from `first` on. What a rank sends to itself is to go into
-	 * those buffers that it receives from itself, of which there are no pieces.
+	 * Pieces of each way, in the order of the messages from `first` on. What a rank sends to itself goes, without
+	 * pieces, into those buffers that it receives from itself, which are as many.
 	 */
 	uint32_t pieces[FERRY_MESSAGE_WAYS];
-	uint16_t first[FERRY_MESSAGE_WAYS];
+	uint16_t first[FERRY_MESSAGE_WAYS]; /* of a way without messages: as of the next one */
 	uint16_t items[FERRY_MESSAGE_WAYS + 1]; /* of the ways before: each strand that has a piece is one */
 	struct ferry_kernel_message messages[FERRY_MESSAGES_MOST];
 };

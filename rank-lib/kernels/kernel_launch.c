@@ -258,11 +258,14 @@ ferryResult_t ferry_kernels_launch(const struct ferry_request *requests, uint32_
 
 /* ---- messages ---- */
 
+#define OWN_OF_BLOCK (32u << 10)
+
 _Static_assert(sizeof(struct ferry_kernel_messages) <= 4096, "a kernel's argument");
 
 bool ferry_kernels_carry_message(const struct ferryComm *comm, uint64_t bytes)
 {
-	return comm->mailboxes.ready && bytes <= ferry_kernel_message_most(comm->mailboxes.peer);
+	const struct ferry_mailboxes *mailboxes = &comm->mailboxes;
+	return mailboxes->ready && bytes <= ferry_kernel_message_most(mailboxes->blank.nranks, mailboxes->peer);
 }
 
 static uint32_t way_of(const struct ferry_request *request)
@@ -287,14 +290,14 @@ static uint32_t list(const struct ferry_request *requests, uint32_t nrequests, s
 	for (uint32_t i = 0; i < nrequests; i++) {
 		const struct ferry_request *request = &requests[i];
 		uint64_t bytes = block_bytes(request);
-		uint32_t way = way_of(request), shift = ferry_kernel_message_shift(bytes, mailboxes->peer);
+		uint32_t way = way_of(request), piece = ferry_kernel_message_piece(bytes, mailboxes->peer);
 		char *buffer = way < FERRY_KERNEL_RANKS ? (char *)(uintptr_t)request->send : request->receive;
 		if (!bytes)
 			continue;
-		messages[next[way]++] = (struct ferry_kernel_message){buffer, (uint32_t)bytes, shift};
-		all->pieces[way] += (uint32_t)((bytes + (1u << shift) - 1) >> shift);
+		messages[next[way]++] = (struct ferry_kernel_message){buffer, (uint32_t)bytes, piece};
+		all->pieces[way] += (uint32_t)((bytes + piece - 1) / piece);
 	}
-	all->pieces[FERRY_KERNEL_RANKS + mailboxes->blank.rank] = 0;
+	all->pieces[mailboxes->blank.rank] = all->pieces[FERRY_KERNEL_RANKS + mailboxes->blank.rank] = 0;
 	for (uint32_t way = 0; way < FERRY_MESSAGE_WAYS; way++)
 		all->items[way + 1] = (uint16_t)(all->items[way] + (all->pieces[way] < most ? all->pieces[way] : most));
 	return next[FERRY_MESSAGE_WAYS];
@@ -326,25 +329,34 @@ static ferryResult_t fill_table(struct ferryComm *comm, const struct ferry_kerne
 	return result;
 }
 
-/* A lane for each packet of the largest piece; a block for each strand while they last. */
+/*
+ * A lane for each packet of the largest piece, or part of a line; a block for each strand while they last, and for each
+ * 32 KiB that the rank sends to itself.
+ */
 static ferryResult_t launch_messages(const struct ferry_request *requests, uint32_t nrequests, ferryStream_t stream)
 {
 	struct ferryComm *comm = requests[0].comm;
 	struct ferry_kernel_messages all;
 	struct ferry_kernel_message *messages = nrequests > FERRY_MESSAGES_MOST ? malloc(nrequests * sizeof *messages)
 	                                                                        : all.messages;
-	uint32_t shift = 0;
+	const uint32_t self = comm->mailboxes.blank.rank;
+	uint32_t piece = 0;
+	uint64_t own = 0;
 	ferryResult_t result = ferrySuccess;
 	if (!messages)
 		return ferry_fail(ferrySystemError, "no memory for %u messages", nrequests);
 	uint32_t count = list(requests, nrequests, &all, messages), blocks = all.items[FERRY_MESSAGE_WAYS];
 	for (uint32_t i = 0; i < count; i++)
-		shift = messages[i].shift > shift ? messages[i].shift : shift;
+		piece = messages[i].piece > piece ? messages[i].piece : piece;
+	for (uint32_t i = all.first[self]; i < all.first[self + 1]; i++)
+		own += messages[i].bytes;
+	if (blocks < (own + OWN_OF_BLOCK - 1) / OWN_OF_BLOCK)
+		blocks = (uint32_t)((own + OWN_OF_BLOCK - 1) / OWN_OF_BLOCK);
 	if (messages != all.messages)
 		result = fill_table(comm, messages, count, stream, &all);
 	if (blocks && !result)
 		result = put_messages(comm, blocks < comm->mailboxes.blocks ? blocks : comm->mailboxes.blocks,
-		                      (1u << shift) / 8, stream, &all);
+		                      piece == FERRY_MESSAGE_LINES ? FERRY_MESSAGE_SLOT / 16 : piece / 8, stream, &all);
 	if (messages != all.messages)
 		free(messages);
 	return result;

@@ -8,32 +8,32 @@
 
 #define LINE_BYTES 120u /* of the user's in a line */
 
-DEVICE uint64_t ferry_line_flag(const struct ferry_course *course)
+DEVICE uint64_t ferry_line_flag(uint32_t flag)
 {
-	return (uint64_t)course->flag << 32 | course->flag;
+	return (uint64_t)flag << 32 | flag;
 }
 
 /* Part j of a line of the user's buffer, with the flag in the last one. */
-DEVICE struct ferry_vector ferry_read_part(const struct ferry_course *course, const char *from, uint64_t line,
-                                           uint32_t j, uint32_t granule)
+DEVICE struct ferry_vector ferry_read_part(uint64_t flag, const char *from, uint64_t bytes, uint64_t line, uint32_t j,
+                                           uint32_t granule)
 {
 	const uint64_t at = line * LINE_BYTES + 16 * j;
-	struct ferry_vector v = {0, ferry_line_flag(course)};
-	if (at < course->bytes)
-		v.low = ferry_read_word(from, at, course->bytes, granule);
+	struct ferry_vector v = {0, flag};
+	if (at < bytes)
+		v.low = ferry_read_word(from, at, bytes, granule);
 	if (j != 7)
-		v.high = at + 8 < course->bytes ? ferry_read_word(from, at + 8, course->bytes, granule) : 0;
+		v.high = at + 8 < bytes ? ferry_read_word(from, at + 8, bytes, granule) : 0;
 	return v;
 }
 
-DEVICE void ferry_write_part(const struct ferry_course *course, char *to, uint64_t line, uint32_t j, uint32_t granule,
+DEVICE void ferry_write_part(char *to, uint64_t bytes, uint64_t line, uint32_t j, uint32_t granule,
                              struct ferry_vector v)
 {
 	const uint64_t at = line * LINE_BYTES + 16 * j;
-	if (at < course->bytes)
-		ferry_write_word(to, at, course->bytes, granule, v.low);
-	if (j != 7 && at + 8 < course->bytes)
-		ferry_write_word(to, at + 8, course->bytes, granule, v.high);
+	if (at < bytes)
+		ferry_write_word(to, at, bytes, granule, v.low);
+	if (j != 7 && at + 8 < bytes)
+		ferry_write_word(to, at + 8, bytes, granule, v.high);
 }
 
 struct ferry_lines {
@@ -54,15 +54,16 @@ DEVICE void ferry_send_lines(const struct ferry_kernel_call *c, const struct fer
 	EACH_LINE (lane, line, lines)
 		EACH_PART (j)
 			ferry_store_part(box + 128 * (line - lines.first), j,
-			                 ferry_read_part(course, from, line, j, granule));
+			                 ferry_read_part(ferry_line_flag(course->flag), from, course->bytes, line, j,
+			                                 granule));
 }
 
 DEVICE struct ferry_vector ferry_await_part(const struct ferry_kernel_call *c, struct ferry_course *course,
-                                            const char *box, uint32_t j)
+                                            uint32_t flag, const char *box, uint32_t j)
 {
 	struct ferry_vector v;
 	uint32_t misses = 0;
-	while (!ferry_load_part(box, j, ferry_line_flag(course), &v)) {
+	while (!ferry_load_part(box, j, ferry_line_flag(flag), &v)) {
 		course->given_up = ferry_any_of_line(course->given_up);
 		if (course->given_up)
 			break;
@@ -77,8 +78,9 @@ DEVICE void ferry_keep_lines(const struct ferry_kernel_call *c, struct ferry_cou
 	const char *box = c->in[from] + course->half + FERRY_BOX_DATA + 128 * lines.box;
 	EACH_LINE (lane, line, lines)
 		EACH_PART (j)
-			ferry_write_part(course, to, line, j, granule,
-			                 ferry_await_part(c, course, box + 128 * (line - lines.first), j));
+			ferry_write_part(to, course->bytes, line, j, granule,
+			                 ferry_await_part(c, course, course->flag, box + 128 * (line - lines.first),
+			                                  j));
 }
 
 DEVICE void ferry_copy_lines(const struct ferry_course *course, const char *from, char *to, struct ferry_lines lines,
@@ -86,7 +88,8 @@ DEVICE void ferry_copy_lines(const struct ferry_course *course, const char *from
 {
 	EACH_LINE (lane, line, lines)
 		EACH_PART (j)
-			ferry_write_part(course, to, line, j, granule, ferry_read_part(course, from, line, j, granule));
+			ferry_write_part(to, course->bytes, line, j, granule,
+			                 ferry_read_part(0, from, course->bytes, line, j, granule));
 }
 #endif
 
@@ -102,15 +105,15 @@ DEVICE struct ferry_vector NAME(sum_part)(const struct ferry_kernel_call *c, str
 		if (!(c->senders >> r & 1))
 			continue;
 		const char *own = c->send + r * c->send_stride;
-		struct ferry_vector v = r == c->rank ? ferry_read_part(course, own, line, j, granule)
-		                                     : ferry_await_part(c, course, c->in[r] + at, j);
+		struct ferry_vector v = r == c->rank ? ferry_read_part(0, own, course->bytes, line, j, granule)
+		                                     : ferry_await_part(c, course, course->flag, c->in[r] + at, j);
 		NAME(add)(low, v.low, c, factors[r], first);
 		NAME(add)(high, v.high, c, factors[r], first);
 		first = false;
 	}
 	struct ferry_vector sum = {NAME(end)(low, c), NAME(end)(high, c)};
 	if (j == 7)
-		sum.high = ferry_line_flag(course);
+		sum.high = ferry_line_flag(course->flag);
 	return sum;
 }
 
@@ -125,7 +128,7 @@ DEVICE void NAME(sum_lines)(const struct ferry_kernel_call *c, struct ferry_cour
 			for (uint32_t r = 0; shares && r < c->nranks; r++)
 				if (r != c->rank)
 					ferry_store_part(c->out[r] + at, j, sum);
-			ferry_write_part(course, c->receive, line, j, granule, sum);
+			ferry_write_part(c->receive, course->bytes, line, j, granule, sum);
 		}
 }
 

@@ -3,17 +3,19 @@
  * Messages: the Sends and Recvs of a group, as one kernel that counts as none of the communicator's calls and waits for
  * none. A part of kernels.cu, which includes it for one type, behind all that it uses.
  *
- * Both ends of a way, from one rank to another, cut each message alike into pieces of 2 to 8 KiB, which both number,
- * each in its own device memory. Piece n goes as LL packets with the flag n + 1 through slot n mod slots; so by strand
- * n mod strands, which has four of the slots. The receiver says for each strand which piece it reads next, in memory of
- * its own; the sender looks at those words, across the link, only where it knows of no free slot any more. So it needs
- * no receiver for the first so many slots. Nobody writes into a rank's memory but a sender whose packets are awaited,
- * so none does after the rank's end.
+ * Both ends of a way, from one rank to another, cut each message alike into pieces of 2 to 15 KiB, which both number,
+ * each in its own device memory. Piece n goes with the flag n + 1 through slot n mod slots: as LL packets, or by peer
+ * memory as lines of LL128, where the message is long. Packets have slots of their own and lines have others, as a byte
+ * of the user's in a line could look like a packet's flag. A piece belongs to strand n mod strands. The receiver says
+ * for each strand which piece it reads next, in memory of its own; the sender looks at those words, across the link,
+ * only where it knows of no free slot any more. So it needs no receiver for the first so many slots. Nobody writes into
+ * a rank's memory but a sender whose piece is awaited, so none does after the rank's end.
  *
  * A block has some strands of some ways (items), and moves a piece of whichever can go on; so a group ends with any
- * number of blocks, whatever the order of its messages. A block with a single strand waits in place.
+ * number of blocks, whatever the order of its messages. A block with a single strand waits in place. What a rank sends
+ * to itself is copied without slots.
  *
- * Flags come again after 2^32 pieces. So now and then slots are filled whole, as a packet that a short piece leaves
+ * Flags come again after 2^32 pieces. So now and then slots of both kinds are filled whole, as what a piece leaves
  * alone would keep an old flag. docs/models/messages.pml
  */
 #ifndef FERRY_MESSAGES_ONCE
@@ -31,9 +33,8 @@ struct ferry_strand {
 struct ferry_piece {
 	uint32_t number;
 	char *data;      /* the user's */
-	uint64_t bytes;
-	char *copy;      /* of a message to oneself: where it goes */
-	uint32_t packets;
+	uint32_t packed, lined;  /* bytes, as packets or as lines */
+	uint32_t packets, lines; /* that are sent */
 };
 
 DEVICE struct ferry_strand ferry_find_strand(const struct ferry_kernel_messages *m, uint32_t item)
@@ -60,29 +61,33 @@ DEVICE struct ferry_piece ferry_find_piece(const struct ferry_kernel_messages *m
                                            uint32_t index)
 {
 	const uint32_t slots = FERRY_MESSAGE_SLOTS(m->call.out_shared);
-	struct ferry_piece piece = {strand->number + index, 0, 0, 0, 0};
+	struct ferry_piece piece = {.number = strand->number + index};
 	struct ferry_kernel_message message;
 	uint32_t which = 0;
 	ROLL
 	for (;; which++) {
 		message = ferry_message_at(m, m->first[strand->way] + which);
-		const uint32_t pieces = (message.bytes + (1u << message.shift) - 1) >> message.shift;
+		const uint32_t pieces = (message.bytes + message.piece - 1) / message.piece;
 		if (index < pieces)
 			break;
 		index -= pieces;
 	}
-	const uint32_t most = 1u << message.shift, at = index * most, left = message.bytes - at;
+	const uint32_t at = index * message.piece, left = message.bytes - at;
+	const bool by_lines = message.piece == FERRY_MESSAGE_LINES;
 	piece.data = message.buffer + at;
-	piece.bytes = left < most ? left : most;
-	piece.packets = ((uint32_t)piece.bytes + 7) / 8;
-	if ((~piece.number & (FERRY_KERNEL_SWEEP - 1)) < slots) /* not the first ones */
+	const uint32_t bytes = left < message.piece ? left : message.piece;
+	piece.packed = by_lines ? 0 : bytes;
+	piece.lined = by_lines ? bytes : 0;
+	piece.packets = (piece.packed + 7) / 8;
+	piece.lines = (piece.lined + LINE_BYTES - 1) / LINE_BYTES;
+	if ((~piece.number & (FERRY_KERNEL_SWEEP - 1)) < slots) { /* not the first ones */
 		piece.packets = FERRY_MESSAGE_SLOT / 16;
-	if (strand->peer == m->call.rank)
-		piece.copy = ferry_message_at(m, m->first[FERRY_KERNEL_RANKS + m->call.rank] + which).buffer + at;
+		piece.lines = m->call.out_shared ? 0 : FERRY_MESSAGE_SLOT / 128;
+	}
 	return piece;
 }
 
-/* By the sender, or by the receiver. */
+/* By the sender, or by the receiver. Of packets: that of lines is as many slots behind it. */
 DEVICE char *ferry_slot(const struct ferry_kernel_call *c, const struct ferry_strand *strand, uint32_t number)
 {
 	const uint32_t slots = FERRY_MESSAGE_SLOTS(c->out_shared), receiver = strand->receives ? c->rank : strand->peer;
@@ -140,19 +145,27 @@ DEVICE bool ferry_is_free(const struct ferry_kernel_call *c, uint32_t number, ui
 	return (int32_t)(number - read) < (int32_t)FERRY_MESSAGE_SLOTS(c->out_shared);
 }
 
+/* Whether the piece has begun to come, as packets or as lines. */
+DEVICE bool ferry_has_come(const struct ferry_kernel_call *c, const char *slot, uint32_t flag)
+{
+	if (ferry_is_packet(ferry_load_packet(slot), flag))
+		return true;
+	return !c->out_shared && ferry_load_packet(slot + FERRY_MESSAGE_SLOTS(0) * FERRY_MESSAGE_SLOT + 112).high ==
+	                                 ferry_line_flag(flag);
+}
+
 /* Whether the block can move the piece now, or will wait for its packets; waits: for that, too. */
 DEVICE bool ferry_can_move(const struct ferry_kernel_call *c, struct ferry_course *course,
                            const struct ferry_strand *strand, uint32_t number, bool waits, uint32_t *misses)
 {
-	bool can = strand->receives ? waits : strand->peer == c->rank || ferry_is_free(c, number, strand->known);
+	bool can = strand->receives ? waits : ferry_is_free(c, number, strand->known);
 	if (can)
 		return true;
 	EACH_LANE (lane) {
 		if (lane)
 			continue;
 		do {
-			can = strand->receives ? ferry_is_packet(ferry_load_packet(ferry_slot(c, strand, number)),
-			                                         number + 1)
+			can = strand->receives ? ferry_has_come(c, ferry_slot(c, strand, number), number + 1)
 			                       : ferry_is_free(c, number, ferry_ask_credit(c, strand));
 			if (!can)
 				ferry_miss(c, course, c->in[strand->peer], misses);
@@ -162,26 +175,45 @@ DEVICE bool ferry_can_move(const struct ferry_kernel_call *c, struct ferry_cours
 	return ferry_any_of_block(can);
 }
 
+DEVICE void ferry_move_lines(const struct ferry_kernel_call *c, struct ferry_course *course,
+                             const struct ferry_strand *strand, const struct ferry_piece *piece, uint32_t granule)
+{
+	char *slot = ferry_slot(c, strand, piece->number) + FERRY_MESSAGE_SLOTS(0) * FERRY_MESSAGE_SLOT;
+	const uint32_t flag = piece->number + 1;
+	EACH_LANE (lane)
+		for (uint32_t line = lane / LINE_LANES; line < piece->lines; line += THREADS / LINE_LANES)
+			EACH_PART (j) {
+				char *at = slot + 128 * line;
+				if (strand->receives)
+					ferry_write_part(piece->data, piece->lined, line, j, granule,
+					                 ferry_await_part(c, course, flag, at, j));
+				else
+					ferry_store_part(at, j, ferry_read_part(ferry_line_flag(flag), piece->data,
+					                                        piece->lined, line, j, granule));
+			}
+}
+
 DEVICE void ferry_move(const struct ferry_kernel_call *c, struct ferry_course *course,
                        const struct ferry_strand *strand, const struct ferry_piece *piece)
 {
 	const uint32_t flag = piece->number + 1;
-	const uint32_t granule = ferry_granule((uint64_t)(uintptr_t)piece->data | (uint64_t)(uintptr_t)piece->copy);
-	char *slot = ferry_slot(c, strand, piece->number), *to = strand->receives ? piece->data : piece->copy;
+	const uint32_t granule = ferry_granule((uint64_t)(uintptr_t)piece->data);
+	char *slot = ferry_slot(c, strand, piece->number);
 	EACH_LANE (lane) {
 		for (uint32_t i = lane; i < piece->packets; i += THREADS) {
-			const bool within = 8 * i < piece->bytes;
+			const bool within = 8 * i < piece->packed;
 			uint64_t word = 0;
 			if (strand->receives)
 				word = ferry_await_packet(c, course, slot + 16 * i, flag);
 			else if (within)
-				word = ferry_read_word(piece->data, 8 * i, piece->bytes, granule);
-			if (to && within)
-				ferry_write_word(to, 8 * i, piece->bytes, granule, word);
-			if (!to)
+				word = ferry_read_word(piece->data, 8 * i, piece->packed, granule);
+			if (!strand->receives)
 				ferry_send_packet(slot + 16 * i, word, flag);
+			else if (within)
+				ferry_write_word(piece->data, 8 * i, piece->packed, granule, word);
 		}
 	}
+	ferry_move_lines(c, course, strand, piece, granule);
 	if (!strand->receives)
 		return;
 	BARRIER();
@@ -189,6 +221,27 @@ DEVICE void ferry_move(const struct ferry_kernel_call *c, struct ferry_course *c
 	EACH_LANE (lane)
 		if (lane == 0)
 			ferry_tell32(ferry_read_words_of(c, strand) + piece->number % strands, piece->number + strands);
+}
+
+/*
+ * What the rank sends to itself: by the blocks that would wait for what others send, where each block has one item, or
+ * by all.
+ */
+DEVICE void ferry_copy_own(const struct ferry_kernel_messages *m)
+{
+	const uint32_t rank = m->call.rank, sends = m->items[FERRY_KERNEL_RANKS];
+	const uint32_t begin = m->items[FERRY_MESSAGE_WAYS] <= BLOCKS && sends < BLOCKS ? sends : 0;
+	const uint32_t count = m->first[rank + 1] - m->first[rank];
+	for (uint32_t which = 0; BLOCK >= begin && which < count; which++) {
+		const struct ferry_kernel_message message = ferry_message_at(m, m->first[rank] + which);
+		char *to = ferry_message_at(m, m->first[FERRY_KERNEL_RANKS + rank] + which).buffer;
+		const uint32_t granule = ferry_granule((uint64_t)(uintptr_t)message.buffer | (uint64_t)(uintptr_t)to);
+		EACH_LANE (lane)
+			for (uint32_t at = 16 * ((BLOCK - begin) * THREADS + lane); at < message.bytes;
+			     at += 16 * (BLOCKS - begin) * THREADS)
+				ferry_write_vector(to, at, message.bytes, granule,
+				                   ferry_read_vector(message.buffer, at, message.bytes, granule));
+	}
 }
 
 /* As ferry_leave: the last block to come counts what the kernel has moved. */
@@ -232,13 +285,17 @@ KERNEL(NAME(messages), 1024, ferry_kernel_messages)
 		for (uint32_t i = lane; i < call.puts; i += THREADS)
 			call.table[call.puts_at + i] = call.messages[i];
 	const bool over = c->awaits && ferry_any_of_block(course.given_up); /* lanes may see another state each */
-	const uint32_t own = (call.items[FERRY_MESSAGE_WAYS] - BLOCK + BLOCKS - 1) / BLOCKS;
+	const uint32_t own = BLOCK < call.items[FERRY_MESSAGE_WAYS]
+	                             ? (call.items[FERRY_MESSAGE_WAYS] - BLOCK + BLOCKS - 1) / BLOCKS
+	                             : 0;
 	if (own > 1)
 		EACH_LANE (lane)
 			for (uint32_t i = lane; i < own; i += THREADS)
 				moved[i] = 0;
 	if (own > 1)
 		BARRIER();
+	if (!over)
+		ferry_copy_own(&call);
 	struct ferry_strand strand = ferry_find_strand(&call, BLOCK);
 	for (uint32_t i = 0, left = over ? 0 : own; left; i = i + 1 < own ? i + 1 : 0) {
 		if (own > 1) {

@@ -154,7 +154,7 @@ static bool receives(const struct job *job, const struct plan *plan, uint32_t ra
 
 static void set_boxes(const struct job *job, uint32_t rank, struct ferry_kernel_call *call)
 {
-	const uint64_t region = 2 * FERRY_BOX_HALF(BOX_BYTES);
+	const uint64_t region = FERRY_BOX_REGION(BOX_BYTES, job->shared);
 	call->box_bytes = BOX_BYTES;
 	call->out_shared = job->shared;
 	for (uint32_t r = 0; r < job->nranks; r++) {
@@ -323,10 +323,12 @@ static void *run(void *argument)
 /* Each word of a box is the flag of a call behind the sweep. */
 static void make_stale(struct job *job, uint32_t rank)
 {
-	uint32_t *words = (uint32_t *)(void *)job->boxes[rank];
-	uint64_t count = (job->shared ? 1 : job->nranks) * 2 * FERRY_BOX_HALF(BOX_BYTES) / 4;
-	for (uint64_t i = 0; i < count; i++)
-		words[i] = job->calls + 110 + (uint32_t)(i % 140);
+	for (uint32_t region = 0; region < (job->shared ? 1 : job->nranks); region++) {
+		char *box = job->boxes[rank] + region * FERRY_BOX_REGION(BOX_BYTES, job->shared);
+		uint32_t *words = (uint32_t *)(void *)box;
+		for (uint64_t i = 0; i < 2 * FERRY_BOX_HALF(BOX_BYTES) / 4; i++)
+			words[i] = job->calls + 110 + (uint32_t)(i % 140);
+	}
 }
 
 static void check(uint32_t nranks, bool shared, uint32_t calls, bool stale, uint64_t seed)
@@ -335,7 +337,7 @@ static void check(uint32_t nranks, bool shared, uint32_t calls, bool stale, uint
 	struct player players[FERRY_KERNEL_RANKS];
 	pthread_t threads[FERRY_KERNEL_RANKS];
 	for (uint32_t r = 0; r < nranks; r++) {
-		job.boxes[r] = calloc(shared ? 1 : nranks, 2 * FERRY_BOX_HALF(BOX_BYTES));
+		job.boxes[r] = calloc(shared ? 1 : nranks, FERRY_BOX_REGION(BOX_BYTES, shared));
 		assert_non_null(job.boxes[r]);
 		if (stale)
 			make_stale(&job, r);
@@ -386,7 +388,7 @@ static void what_stands_behind_a_call_that_is_given_up_ends_by_itself(void **unu
 	float values[64] = {0};
 	(void)unused;
 	for (uint32_t r = 0; r < job.nranks; r++)
-		job.boxes[r] = calloc(job.nranks, 2 * FERRY_BOX_HALF(BOX_BYTES));
+		job.boxes[r] = calloc(job.nranks, FERRY_BOX_REGION(BOX_BYTES, false));
 	for (uint32_t n = 0; n < 4; n++) {
 		struct ferry_kernel_call call = {.send = (char *)values, .receive = (char *)values, .state = &state};
 		set_call(&job, &plan, 0, &call);
