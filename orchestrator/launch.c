@@ -279,7 +279,7 @@ static ncclResult_t issue_nccls(struct launch *launch)
 }
 
 /*
- * The first message of a group may be measured if all are alike. The time of unequal ones
+ * The first message of a group to another rank may be measured if all of these are alike. The time of unequal ones
  * together fits no size, and they cannot be timed apart in a stream: they try nothing, and go where groups of alike
  * ones have gone.
  */
@@ -292,18 +292,18 @@ static bool is_alone(const struct launch *launch, int which)
 		const struct ferry_nccl_call *other = &launch->calls[i];
 		bool alike = is_message(call) && is_message(other) && other->count == call->count &&
 		             other->type == call->type;
-		if (i != which && other->comm == call->comm && (i < which || !alike) &&
+		if (i != which && other->comm == call->comm && !is_own(other) && (i < which || !alike) &&
 		    !(is_message(call) && is_message(other) && is_carried(other)))
 			return false;
 	}
 	return true;
 }
 
-/* The group's first message, for a message that is not its communicator's first call; else NULL. */
+/* The group's first message to another rank, for one that is not its communicator's first call; else NULL. */
 static const struct ferry_split *first_message(const struct launch *launch, int which)
 {
 	for (int i = 0; i < which && is_message(&launch->calls[which]); i++)
-		if (launch->calls[i].comm == launch->calls[which].comm &&
+		if (launch->calls[i].comm == launch->calls[which].comm && !is_own(&launch->calls[i]) &&
 		    !(is_message(&launch->calls[i]) && launch->splits[i].kernel))
 			return is_message(&launch->calls[i]) ? &launch->splits[i] : NULL;
 	return NULL;

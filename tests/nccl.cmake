@@ -125,7 +125,7 @@ if(NCCL_LIBRARY)
 endif()
 
 # Shared between the two doubles.
-foreach(suite split sums preregister blocks failures kernels messages message_groups caller)
+foreach(suite split sums preregister blocks failures kernels messages message_groups own_messages caller)
   ferry_test(nccl_${suite} FOLDER nccl SOURCES $<TARGET_OBJECTS:nccl_exported>
     LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads LABELS lanes TIMEOUT 200)
   set_target_properties(nccl_${suite} PROPERTIES ENABLE_EXPORTS ON)
@@ -144,7 +144,7 @@ set_target_properties(nccl_kernels_random PROPERTIES ENABLE_EXPORTS ON)
 add_test(NAME nccl_failures_first COMMAND nccl_failures first)
 set_tests_properties(nccl_failures_first PROPERTIES TIMEOUT 60 LABELS lanes)
 # And where GPUs do not reach each other, so that Ferry's part goes through the host.
-foreach(suite split blocks messages message_groups)
+foreach(suite split blocks messages message_groups own_messages)
   add_test(NAME nccl_${suite}_by_host COMMAND nccl_${suite})
   set_tests_properties(nccl_${suite}_by_host PROPERTIES TIMEOUT 200 LABELS lanes ENVIRONMENT FAKE_CUDA_PEERS=0)
 endforeach()

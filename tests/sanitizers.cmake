@@ -29,6 +29,7 @@ set(rows
   "nccl_split       nccl_split                    nccl_split_by_host"
   "nccl_blocks      nccl_blocks_by_host           nccl_blocks"
   "nccl_messages    nccl_messages_by_host         nccl_messages"
+  "nccl_own_messages nccl_own_messages_by_host    nccl_own_messages"
   "nccl_caller      nccl_caller                   -")
 set(variants mapped pushed kernels wait_kernel one_connection no_flush across on_host on_host_routers processes off
   too_old policy_zero policy_overridden first by_host)

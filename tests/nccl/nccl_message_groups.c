@@ -4,27 +4,13 @@
  * with NCCL, which has all calls of a group in one kernel, ends here. Over both doubles; ranks are threads of this
  * process, but for one thread that drives all.
  */
-#include "tests/nccl/players.h"
+#include "tests/nccl/messages.h"
 #include "tests/sanitized.h"
 
 #include <unistd.h>
 
 #define PART (8 << 10)   /* elements: what a kernel by host memory carries, */
 #define BIG  (10 * PART) /* and what none does */
-
-static pthread_barrier_t together;
-
-static cudaStream_t stream_of(const struct player *player)
-{
-	return (cudaStream_t)player->stream;
-}
-
-static void play(void (*work)(struct rank *rank))
-{
-	pthread_barrier_init(&together, NULL, RANKS);
-	run(work);
-	pthread_barrier_destroy(&together);
-}
 
 /* at: elements from the buffer's beginning, at both ends. */
 static void message(const struct player *player, bool sends, int peer, size_t n, size_t at, ncclComm_t comm)

@@ -4,33 +4,14 @@
  * a group's by one kernel, in streams and graphs; beside what NCCL has of the group. Over both doubles; ranks are
  * threads of this process.
  */
-#include "tests/nccl/players.h"
+#include "tests/nccl/messages.h"
 
 #include <unistd.h>
-
-static pthread_barrier_t together;
-
-static cudaStream_t stream_of(const struct player *player)
-{
-	return (cudaStream_t)player->stream;
-}
-
-static int other(const struct player *player, int apart)
-{
-	return (player->rank.rank + apart + RANKS) % RANKS;
-}
 
 /* Elements from one rank to another one: none now and then, to itself too. By host memory a kernel's have 32 KiB. */
 static size_t length(int from, int to, int round)
 {
 	return (size_t)((from * 5 + to * 3 + round) % 4) * (size_t)(1 + 900 * (round % 3) + 7 * from);
-}
-
-static void play(void (*work)(struct rank *rank))
-{
-	pthread_barrier_init(&together, NULL, RANKS);
-	run(work);
-	pthread_barrier_destroy(&together);
 }
 
 /* An exchange of uneven parts: part p begins at p * LARGE / 4. */
@@ -64,18 +45,6 @@ static void exchange(struct player *player, int round)
 	exchange_on(player, player->rank.comm, round, stream_of(player));
 	settle(player);
 	check_exchange(player, round);
-}
-
-/* All ranks say so. */
-static bool all(const struct player *player, bool yes)
-{
-	static bool said[RANKS];
-	said[player->rank.rank] = yes;
-	pthread_barrier_wait(&together);
-	for (int i = 0; i < RANKS; i++)
-		yes &= said[i];
-	pthread_barrier_wait(&together);
-	return yes;
 }
 
 /* Until kernels carry the messages of all pairs. */
@@ -465,198 +434,6 @@ static void where_one_fails_messages_end_with_an_error_on_all(void **state)
 	play(fails);
 }
 
-/* What a rank sends to itself needs no other rank: NCCL has it where Ferry's part has failed. */
-static void to_itself(struct rank *rank)
-{
-	struct player *player = (struct player *)rank;
-	bool ready = false;
-	player_open(player);
-	for (int round = 0; round < MANY && !all(player, ready); round++) {
-		fill(player, LARGE, round);
-		NCCL(ncclAllReduce(player->send, player->receive, LARGE, ncclFloat32, ncclSum, rank->comm,
-		                   stream_of(player)));
-		settle(player);
-		ready = shadow_of(rank->comm) && ferry_shadow_comm_is_ready(shadow_of(rank->comm));
-	}
-	ferry_shadow_comm_withdraw(shadow_of(rank->comm), "this rank is broken on purpose");
-	fill(player, SMALL, 1);
-	NCCL(ncclGroupStart());
-	NCCL(ncclSend(player->send, SMALL, ncclFloat32, rank->rank, rank->comm, stream_of(player)));
-	NCCL(ncclRecv(player->receive, SMALL, ncclFloat32, rank->rank, rank->comm, stream_of(player)));
-	NCCL(ncclGroupEnd());
-	settle(player);
-	HOLDS(player->out[SMALL - 1] == value_of(rank->rank, SMALL - 1, 1));
-	pthread_barrier_wait(&together);
-	player_close(player);
-}
-
-static void a_rank_sends_to_itself_where_ferrys_part_has_failed(void **state)
-{
-	(void)state;
-	setenv("FERRY_SHARES", "nccl:1,host:0", 1);
-	play(to_itself);
-	unsetenv("FERRY_SHARES");
-}
-
-/* ---- where routers have the rest ---- */
-
-static size_t part(int from, int to)
-{
-	return (size_t)(1000 + 100 * from + 10 * to);
-}
-
-/* The rank's own first. reversed: in that communicator ranks have the reverse order; its parts lie behind others. */
-static void parts_in(struct player *player, ncclComm_t comm, bool reversed)
-{
-	int self = player->rank.rank;
-	for (int i = 0; i < RANKS; i++) {
-		int peer = (self + i) % RANKS, name = reversed ? RANKS - 1 - peer : peer;
-		size_t at = (size_t)peer * LARGE / 4 + (reversed ? LARGE / 8 : 0);
-		NCCL(ncclSend((float *)player->send + at, part(self, peer), ncclFloat32, name, comm,
-		              stream_of(player)));
-		NCCL(ncclRecv((float *)player->receive + at, part(peer, self), ncclFloat32, name, comm,
-		              stream_of(player)));
-	}
-}
-
-static void uneven_parts(struct player *player)
-{
-	NCCL(ncclGroupStart());
-	parts_in(player, player->rank.comm, false);
-	NCCL(ncclGroupEnd());
-}
-
-static void check_parts_at(struct player *player, size_t behind, int round)
-{
-	size_t self = (size_t)player->rank.rank;
-	for (int peer = 0; peer < RANKS; peer++) {
-		size_t n = part(peer, (int)self), at = (size_t)peer * LARGE / 4 + behind;
-		for (size_t i = 0; i <= n; i++)
-			HOLDS(player->out[at + i] ==
-			      (i < n ? value_of(peer, self * LARGE / 4 + behind + i, round) : 0));
-	}
-}
-
-static void check_parts(struct player *player, int round)
-{
-	settle(player);
-	check_parts_at(player, 0, round);
-}
-
-/* NCCL makes none of a group's messages, the rank's own neither: in streams and in graphs. */
-static void with_its_own(struct rank *rank)
-{
-	struct player *player = (struct player *)rank;
-	CUgraph captured;
-	CUgraphExec graph;
-	bool ferrys = false;
-	player_open(player);
-	for (int round = 0; round < MANY && !ferrys; round++) {
-		fill(player, LARGE, round);
-		pthread_barrier_wait(&together);
-		unsigned long before = fake_nccl_count("Send");
-		pthread_barrier_wait(&together);
-		uneven_parts(player);
-		check_parts(player, round);
-		pthread_barrier_wait(&together);
-		ferrys = all(player, fake_nccl_count("Send") == before);
-	}
-	HOLDS(ferrys);
-	unsigned long before = fake_nccl_count("Send");
-	EQUAL(cuStreamBeginCapture(player->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), 0);
-	uneven_parts(player);
-	EQUAL(cuStreamEndCapture(player->stream, &captured), 0);
-	EQUAL(cuGraphInstantiateWithFlags(&graph, captured, 0), 0);
-	EQUAL(cuGraphDestroy(captured), 0);
-	for (int round = 0; round < 6; round++) {
-		fill(player, LARGE, round);
-		if (round % 3 == 2)
-			uneven_parts(player);
-		else
-			EQUAL(cuGraphLaunch(graph, player->stream), 0);
-		check_parts(player, round);
-	}
-	EQUAL(fake_nccl_count("Send"), before);
-	EQUAL(cuGraphExecDestroy(graph), 0);
-	player_close(player);
-}
-
-/*
- * Two communicators in one stream, which ranks list in different orders once NCCL has none of them: each call is begun
- * before the stream waits for one, so none waits for the other.
- */
-static void in_two_orders(struct rank *rank)
-{
-	struct player *player = (struct player *)rank;
-	ncclComm_t reverse;
-	player_open(player);
-	NCCL(ncclCommSplit(rank->comm, 0, RANKS - rank->rank, &reverse, NULL));
-	bool ferrys = false;
-	unsigned long before = 0;
-	for (int round = 0, left = 6; round < MANY && left; round++, left -= ferrys) {
-		fill(player, LARGE, round);
-		pthread_barrier_wait(&together);
-		before = ferrys ? before : fake_nccl_count("Send");
-		pthread_barrier_wait(&together);
-		NCCL(ncclGroupStart());
-		for (int i = 0; i < 2; i++) {
-			bool reversed = i == (ferrys && rank->rank > 0);
-			parts_in(player, reversed ? reverse : rank->comm, reversed);
-		}
-		NCCL(ncclGroupEnd());
-		check_parts(player, round);
-		check_parts_at(player, LARGE / 8, round);
-		pthread_barrier_wait(&together);
-		ferrys = all(player, fake_nccl_count("Send") == before);
-	}
-	HOLDS(ferrys);
-	NCCL(ncclCommDestroy(reverse));
-	player_close(player);
-}
-
-/* Ferry takes no memory of the host for its own: NCCL has that pair, and routers the rest. */
-static void with_its_own_in_host_memory(struct rank *rank)
-{
-	struct player *player = (struct player *)rank;
-	float *host;
-	player_open(player);
-	EQUAL(posix_memalign((void **)&host, 4096, 4096), 0);
-	EQUAL(cuMemHostRegister(host, 4096, 0), 0);
-	for (int round = 0; round < 30; round++) {
-		fill(player, LARGE, round);
-		for (int i = 0; i < SMALL; i++)
-			host[i] = (float)(round + i);
-		NCCL(ncclGroupStart());
-		NCCL(ncclSend(host, SMALL, ncclFloat32, rank->rank, rank->comm, stream_of(player)));
-		NCCL(ncclRecv(host + SMALL, SMALL, ncclFloat32, rank->rank, rank->comm, stream_of(player)));
-		NCCL(ncclSend(player->send, LARGE / 2, ncclFloat32, other(player, 1), rank->comm, stream_of(player)));
-		NCCL(ncclRecv(player->receive, LARGE / 2, ncclFloat32, other(player, -1), rank->comm,
-		              stream_of(player)));
-		NCCL(ncclGroupEnd());
-		settle(player);
-		HOLDS(player->out[LARGE / 2 - 1] == value_of(other(player, -1), LARGE / 2 - 1, round));
-		HOLDS(host[2 * SMALL - 1] == host[SMALL - 1]);
-	}
-	HOLDS(ferry_shadow_comm_works(shadow_of(rank->comm)));
-	EQUAL(cuMemHostUnregister(host), 0);
-	free(host);
-	player_close(player);
-}
-
-static void a_rank_copies_what_it_sends_to_itself_where_routers_have_the_rest(void **state)
-{
-	(void)state;
-	setenv("FERRY_SHARES", "nccl:0,host:1", 1);
-	setenv("FERRY_SPLIT_FLOOR", "1", 1);
-	setenv("FERRY_KERNELS", "off", 1);
-	play(with_its_own);
-	play(with_its_own_in_host_memory);
-	play(in_two_orders);
-	setenv("FERRY_KERNELS", "on", 1);
-	unsetenv("FERRY_SPLIT_FLOOR");
-	unsetenv("FERRY_SHARES");
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -670,8 +447,6 @@ int main(void)
 	        cmocka_unit_test_teardown(a_count_that_wraps_is_nccls_to_refuse, no_misuse),
 	        cmocka_unit_test_teardown(what_is_revoked_frees_streams_that_wait, no_misuse),
 	        cmocka_unit_test_teardown(where_one_fails_messages_end_with_an_error_on_all, no_misuse),
-	        cmocka_unit_test_teardown(a_rank_sends_to_itself_where_ferrys_part_has_failed, no_misuse),
-	        cmocka_unit_test_teardown(a_rank_copies_what_it_sends_to_itself_where_routers_have_the_rest, no_misuse),
 	};
 	setenv("FERRY_KERNELS", "on", 1);
 	fake_is_the_driver();
