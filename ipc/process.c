@@ -119,12 +119,13 @@ bool ferry_process_lives(pid_t process, uint64_t start)
 	if (descriptor < 0 && errno == ESRCH)
 		return false;
 	/*
-	 * After opening: if another process has the number by now, the descriptor is of that one, and the process has
-	 * ended.
+	 * If another process has the number by now, the descriptor is of that one, and the process has ended. Files of
+	 * /proc/PID are left alone where the descriptor says as much: Linux 6.18 may spin for a minute where a process
+	 * is reaped while others close such files of it.
 	 */
-	uint64_t now = ferry_process_start(process);
-	bool another = start && now && now != start;
-	bool ended = another || (descriptor >= 0 && ferry_process_has_ended(descriptor));
+	bool ended = descriptor >= 0 && ferry_process_has_ended(descriptor);
+	uint64_t now = ended ? 0 : ferry_process_start(process);
+	ended = ended || (start && now && now != start);
 	if (descriptor >= 0)
 		close(descriptor);
 	return !ended;

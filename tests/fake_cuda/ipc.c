@@ -4,9 +4,8 @@
  * is one context's; the file, and so the memory, stays until its last holder has closed it.
  */
 #include "tests/fake_cuda/fake.h"
+#include "tests/foreign_file.h"
 
-#include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -54,10 +53,8 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 /* The file behind the handle, opened; -1 if it is no more, or another. */
 static int open_file(const struct handle *handle)
 {
-	char path[64];
 	struct stat status;
-	snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)handle->pid, handle->file);
-	int file = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+	int file = foreign_file(handle->pid, handle->file);
 	if (file < 0 || (!fstat(file, &status) && S_ISREG(status.st_mode) && status.st_ino == handle->inode &&
 	                 (uint64_t)status.st_size == fake_whole_pages(handle->bytes)))
 		return file;

@@ -2,11 +2,10 @@
 #include "tests/fake_nccl/clique.h"
 
 #include "ipc/wait.h"
+#include "tests/foreign_file.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -46,12 +45,10 @@ bool clique_make(char id[128])
 struct clique *clique_open(const char id[128])
 {
 	struct name name;
-	char path[64];
 	memcpy(&name, id, sizeof name);
 	if (strcmp(name.mark, "fake NCCL"))
 		return NULL;
-	snprintf(path, sizeof path, "/proc/%d/fd/%d", name.process, name.file);
-	int file = open(path, O_RDWR | O_CLOEXEC);
+	int file = foreign_file(name.process, name.file);
 	struct clique *clique = file < 0 ? NULL : map(file);
 	if (file >= 0)
 		close(file);
