@@ -246,7 +246,7 @@ void ferry_meter_pass(struct ferry_meter *meter, const struct ferry_tuner_call *
 {
 	struct ferry_tuner_line *line = meter->self ? NULL : ferry_tuner_line(&meter->tuner, call);
 	if (line)
-		ferry_tuner_pass(line, word);
+		ferry_tuner_pass(&meter->tuner, line, word);
 }
 
 /* ---- how far a rank is ahead of its stream ---- */
@@ -484,7 +484,7 @@ static void look_at_samples(struct ferry_meter *meter)
 		if (ended)
 			learn(meter, at, us);
 		else
-			ferry_tuner_pass(sample->line, sample->word);
+			ferry_tuner_pass(&meter->tuner, sample->line, sample->word);
 	}
 }
 

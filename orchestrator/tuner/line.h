@@ -37,6 +37,8 @@ struct ferry_tuner_line {
 	bool ways;              /* the ways of NCCL's tunings are arms */
 	uint32_t run, last;     /* calls in a row with the word `last` */
 	uint32_t tried, waited; /* of the trial: calls with it; calls since it began */
+	int read;               /* the arm of the last trial, */
+	uint32_t unread;        /* of which so many times are not known yet */
 	uint32_t asked;         /* calls of the best arm that are measured or to be, since it became the best */
 	uint32_t calls, rested; /* since the line was made; since the last trial */
 	int away;               /* an arm that was left because it had become slow; -1: none */
@@ -61,7 +63,7 @@ struct ferry_tuner {
 	bool nccl_alone; /* Ferry has no arms */
 	struct ferry_tuner_line lines[FERRY_TUNER_LINES];
 	uint32_t nlines, found;
-	uint32_t ntrials; /* under way */
+	uint32_t ntrials; /* under way, or of which not all times are known */
 	uint32_t looked;  /* lines, around, for trials whose calls come no more */
 };
 

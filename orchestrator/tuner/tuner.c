@@ -331,13 +331,14 @@ static void begin_trial(struct ferry_tuner *tuner, struct ferry_tuner_line *line
 	if (line->owed < 0 && (line->arms[arm].tries || line->beliefs[arm].us > 0))
 		line->credit_us = fmax(line->credit_us - cost_of(tuner, line, arm), fmin(line->credit_us, 0));
 	uint32_t tries = ++line->arms[arm].tries;
+	tuner->ntrials += !line->unread;
+	line->unread = 0;
 	line->arms[arm].next = line->calls + (REST << (tries < RESTS ? tries : RESTS));
 	line->owed_calls = 0;
 	if (arm == line->away) {
 		line->away_us = ferry_arm_us(&line->arms[line->best]);
 		line->away_tries++;
 	}
-	tuner->ntrials++;
 	line->trial = arm;
 	line->turn++;
 	line->tried = line->waited = line->rested = 0;
@@ -353,7 +354,9 @@ static void pay(struct ferry_tuner_line *line)
 
 static void end_trial(struct ferry_tuner *tuner, struct ferry_tuner_line *line)
 {
-	tuner->ntrials--;
+	line->read = line->trial;
+	line->unread = line->arms[line->trial].pending;
+	tuner->ntrials -= !line->unread;
 	line->owed_calls = line->tried;
 	line->arms[line->trial].left = line->trial != line->best;
 	line->trial = -1;
@@ -414,6 +417,8 @@ bool ferry_tuner_sealed(struct ferry_tuner *tuner, struct ferry_tuner_line *line
 	bool counts = line->run >= WARM && (!paused || line->paused);
 	bool measured_now = arm && counts && is_measured(line, arm);
 	line->paused = paused;
+	if (measured_now)
+		arm->pending++;
 	if (line->trial >= 0 && arm == &line->arms[line->trial]) {
 		line->waited = 0;
 		if (++line->tried == WARM + counted_calls(line))
@@ -421,9 +426,6 @@ bool ferry_tuner_sealed(struct ferry_tuner *tuner, struct ferry_tuner_line *line
 	} else if (line->trial >= 0 && ++line->waited > GIVEN_UP) {
 		end_trial(tuner, line);
 	}
-	arm = measured_now ? arm : NULL;
-	if (arm)
-		arm->pending++;
 	bool looks = line->news || line->calls % LOOK == 0; /* else nothing but the credit has changed */
 	if (!still && looks && line->trial < 0 && line->asked >= counted_calls(line) &&
 	    !awaits_trial(line) && !line->by_limits) {
@@ -439,18 +441,21 @@ bool ferry_tuner_sealed(struct ferry_tuner *tuner, struct ferry_tuner_line *line
 	return measured_now;
 }
 
-void ferry_tuner_pass(struct ferry_tuner_line *line, uint32_t word)
+void ferry_tuner_pass(struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t word)
 {
 	struct ferry_arm *arm = arm_of(line, word);
-	if (arm)
-		arm->pending -= arm->pending > 0;
+	if (!arm || !arm->pending)
+		return;
+	arm->pending--;
+	if (line->unread && arm == &line->arms[line->read] && !--line->unread)
+		tuner->ntrials--;
 }
 
 void ferry_tuner_feed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t word, uint64_t bytes,
                       double us, bool overlaps, bool still)
 {
 	struct ferry_arm *arm = arm_of(line, word);
-	ferry_tuner_pass(line, word);
+	ferry_tuner_pass(tuner, line, word);
 	line->overlap += ((float)overlaps - line->overlap) / OVERLAP_CALLS;
 	line->overlaps = (double)line->overlap > (line->overlaps ? OVERLAPS_STILL : OVERLAPS);
 	if (!arm || !(us > 0) || !isfinite(us))
@@ -459,7 +464,8 @@ void ferry_tuner_feed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, 
 	double best = ferry_arm_us(&line->arms[line->best]);
 	line->doubted = ferry_arm_add(arm, us);
 	double most = ferry_arm_is_ferrys(arm) ? ABORT : ABORT_TUNING;
-	us = is_sure(arm) && us < CHEAP_US ? ferry_arm_us(arm) : us;
+	/* one late call ends no try, nor does what the arm took before it */
+	us = is_sure(arm) && us < CHEAP_US ? fmin(us, ferry_arm_us(arm)) : us;
 	if (line->trial >= 0 && arm == &line->arms[line->trial] && best > 0 && is_sure(arm) && us > most * best)
 		end_trial(tuner, line);
 	if (still)

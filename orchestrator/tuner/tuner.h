@@ -57,7 +57,7 @@ bool ferry_tuner_sealed(struct ferry_tuner *tuner, struct ferry_tuner_line *line
  */
 void ferry_tuner_feed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t word, uint64_t bytes,
                       double us, bool overlaps, bool still);
-void ferry_tuner_pass(struct ferry_tuner_line *line, uint32_t word);
+void ferry_tuner_pass(struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t word);
 
 /** What rank 0 publishes of the line. */
 void ferry_tuner_record(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,

@@ -140,6 +140,25 @@ static void a_burst_is_left_and_ends(void **state)
 	assert_in_range(most_behind, 0, 300);
 }
 
+/* As of buckets of 27 MiB that products slowed down in one phase: what lost there does not end its later trials. */
+static void what_lost_in_another_phase_comes_back(void **state)
+{
+	(void)state;
+	struct ferry_tuner_call bucket = whole;
+	int least = 500;
+	bucket.bytes = 27 * MIB;
+	for (int late = 0; late <= MOST_LATE; late += 4)
+		for (unsigned with = 1; with <= SEEDS; with++) {
+			struct world world = {.call = bucket, .nccl_us = {1100}, .ferry_us = 820, .noise = 0.01,
+			                      .burst = 2.5, .to = 100, .late = late};
+			run(&world, &nothing, with, 1500);
+			int ferrys = count_ferrys(1000, 1500);
+			least = ferrys < least ? ferrys : least;
+		}
+	print_message("of 500 calls Ferry, which was slow before, has %d at least\n", least);
+	assert_in_range(least, 480, 500);
+}
+
 /* Calls with an arm on trial are a run, and only those behind its first one count. */
 static void a_trial_is_a_run_of_calls(void **state)
 {
@@ -294,6 +313,26 @@ static void a_trial_that_cannot_begin_ends(void **state)
 	assert_int_equal(rank0.ntrials, line->trial >= 0);
 }
 
+/* Else the steps' veto would begin between its last call and what that took, and keep what was before. */
+static void a_trial_is_under_way_until_its_times_are_known(void **state)
+{
+	(void)state;
+	int unknown = 0;
+	struct world world = {.call = whole, .nccl_us = {2500}, .ferry_us = 2600, .noise = 0.01, .late = 8};
+	run(&world, &nothing, 1, 0);
+	for (int i = 0; i < 1000; i++) {
+		make(&single, 1);
+		for (int arm = 0; arm < single.line->narms; arm++) {
+			bool is = arm != single.line->best && single.line->arms[arm].pending;
+			unknown += is && single.line->trial < 0;
+			assert_true(!is || rank0.ntrials == 1);
+		}
+		assert_true(rank0.ntrials <= 1);
+	}
+	assert_true(unknown);
+	assert_int_equal(rank0.ntrials, single.line->trial >= 0);
+}
+
 /* The program has gone on to other calls: the trial must not keep the steps' veto away for ever. */
 static void a_trial_whose_calls_come_no_more_ends(void **state)
 {
@@ -353,6 +392,7 @@ int main(void)
 	        cmocka_unit_test(of_two_modes_the_frequent_one_decides),
 	        cmocka_unit_test(what_drifts_together_turns_nothing_round),
 	        cmocka_unit_test(a_burst_is_left_and_ends),
+	        cmocka_unit_test(what_lost_in_another_phase_comes_back),
 	        cmocka_unit_test(a_trial_is_a_run_of_calls),
 	        cmocka_unit_test(losers_cost_a_hundredth),
 	        cmocka_unit_test(phases_in_any_order_have_their_best),
@@ -360,6 +400,7 @@ int main(void)
 	        cmocka_unit_test(a_kind_that_finds_the_table_full_has_no_line),
 	        cmocka_unit_test(settled_short_calls_are_seldom_measured),
 	        cmocka_unit_test(a_trial_that_cannot_begin_ends),
+	        cmocka_unit_test(a_trial_is_under_way_until_its_times_are_known),
 	        cmocka_unit_test(a_trial_whose_calls_come_no_more_ends),
 	        cmocka_unit_test(a_call_behind_a_pause_counts_if_the_one_before_was_such_a_one),
 	        cmocka_unit_test(none_begins_while_all_is_to_stay),
