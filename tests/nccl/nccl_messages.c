@@ -211,25 +211,65 @@ static void messages_are_replayed_in_graphs(void **state)
 	play(in_graphs);
 }
 
-/* More than the argument of a kernel holds. */
+/* Around a ring, and to itself: over NVLink one kernel, as lines and in several blocks. By the host they are NCCL's. */
+static void long_ones(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	const size_t n = 60000, half = LARGE / 2;
+	const char *peers = getenv("FAKE_CUDA_PEERS");
+	player_open(player);
+	warm_up(player);
+	for (int round = 0; round < 4; round++) {
+		uint64_t before = kernels_in(rank->comm);
+		fill(player, LARGE, round);
+		NCCL(ncclGroupStart());
+		for (int own = 0; own < 2; own++) {
+			size_t at = own ? half + (size_t)round : 0;
+			NCCL(ncclSend((float *)player->send + at, n, ncclFloat32, other(player, own ? 0 : 1),
+			              rank->comm, stream_of(player)));
+			NCCL(ncclRecv((float *)player->receive + at, n, ncclFloat32, other(player, own ? 0 : -1),
+			              rank->comm, stream_of(player)));
+		}
+		NCCL(ncclGroupEnd());
+		settle(player);
+		EQUAL(kernels_in(rank->comm) - before, peers && !atoi(peers) ? 0 : 4);
+		for (size_t i = 0; i < n; i++) {
+			size_t own = half + (size_t)round + i;
+			HOLDS(player->out[i] == value_of(other(player, -1), i, round));
+			HOLDS(player->out[own] == value_of(rank->rank, own, round));
+		}
+		HOLDS(player->out[n] == 0 && player->out[half + (size_t)round + n] == 0);
+	}
+	player_close(player);
+}
+
+static void long_messages_over_nvlink_are_kernels(void **state)
+{
+	(void)state;
+	play(long_ones);
+}
+
+/* More than the argument of a kernel holds, some to itself. */
 static void many(struct rank *rank)
 {
 	struct player *player = (struct player *)rank;
-	int next = other(player, 1), last = other(player, -1);
+	int next = other(player, 1), last = other(player, -1), self = rank->rank;
 	player_open(player);
 	warm_up(player);
 	fill(player, LARGE, 1);
 	NCCL(ncclGroupStart());
 	for (size_t i = 0; i < 300; i++) {
-		NCCL(ncclSend((float *)player->send + 10 * i, i % 10, ncclFloat32, i % 5 ? next : last, rank->comm,
-		              stream_of(player)));
-		NCCL(ncclRecv((float *)player->receive + 10 * i, i % 10, ncclFloat32, i % 5 ? last : next, rank->comm,
+		int to = !(i % 7) ? self : i % 5 ? next : last, from = !(i % 7) ? self : i % 5 ? last : next;
+		NCCL(ncclSend((float *)player->send + 10 * i, i % 10, ncclFloat32, to, rank->comm, stream_of(player)));
+		NCCL(ncclRecv((float *)player->receive + 10 * i, i % 10, ncclFloat32, from, rank->comm,
 		              stream_of(player)));
 	}
 	NCCL(ncclGroupEnd());
 	settle(player);
-	for (size_t i = 0; i < 3000; i++)
-		HOLDS(player->out[i] == (i % 10 < i / 10 % 10 ? value_of(i / 10 % 5 ? last : next, i, 1) : 0));
+	for (size_t i = 0; i < 3000; i++) {
+		int from = !(i / 10 % 7) ? self : i / 10 % 5 ? last : next;
+		HOLDS(player->out[i] == (i % 10 < i / 10 % 10 ? value_of(from, i, 1) : 0));
+	}
 	player_close(player);
 }
 
@@ -440,6 +480,7 @@ int main(void)
 	        cmocka_unit_test_teardown(kernels_begin_at_one_message_at_both_ends, no_misuse),
 	        cmocka_unit_test_teardown(messages_of_a_group_are_one_kernel_whatever_their_streams, no_misuse),
 	        cmocka_unit_test_teardown(messages_are_replayed_in_graphs, no_misuse),
+	        cmocka_unit_test_teardown(long_messages_over_nvlink_are_kernels, no_misuse),
 	        cmocka_unit_test_teardown(a_group_may_have_more_messages_than_a_kernel, no_misuse),
 	        cmocka_unit_test_teardown(a_group_ends_whose_calls_another_rank_makes_one_after_another, no_misuse),
 	        cmocka_unit_test_teardown(a_communicator_may_end_in_the_group_of_its_last_messages, no_misuse),

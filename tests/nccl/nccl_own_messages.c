@@ -37,7 +37,9 @@ static void a_rank_sends_to_itself_where_ferrys_part_has_failed(void **state)
 {
 	(void)state;
 	setenv("FERRY_SHARES", "nccl:1,host:0", 1);
+	setenv("FERRY_KERNELS", "on", 1);
 	play(to_itself);
+	setenv("FERRY_KERNELS", "off", 1);
 	unsetenv("FERRY_SHARES");
 }
 

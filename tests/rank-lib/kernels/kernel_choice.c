@@ -190,6 +190,24 @@ static void calls_of_a_group_share_the_blocks_that_one_call_may_have(void **stat
 		}
 }
 
+/* Both ends cut a message alike: by its bytes, the fabric and the number of ranks. */
+static void messages_are_lines_where_they_are_long(void **unused)
+{
+	(void)unused;
+	assert_int_equal(ferry_kernel_message_most(2, true), 1 << 20);
+	assert_int_equal(ferry_kernel_message_most(3, true), 256 << 10);
+	assert_int_equal(ferry_kernel_message_most(2, false), 32 << 10);
+	for (int peer = 0; peer < 2; peer++)
+		for (uint64_t bytes = 1; bytes <= ferry_kernel_message_most(2, peer); bytes += 1 + bytes / 7) {
+			uint32_t piece = ferry_kernel_message_piece(bytes, peer);
+			uint64_t pieces = (bytes + piece - 1) / piece;
+			assert_int_equal(piece == FERRY_MESSAGE_LINES, peer && bytes > 128 << 10);
+			assert_true(piece <= FERRY_MESSAGE_SLOT / 2 || piece == FERRY_MESSAGE_LINES);
+			assert_true(pieces <= FERRY_MESSAGE_STRANDS(!peer) || piece == FERRY_MESSAGE_LINES);
+			assert_true(pieces <= FERRY_MESSAGE_SLOTS(!peer)); /* so none waits for its receiver */
+		}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -197,6 +215,7 @@ int main(void)
 	        cmocka_unit_test(sums_of_more_ranks_by_host_memory_are_shorter),
 	        cmocka_unit_test(blocks_for_each_rank_are_shorter_the_more_there_are),
 	        cmocka_unit_test(calls_with_a_root_are_shorter),
+	        cmocka_unit_test(messages_are_lines_where_they_are_long),
 	        cmocka_unit_test(calls_of_a_group_share_the_blocks_that_one_call_may_have),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
