@@ -464,9 +464,11 @@ void ferry_tuner_feed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, 
 	double best = ferry_arm_us(&line->arms[line->best]);
 	line->doubted = ferry_arm_add(arm, us);
 	double most = ferry_arm_is_ferrys(arm) ? ABORT : ABORT_TUNING;
-	/* one late call ends no try, nor does what the arm took before it */
-	us = is_sure(arm) && us < CHEAP_US ? fmin(us, ferry_arm_us(arm)) : us;
-	if (line->trial >= 0 && arm == &line->arms[line->trial] && best > 0 && is_sure(arm) && us > most * best)
+	/* of short calls a late one ends no try, nor does what the arm took before it */
+	bool is_short = fmin(us, ferry_arm_us(arm)) < CHEAP_US;
+	us = is_short ? ferry_arm_us(arm) : us;
+	if (line->trial >= 0 && arm == &line->arms[line->trial] && best > 0 && (!is_short || arm->seen >= ENOUGH) &&
+	    us > most * best)
 		end_trial(tuner, line);
 	if (still)
 		look(tuner, line);

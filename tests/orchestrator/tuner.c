@@ -150,7 +150,7 @@ static void what_lost_in_another_phase_comes_back(void **state)
 	for (int late = 0; late <= MOST_LATE; late += 4)
 		for (unsigned with = 1; with <= SEEDS; with++) {
 			struct world world = {.call = bucket, .nccl_us = {1100}, .ferry_us = 820, .noise = 0.01,
-			                      .burst = 2.5, .to = 100, .late = late};
+			                      .burst = 2.5, .to = 100, .late = late, .cold = with % 2 ? 2 : 0};
 			run(&world, &nothing, with, 1500);
 			int ferrys = count_ferrys(1000, 1500);
 			least = ferrys < least ? ferrys : least;
