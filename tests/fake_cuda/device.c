@@ -154,7 +154,7 @@ CUresult fake_enter(void)
 
 void fake_pause(unsigned *turn)
 {
-	long ns = 2000l << (*turn < 8 ? *turn : 8);
+	long ns = 2000l << (*turn < 10 ? *turn : 10);
 	(*turn)++;
 	nanosleep(&(struct timespec){0, ns}, NULL);
 }

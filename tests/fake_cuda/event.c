@@ -9,6 +9,7 @@
 
 #define MOST_EVENTS REPEATS(1 << 19, 1 << 15) /* LeakSanitizer reads the whole table as each process ends */
 #define NAP_NS      20000
+#define NAPS        64 /* then they are twice as long */
 
 struct CUevent_st {
 	pthread_mutex_t lock; /* for all but context, generation and timed; taken after fake_lock. All 0, as here, is an
@@ -239,14 +240,18 @@ static CUresult take_mark(CUevent event, struct fake_mark **mark, CUcontext *con
 	return (CUresult)atomic_load_explicit(&recorded.context->error, memory_order_relaxed);
 }
 
-/* One that is not reached costs a nap: a GPU has engines of its own, the double's threads need a core to copy with. */
+/*
+ * One that is not reached costs a nap: a GPU has engines of its own, the double's threads need a core to copy with. The
+ * longer it is asked for, the longer: some suites hold a copy up for ten seconds.
+ */
 CUresult cuEventQuery(CUevent event)
 {
 	struct fake_mark *mark;
 	CUcontext context;
 	CUresult refused = take_mark(event, &mark, &context);
 	if (!refused && mark && !atomic_load_explicit(&mark->reached, memory_order_acquire)) {
-		nanosleep(&(struct timespec){0, NAP_NS}, NULL);
+		unsigned asked = atomic_fetch_add_explicit(&mark->asked, 1, memory_order_relaxed);
+		nanosleep(&(struct timespec){0, (long)NAP_NS << (asked / NAPS < 5 ? asked / NAPS : 5)}, NULL);
 		refused = CUDA_ERROR_NOT_READY;
 	}
 	fake_mark_drop(mark);

@@ -176,6 +176,7 @@ enum fake_operation_kind {
 struct fake_mark {
 	_Atomic unsigned holders;
 	_Atomic int reached;
+	_Atomic unsigned asked; /* queries before that */
 	int64_t ns; /* CLOCK_MONOTONIC, before reached */
 };
 
