@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** Descriptors of other processes, for doubles whose handles name them. */
+/** Opens a file that another process has open. The doubles' handles for IPC are a process and its descriptor. */
 #ifndef FERRY_TESTS_FOREIGN_FILE_H
 #define FERRY_TESTS_FOREIGN_FILE_H
 

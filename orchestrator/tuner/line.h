@@ -37,8 +37,8 @@ struct ferry_tuner_line {
 	bool ways;              /* the ways of NCCL's tunings are arms */
 	uint32_t run, last;     /* calls in a row with the word `last` */
 	uint32_t tried, waited; /* of the trial: calls with it; calls since it began */
-	int read;               /* the arm of the last trial, */
-	uint32_t unread;        /* of which so many times are not known yet */
+	int last_trial;         /* the arm of the trial before */
+	uint32_t unread;        /* its calls whose times are not known yet */
 	uint32_t asked;         /* calls of the best arm that are measured or to be, since it became the best */
 	uint32_t calls, rested; /* since the line was made; since the last trial */
 	int away;               /* an arm that was left because it had become slow; -1: none */

@@ -354,7 +354,7 @@ static void pay(struct ferry_tuner_line *line)
 
 static void end_trial(struct ferry_tuner *tuner, struct ferry_tuner_line *line)
 {
-	line->read = line->trial;
+	line->last_trial = line->trial;
 	line->unread = line->arms[line->trial].pending;
 	tuner->ntrials -= !line->unread;
 	line->owed_calls = line->tried;
@@ -447,7 +447,7 @@ void ferry_tuner_pass(struct ferry_tuner *tuner, struct ferry_tuner_line *line, 
 	if (!arm || !arm->pending)
 		return;
 	arm->pending--;
-	if (line->unread && arm == &line->arms[line->read] && !--line->unread)
+	if (line->unread && arm == &line->arms[line->last_trial] && !--line->unread)
 		tuner->ntrials--;
 }
 

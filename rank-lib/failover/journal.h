@@ -14,8 +14,8 @@
  *
  * Submissions go with the next one that is written, the rest with ferry_journal_sweep, four times a second, because a
  * descriptor of physical memory keeps that memory after its owner has freed it. While the router has the memory mapped,
- * the descriptor costs nothing more, and the driver takes 1 ms to make another one. A rank whose lanes are in its own
- * process has no ring, and plans alone.
+ * the descriptor keeps nothing that the mapping does not, and the driver takes 1 ms to make another one. A rank whose
+ * lanes run in its own process has no ring: its journal has plans alone.
  *
  * Locks: entries are added and removed under both the communicator's lock and the journal's, so either is enough to
  * read them. `until` is atomic: application threads, under the communicator's lock, raise it for each call; the router

@@ -8,8 +8,8 @@
  * memory as lines of LL128, where the message is long. Packets have slots of their own and lines have others, as a byte
  * of the user's in a line could look like a packet's flag. A piece belongs to strand n mod strands. The receiver says
  * for each strand which piece it reads next, in memory of its own; the sender looks at those words, across the link,
- * only where it knows of no free slot any more. So it needs no receiver for the first so many slots. Nobody writes into
- * a rank's memory but a sender whose piece is awaited, so none does after the rank's end.
+ * only where it knows of no free slot any more. So it needs no receiver for the first so many slots. A rank's memory is
+ * written by senders whose pieces the rank awaits, and by no other rank; so by none after the rank's end.
  *
  * A block has some strands of some ways (items), and moves a piece of whichever can go on; so a group ends with any
  * number of blocks, whatever the order of its messages. A block with a single strand waits in place. What a rank sends
