@@ -33,8 +33,8 @@ int ferry_clock_relax(void);
 void ferry_clock_restore(int mode);
 
 /**
- * Makes its events in the context that is current, ahead of its first use: what the driver takes for that
- * would be in the measure. Without that, or for streams of another context, ferry_clock_start makes them.
+ * Makes its events in the context that is current, ahead of its first use, so that the time in which the driver makes
+ * them is not measured. Without this call, or for streams of another context, ferry_clock_start makes them.
  */
 void ferry_clock_prepare(struct ferry_clock *clock);
 

@@ -120,8 +120,9 @@ void ferry_nccl_comm_made(ncclComm_t handle);
 void ferry_nccl_comm_await(ncclComm_t handle, uint64_t since_ns);
 
 /**
- * To be called before it is aborted: no thread waits for Ferry's communicator any more. Returns it if it is just being
- * made, when it may wait for what NCCL's abort ends; the caller releases it after that. Else returns NULL.
+ * To be called before it is aborted: no thread waits for Ferry's communicator any more. If Ferry's is still being made,
+ * its thread may wait for what NCCL's abort ends: then returns the entry, which the caller releases after the abort.
+ * Else returns NULL.
  */
 struct ferry_nccl_comm *ferry_nccl_comm_give_up(ncclComm_t handle);
 

@@ -23,8 +23,8 @@ bool ferry_nccl_group_is_open(void);
 bool ferry_nccl_group_keep(const struct ferry_nccl_call *call);
 
 /**
- * Whether calls are kept, so that the function is called when these have been launched: what a communicator's calls
- * wait for may be calls of the group.
+ * If the group keeps calls, returns true, and `end` is called when they have been launched: calls of the communicator
+ * may wait for calls of the group. Else returns false, as without memory, and `end` is the caller's to call.
  */
 bool ferry_nccl_group_defers_end(ncclComm_t comm, ncclResult_t (*end)(ncclComm_t comm));
 
@@ -32,8 +32,8 @@ bool ferry_nccl_group_defers_end(ncclComm_t comm, ncclResult_t (*end)(ncclComm_t
 void ferry_nccl_group_drop(ncclComm_t handle);
 
 /**
- * Whether a kept call needs the reduction, which is then destroyed when the group has ended: NCCL lets programs destroy
- * it before.
+ * If a kept call needs the reduction, returns true, and the reduction is destroyed when the group has ended: NCCL lets
+ * programs destroy it before.
  */
 bool ferry_nccl_group_defers(ncclRedOp_t op, ncclComm_t comm);
 

@@ -47,10 +47,10 @@ struct ferry_meter {
 	bool follows;                /* the program's steps have a veto */
 	struct ferry_veto veto;    /* rank 0's */
 	struct ferry_clock windows[FERRY_VETO_WINDOWS];
-	uint32_t untimed;        /* bit i: of window i the stream has no time */
-	uint32_t window_age;     /* looks at the oldest one */
-	double busy_until_us;    /* the rank's stream has so long with what it was given, by what such calls take */
-	double again_us;           /* until then the driver is not asked about them again */
+	uint32_t untimed;        /* bit i: window i could not be timed */
+	uint32_t window_age;     /* how often the oldest window was looked at */
+	double busy_until_us;    /* when the rank's stream is through with its calls, by what such calls take */
+	double again_us;           /* until then the driver is not asked about windows and samples again */
 	uint32_t oldest, nsamples; /* in the order of their calls, from samples[oldest] on, around */
 	struct ferry_sample samples[FERRY_METER_SAMPLES];
 	FILE *log; /* FERRY_SHARES_LOG; NULL: none */
@@ -60,8 +60,8 @@ struct ferry_meter {
 /* What a rank proposes for a call. */
 struct ferry_meter_proposal {
 	uint32_t word;
-	uint32_t nccl; /* where that cannot begin yet */
-	bool soon;     /* such calls may be Ferry's soon: that is to be made ready */
+	uint32_t nccl; /* in place of `word`, where Ferry cannot have its part of the call yet */
+	bool soon;     /* such calls may be Ferry's soon: what they need is to be preregistered */
 };
 
 /** Reads FERRY_NCCL, FERRY_SHARES, FERRY_SPLIT_FLOOR and FERRY_SPLIT_VETO. Errors: ferryInvalidArgument. */
@@ -70,8 +70,8 @@ ferryResult_t ferry_meter_init(struct ferry_meter *meter);
 /**
  * To be called when the ranks have met, have this table, and know whether they push collectives without sums (peers).
  * tuned: NCCL takes tunings for this communicator. host_rate: bytes per microsecond of a GPU's link to the host, one
- * way. adds: GPUs add up what they push. Loads the prior, and writes into the table from which bytes on this rank
- * numbers calls. Before it joins an agreement.
+ * way. adds: GPUs add up what they push. Loads the prior. Writes into the table which calls this rank numbers
+ * (ferry_meter_counts), so it comes before the rank joins an agreement.
  */
 void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table, uint32_t nranks, uint32_t self,
                       bool peers, bool adds, bool tuned, double host_rate);
@@ -82,14 +82,14 @@ void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table
  */
 void ferry_meter_adopt(struct ferry_meter *meter, bool tuned);
 
-/** Makes ahead of calls what those of rank 0 are measured with, in the context that is current. */
+/** Rank 0: makes the clocks by which calls are measured, ahead of the calls, in the context that is current. */
 void ferry_meter_prepare(struct ferry_meter *meter);
 
 void ferry_meter_free(struct ferry_meter *meter);
 
 /**
- * What decides which calls this rank numbers, as one number: all ranks have said theirs (ferry_share_format_floor), or
- * none proposes anything.
+ * What decides which calls this rank numbers, as one number. A rank proposes nothing until it has seen the same number
+ * from all ranks (ferry_share_format_floor).
  */
 uint64_t ferry_meter_counts(const struct ferry_meter *meter);
 
@@ -101,8 +101,8 @@ struct ferry_meter_proposal ferry_meter_propose(struct ferry_meter *meter, const
                                                 bool captured, bool tries);
 
 /**
- * The ranks have sealed `word` for a call. For each call; tries: as there. Returns whether to measure it: then
- * ferry_meter_begin or ferry_meter_pass is called.
+ * The ranks have sealed `word` for a call: to be called for each call. tries: as in ferry_meter_propose. Returns true
+ * if the call is to be measured; then the caller must call ferry_meter_begin or ferry_meter_pass for it.
  */
 bool ferry_meter_sealed(struct ferry_meter *meter, const struct ferry_tuner_call *call, uint32_t word, bool tries);
 
@@ -110,7 +110,7 @@ bool ferry_meter_sealed(struct ferry_meter *meter, const struct ferry_tuner_call
 struct ferry_veto_marks ferry_meter_count(struct ferry_meter *meter, const struct ferry_tuner_call *call,
                                            uint32_t buffers, uint32_t word);
 
-/** The stream is before that call. */
+/** Puts these marks into the stream, right before their call. */
 void ferry_meter_mark(struct ferry_meter *meter, struct ferry_veto_marks marks, cudaStream_t stream);
 
 /** A kernel carries the call: rank 0 says so in the table. Without the lock, by the thread that makes the call. */
@@ -126,10 +126,13 @@ struct ferry_sample *ferry_meter_begin(struct ferry_meter *meter, const struct f
 /** The call has been made; timed: its clock runs. Else the sample is given back. */
 void ferry_meter_arm(struct ferry_sample *sample, bool timed);
 
-/** The call comes to a stream now, behind all that were made before. By each rank; of a group's messages the first. */
+/**
+ * The call is put into a stream now, behind all that were made before. Every rank calls this; of a group's messages for
+ * the first one alone.
+ */
 void ferry_meter_made(struct ferry_meter *meter, const struct ferry_tuner_call *call, uint32_t word);
 
-/** Returns how long this rank's stream surely has with what it was given; 0: it may be idle. */
+/** Returns for how long this rank's stream is surely busy with the calls that it was given; 0: it may be idle. */
 double ferry_meter_ahead_us(const struct ferry_meter *meter);
 
 /**

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * NCCL's tuner plugin that is this library itself: for calls that are NCCL's it says how many channels they have, and
- * by which algorithm and protocol they run. What it may say is a tuning (tuner/tuning.h), here a candidate; which one,
- * the thread that issues a call says right before it, and all ranks must say the same, as NCCL hangs otherwise. Without
- * a candidate NCCL does what it does without a plugin. A plugin's error would be the program's: there are none.
+ * by which algorithm and protocol they run. It answers with a tuning (tuner/tuning.h), here called a candidate. The
+ * thread that issues a call sets the candidate right before it; all ranks must set the same, as NCCL hangs otherwise.
+ * Without a candidate NCCL does what it does without a plugin. The plugin returns no errors, as an error of a plugin
+ * would become the program's.
  *
  * NCCL makes a context per communicator, on a thread and at a time of its own, and names neither handle nor unique id.
  * A context belongs to the communicator whose creation is under way (constructors.c brackets all of them) on the device
- * that NCCL has made current. Where several creations are, or another context comes before it is over, no communicator
- * of those is served: they have NCCL's own choice, always.
+ * that NCCL has made current. If several creations are under way there, or another context comes before the creation is
+ * over, none of their communicators is served: they have NCCL's own choice, always.
  *
  * - The creations under way are a list under a lock; so is all of a tuner but what is atomic.
  * - A tuner is held by its creation, its communicator and NCCL's context; the last one frees it.

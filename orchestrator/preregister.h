@@ -58,7 +58,7 @@ enum ferry_shown ferry_preregister_has(struct ferry_preregister *preregister,
 enum ferry_shown ferry_preregister_await(struct ferry_preregister *preregister,
                                          const struct ferry_preregister_asked *asked, double most_us);
 
-/* Called by the thread when calls of a kind find all of that: for the last call of the kind that was asked for. */
+/* The thread calls `shown` for a kind when the last call of the kind that was asked for would find all of that. */
 struct ferry_preregister_listener {
 	void (*shown)(void *argument, uint64_t kind);
 	void *argument;

@@ -72,8 +72,8 @@ void ferry_shadow_comm_begin(struct ferry_shadow_comm *shadow_comm);
 
 /**
  * A call is about to be made. Begins it where that is worth its time and memory: with the first call that is large, or
- * captured, or the eighth; of more than two ranks eight messages count as one. Before any call of a group is decided:
- * its communicators may be all ranks of one.
+ * captured, or the eighth; of more than two ranks eight messages count as one. To be called for a whole group before
+ * any of its calls is decided, as the group may have the calls of all ranks of a communicator.
  */
 void ferry_shadow_comm_expect(struct ferry_shadow_comm *shadow_comm, bool large, bool captured);
 
@@ -103,7 +103,10 @@ uint32_t ferry_shadow_comm_take_message(struct ferry_shadow_comm *shadow_comm, i
 
 /* The name of a kind of calls on all ranks, and the ranks that make them. */
 struct ferry_shadow_comm_kind {
-	/* those that differ in FERRY_SHADOW_COMM_IN_PLACE alone are one to ranks of which some call in place */
+	/*
+	 * Some ranks of a call may call in place and others not. So where a rank has published nothing for this name,
+	 * its entry for the name with the other FERRY_SHADOW_COMM_IN_PLACE bit counts.
+	 */
 	uint64_t name;
 	int peer;      /* of messages the other end; -1: all ranks */
 };
@@ -116,10 +119,10 @@ bool ferry_shadow_comm_is_wanted(struct ferry_shadow_comm *shadow_comm, struct f
                                  bool *all_shown);
 
 /**
- * Whether this rank's routers have what the call needs; if not, starts preregistering it, and publishes that. now: the
- * call would use it. If so many calls are under way that its stream does not reach it soon, the rank waits for that,
- * for half of that time at most: the stream loses nothing, and a program that runs ahead would have made many calls
- * without it.
+ * Whether this rank's routers have what the call needs. If not, starts preregistering it. Publishes the answer, unless
+ * it is unknown. now: the call is about to be made. Then, if earlier calls keep its stream busy for a while, this waits
+ * for the preregistering, for half of that while at most. The stream does not run dry, and a program that runs ahead
+ * would otherwise make many calls without Ferry.
  */
 bool ferry_shadow_comm_has_shown(struct ferry_shadow_comm *shadow_comm, const struct ferry_preregister_asked *call,
                                  bool now);

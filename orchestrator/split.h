@@ -36,13 +36,14 @@ void ferry_split_expect(const struct ferry_nccl_call *call);
 
 /**
  * Decides. Numbers the call among all ranks; so it is called once for each call, in the program's order. alone: the
- * only call of its communicator in a group, or in none; or the first of its messages there. first: for another message,
- * that one; else NULL. look: of the group's streams.
+ * call is in no group, or is the only one of its communicator in the group, or the first of that communicator's
+ * messages there. first: for each further message, the split of the first one; else NULL. look: what was found of the
+ * group's streams.
  */
 void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, const struct ferry_split *first,
                         struct ferry_clock_look *look, struct ferry_split *split);
 
-/** Whether Ferry takes all of the call on this rank, by its buffers and stream. For what a rank sends to itself. */
+/** Whether Ferry would take the whole call, by its buffers and stream. For messages of a rank to itself. */
 bool ferry_split_may_ask(const struct ferry_nccl_call *call, const struct ferry_split *split);
 
 /** Gives Ferry its part, inside a group of Ferry's. */

@@ -22,7 +22,7 @@ void ferry_tally_add_kernel(struct ferry_tally *tally, uint64_t bytes);
 /** How many those were. */
 uint64_t ferry_tally_kernels(struct ferry_tally *tally);
 
-/** A call of so many bytes, of whose elements Ferry has `ferrys` and NCCL `nccls`; of the first, 0: NCCL has it all. */
+/** A call of so many bytes, of whose elements Ferry has `ferrys` and NCCL `nccls`. ferrys 0: NCCL has all of it. */
 void ferry_tally_add(struct ferry_tally *tally, uint64_t bytes, uint64_t ferrys, uint64_t nccls);
 
 /** "Ferry has had 1.2 of 3.4 GB, 5 of 12 calls, 3 by kernels". Returns `text`. */

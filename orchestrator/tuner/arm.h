@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * An arm: one way in which calls of a kind may be carried, and what such calls took. Its time is the median of its last
- * samples. It forgets: where two samples in a row are far from that, only they count, and samples from before the calls
- * went another way count no more than a measurement of an earlier job once there is a new one. Plain numbers.
+ * samples. It forgets: where two samples in a row are far from that, only they count. When calls come back to the arm
+ * after going another way, its first new sample makes the old ones count as one time learned before (learned_us). Plain
+ * numbers.
  */
 #ifndef FERRY_ORCHESTRATOR_TUNER_ARM_H
 #define FERRY_ORCHESTRATOR_TUNER_ARM_H

@@ -10,12 +10,12 @@
 
 /**
  * Whether the kind goes by what was measured before the job alone: its calls overlap others, in other streams, so that
- * what they take depends on what those take, and ferry-perf limits knows Ferry's time and NCCL's. Not where an arm
- * takes several times as long as it says: then the machine is not as it was.
+ * what they take depends on what those take, and ferry-perf limits knows Ferry's time and NCCL's. False if an arm takes
+ * several times as long as ferry-perf limits says: then the machine is not as it was.
  */
 bool ferry_belief_by_limits(const struct ferry_tuner_line *line);
 
-/** line->by_limits holds. */
+/** Returns what the arm is expected to take. line->by_limits must be what ferry_belief_by_limits says. */
 struct ferry_belief ferry_believe(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
                                   const struct ferry_arm *arm);
 
@@ -23,11 +23,11 @@ struct ferry_belief ferry_believe(const struct ferry_tuner *tuner, const struct 
 double ferry_belief_before(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
                            const struct ferry_arm *arm);
 
-/** By calls of other sizes alone; 0: not known. */
+/** What the arm takes by calls of other sizes alone; 0: not known. */
 double ferry_belief_guess(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
                           const struct ferry_arm *arm);
 
-/** No call by the host is faster than its busiest link: such an arm takes so long at least; 0: not known. */
+/** The least that an arm by the host takes, as no call is faster than its busiest link; 0: not known. */
 double ferry_belief_bound(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
                           const struct ferry_arm *arm);
 

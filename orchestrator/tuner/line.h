@@ -13,12 +13,12 @@
 
 struct ferry_belief {
 	double us;   /* 0: nothing is known */
-	double hope; /* if the arm in use has become slow, and this one has not */
-	double than; /* it is taken in place of the arm in use if it takes so much of that one's time, or less */
+	double hope; /* the least that a try may show, as perhaps only the arm in use has become slow */
+	double than; /* the arm replaces the arm in use if its time is at most this part of that one's time */
 };
 
 #define FERRY_TUNER_LINES (FERRY_SHARE_LINES - FERRY_SHARE_KERNELS)
-#define FERRY_TUNER_ARMS  24 /* Ferry's, NCCL's own, and what is tried of NCCL's tunings */
+#define FERRY_TUNER_ARMS  24 /* Ferry's, NCCL's own, and those of NCCL's tunings that are tried */
 
 struct ferry_tuner_call {
 	enum ferry_collective collective;
@@ -38,21 +38,21 @@ struct ferry_tuner_line {
 	uint32_t run, last;     /* calls in a row with the word `last` */
 	uint32_t tried, waited; /* of the trial: calls with it; calls since it began */
 	int last_trial;         /* the arm of the trial before */
-	uint32_t unread;        /* its calls whose times are not known yet */
-	uint32_t asked;         /* calls of the best arm that are measured or to be, since it became the best */
+	uint32_t unread;        /* calls of that trial whose times are not known yet */
+	uint32_t asked;         /* calls of the best arm that were chosen to be measured, since it became the best */
 	uint32_t calls, rested; /* since the line was made; since the last trial */
 	int away;               /* an arm that was left because it had become slow; -1: none */
 	uint32_t away_tries;
-	double away_us;         /* what the arm that was taken instead took then */
-	double credit_us;       /* that tries may cost; negative: they have cost more than was expected */
-	int owed;               /* the arm of the last try, where that is to be paid, of so many calls; -1: none */
-	uint32_t owed_calls;
-	bool news;              /* since a trial was looked for */
+	double away_us;         /* the best arm's time when `away` was last tried; 0: it has not been */
+	double credit_us;       /* time that tries may still cost; negative: tries have cost more than was expected */
+	int owed;               /* an arm whose try is charged to the credit once its times are known; -1: none */
+	uint32_t owed_calls;    /* calls of that try */
+	bool news;              /* something has changed since the last search for a trial */
 	bool paused;            /* the last call came behind a pause of the stream */
 	bool doubted;           /* the last sample was far from the ones before */
-	float overlap;          /* of its last calls this part was under way beside others, in other streams */
-	bool overlaps;          /* that is so much that their times say little */
-	bool by_limits;         /* as of the last look: so it goes by what was measured before the job alone */
+	float overlap;          /* the part of its last calls that overlapped calls of other streams */
+	bool overlaps;          /* that part is so large that the calls' times say little */
+	bool by_limits;         /* as of the last look: only what was measured before the job counts (belief.h) */
 };
 
 struct ferry_tuner {
@@ -63,8 +63,8 @@ struct ferry_tuner {
 	bool nccl_alone; /* Ferry has no arms */
 	struct ferry_tuner_line lines[FERRY_TUNER_LINES];
 	uint32_t nlines, found;
-	uint32_t ntrials; /* under way, or of which not all times are known */
-	uint32_t looked;  /* lines, around, for trials whose calls come no more */
+	uint32_t ntrials; /* trials under way, or ended with times that are not known yet */
+	uint32_t looked;  /* counts the lines checked in turn for trials whose calls come no more */
 };
 
 #endif

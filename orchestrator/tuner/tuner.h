@@ -11,12 +11,14 @@
  *    measured on this machine, or by the nearest size whose calls were measured; otherwise with NCCL.
  * 4. An arm that may be the fastest and has not been measured is tried once: by a run of calls, one after another.
  * 5. The fastest arm has the calls from then on; another one takes them over only if it is faster by more than noise.
- * 6. Arms that lost are tried again for credit: a two-hundredth of the time that the kind's calls have taken. For that
- *    parameters of NCCL's are tried of which nothing is known; where NCCL has the calls, on an advance of three calls.
+ * 6. Arms that lost are tried again for credit: a two-hundredth of the time that the kind's calls have taken. Credit
+ *    also pays for parameters of NCCL's that were never measured; where NCCL has the calls, three calls' time is
+ *    advanced for these.
  * 7. Where the time of the arm in use changes by a quarter, twice in a row, the machine has changed: the arms are
- *    compared anew, and one that was left for that is tried again early, for a tenth of the time, half with each try.
- * 8. NCCL's channels are a ladder, of which the steps beside the best one are arms to try; before them each algorithm
- *    with each protocol is one (two ranks): the descent is by coordinates.
+ *    compared anew. An arm that was left because it had become slow is tried again early: it gets a tenth of the calls'
+ *    time as credit, and half as much with each try.
+ * 8. NCCL's parameters are searched by coordinates: with two ranks first each algorithm with each protocol, then the
+ *    numbers of channels beside the best one, which are the steps of a ladder.
  * 9. Rank 0 decides, and publishes each kind's line (ipc/shares.h); every rank proposes what the line says, and what
  *    the ranks have sealed (ipc/agreement.h) is what a call has. Captured calls never have a trial.
  * 10. Where the calls leave the program time, its own steps have a veto (orchestrator/tuner/veto.h).
@@ -52,8 +54,8 @@ bool ferry_tuner_sealed(struct ferry_tuner *tuner, struct ferry_tuner_line *line
                         bool still);
 
 /**
- * A measured call took so long; in the order of the calls. overlaps: another stream had a call meanwhile. still: as
- * there, and the best arm stays what it is.
+ * A measured call took so long; in the order of the calls. overlaps: another stream had a call meanwhile. still: no
+ * trial is to begin now, and the best arm stays the same.
  */
 void ferry_tuner_feed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t word, uint64_t bytes,
                       double us, bool overlaps, bool still);

@@ -23,27 +23,31 @@ struct ferry_tuning {
 	int channels;            /* 0: NCCL's own choice; more than the communicator has are all that it has */
 };
 
-/** Of a number from FERRY_TUNINGS on: NCCL's own choice. */
+/** Returns the tuning of that number; NCCL's own choice for numbers from FERRY_TUNINGS on. */
 struct ferry_tuning ferry_tuning_read(uint32_t number);
 
 /**
- * Fills it in, in NCCL's answer: the chosen one of the table's costs, of so many algorithms times protocols, becomes 0,
- * as NCCL takes what costs least. False: the table has it as impossible, and all stays as it is. Channels are given to
- * rings and trees alone: the other algorithms have numbers of their own, and some do not clamp.
+ * Writes the tuning into NCCL's answer. costs: NCCL's table, algorithms by protocols; the entry of the tuning becomes
+ * 0, as NCCL takes the cheapest one. Returns false, and changes nothing, if the table says that the entry is
+ * impossible. Channels are given to rings and trees alone: the other algorithms have numbers of their own, and some do
+ * not clamp.
  */
 bool ferry_tuning_choose(struct ferry_tuning tuning, float *costs, int algorithms, int protocols, int *number);
 
-/** The same channels by that way. */
+/** Returns the tuning with the same channels by that way. */
 uint32_t ferry_tuning_by(uint32_t number, uint32_t way);
 
 #define FERRY_TUNING_BESIDE 3
 
-/** The same way with more and less channels, the next ones of each, or for NCCL's own number some. Returns how many. */
+/**
+ * Gives the tunings of the same way with the next larger and the next smaller number of channels; if the number is
+ * NCCL's own choice, the first few numbers. Returns how many.
+ */
 uint32_t ferry_tuning_beside(uint32_t number, uint32_t beside[FERRY_TUNING_BESIDE]);
 
 /**
- * Whether it names an algorithm. Its first use connects GPUs, so a captured call has none that does: a graph may be the
- * first that uses it.
+ * Whether the tuning names an algorithm. The first use of an algorithm connects GPUs, and the replay of a graph may be
+ * the first use, so captured calls have no such tuning.
  */
 static inline bool ferry_tuning_connects(uint32_t number)
 {
@@ -57,8 +61,8 @@ static inline bool ferry_tuning_is_asked_for(enum ferry_collective collective)
 }
 
 /**
- * Whether such calls may have another one than NCCL's own. Broadcasts have not: since 2.29 those of several roots in a
- * group run as one kernel, for which NCCL takes a tuner's channels as they are, be there so many or not.
+ * Whether such calls may have a tuning other than NCCL's own choice. Broadcasts may not: since 2.29 broadcasts of
+ * several roots in a group run as one kernel, for which NCCL takes a tuner's number of channels even if it has fewer.
  */
 static inline bool ferry_tuning_is_free(enum ferry_collective collective)
 {

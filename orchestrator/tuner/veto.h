@@ -45,11 +45,11 @@ struct ferry_veto_verdict {
 	uint32_t period; /* calls of a step */
 	uint32_t pairs;
 	double us[2];          /* of a step: with NCCL alone, as tuned; medians */
-	double longer, spread; /* so much longer is one as tuned, relative, give or take */
+	double longer, spread; /* how much longer a step is as tuned, relative; the spread of that */
 };
 
 struct ferry_veto {
-	bool compares, held, valid; /* valid: there is a verdict that is not void; held: by that */
+	bool compares, held, valid; /* valid: there is a verdict, not void; held: by that verdict */
 	uint64_t examined; /* kinds that the verdict is about: bits */
 	struct ferry_veto_verdict verdict;
 	uint32_t verdicts, backoff, given_up; /* given_up: comparisons in a row */
@@ -65,7 +65,7 @@ struct ferry_veto {
 	struct ferry_veto_window {
 		int32_t which; /* of the comparison; -1: its time is not needed any more */
 		uint32_t steps;
-		bool sound; /* it was what it was to be */
+		bool sound; /* it had the calls that were planned */
 	} windows[FERRY_VETO_WINDOWS];
 	uint32_t oldest, nwindows; /* that have ended; the one after them may be open */
 	bool open;

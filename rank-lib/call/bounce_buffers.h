@@ -34,21 +34,27 @@ struct ferry_bounce_buffers {
 ferryResult_t ferry_bounce_buffers_take(struct ferry_bounce_buffers *bounces, struct ferry_device *device,
                                         uint64_t stream, enum ferry_direction direction, uint64_t bytes, void **memory);
 
-/** What that gives to a plain call, if it has been made; else NULL. */
+/**
+ * Returns the bounce buffer that ferry_bounce_buffers_take would give to a call that is not captured, if it has been
+ * made; else NULL.
+ */
 void *ferry_bounce_buffers_have(const struct ferry_bounce_buffers *bounces, uint64_t stream,
                                 enum ferry_direction direction, uint64_t bytes);
 
-/** Assigns what was taken for a captured call to this stream flag, also what a failed call had taken before it. */
+/**
+ * Assigns the bounce buffers taken for a captured call to its stream flag, with those that an earlier call had taken
+ * before it failed.
+ */
 void ferry_bounce_buffers_hold(struct ferry_bounce_buffers *bounces, uint32_t flag);
 
 /** No graph holds the captured call of that stream flag any more: its bounce buffers may be reused. */
 void ferry_bounce_buffers_release(struct ferry_bounce_buffers *bounces, uint32_t flag);
 
 /**
- * The communicator has failed. To free them would wait for streams that may wait for ranks that are dead. The next
- * communicators of this process on the device use those of what was received, which such streams only read. Those of
- * what was to be sent stay unused, as a stream may still copy into them; so do all where device is NULL, as a router
- * may.
+ * The communicator has failed: gives up its bounce buffers without freeing them, because freeing would wait for
+ * streams, which may wait for dead ranks. Later communicators of this process on the device reuse the buffers of
+ * received data, as the old streams only read them. The buffers of data to be sent stay unused, because a stream may
+ * still copy into them. device NULL: all stay unused, because a router may still copy into them.
  */
 void ferry_bounce_buffers_abandon(struct ferry_bounce_buffers *bounces, const struct ferry_device *device);
 

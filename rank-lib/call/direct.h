@@ -42,10 +42,10 @@ void ferry_direct_close(struct ferry_direct *direct);
 /** Returns when no call is under way. */
 void ferry_direct_wait(struct ferry_direct *direct);
 
-/** The lanes are given the call; before they have it. Any thread. */
+/** Counts a call that is about to be handed to the lanes. Any thread. */
 void ferry_direct_give(struct ferry_direct *direct, const struct ferry_call *call);
 
-/** They have ended it, and finish its ticket. */
+/** The lanes have ended the call: finishes its ticket, and counts the call no more. */
 void ferry_direct_finish(struct ferry_direct *direct, const struct ferry_call *call, struct ferry_ticket *ticket,
                          ferryResult_t result, const char *message);
 

@@ -66,16 +66,16 @@ static inline bool ferry_exports_refused(ferryResult_t result)
 void ferry_exports_unpin(struct ferry_exports *exports, const struct ferry_buffer_name *name);
 
 /**
- * Makes the router unmap it as soon as no submission uses it, unless it is pinned. Its index is free then. Errors: the
- * router's; none if the rank has failed, as the router then unmaps everything of the rank.
+ * Makes the router unmap the buffer of that name as soon as no submission uses it, unless it is pinned. Its index is
+ * free then. Errors: the router's; none if the rank has failed, as the router then unmaps everything of the rank.
  */
 ferryResult_t ferry_exports_forget(struct ferry_exports *exports, const struct ferry_buffer_name *name);
 
 /**
- * Makes the routers unmap what lies in this range of addresses, and waits until they have. Before the memory is freed:
- * what is not pinned and named only by submissions up to `over`. gone: after the memory was freed; what still exists
- * stays mapped, and pins keep nothing that does not. Returns true if some of it is left, pinned or named by later
- * submissions. If a router does not answer, it unmaps the range once that has been idle.
+ * Makes the routers unmap the exports in this range of addresses, and waits until they have. gone false: the memory is
+ * about to be freed. Exports that are pinned, or named by submissions after `over`, stay mapped; returns true if there
+ * are any. gone true: the memory was freed. Exports whose memory still exists stay mapped; pins do not keep the others.
+ * If a router does not answer, it unmaps the range once that has been idle.
  */
 bool ferry_exports_forget_range(struct ferry_exports *exports, uint64_t start, uint64_t end, uint64_t over, bool gone);
 

@@ -35,8 +35,8 @@ struct ferry_fabrics {
 };
 
 /**
- * Reads FERRY_FABRICS and FERRY_SHARES. Errors: ferryInvalidArgument, with what was expected, also where the one gives
- * a share to what the other leaves out.
+ * Reads FERRY_FABRICS and FERRY_SHARES. Errors: ferryInvalidArgument, with what was expected, also if FERRY_SHARES
+ * gives a share to a fabric that FERRY_FABRICS leaves out.
  */
 ferryResult_t ferry_fabrics_read(struct ferry_fabrics *fabrics);
 
@@ -56,8 +56,8 @@ ferryResult_t ferry_fabrics_await(struct ferry_fabrics *fabrics, uint64_t until)
 bool ferry_fabrics_join_all(const struct ferry_fabrics *fabrics);
 
 /**
- * Prints, for FERRY_DEBUG=plan, what the fabrics carry of each block of `count` elements of which the host has `host`,
- * and the links if it is settled which there are.
+ * Prints, for FERRY_DEBUG=plan, how the fabrics divide each block of `count` elements, of which the host has `host`;
+ * and the links, once they are settled.
  */
 void ferry_fabrics_print(const struct ferry_fabrics *fabrics, uint64_t host, uint64_t count, FILE *out);
 

@@ -102,7 +102,7 @@ static void take_elements(struct ferry_request *request, uint64_t first, uint64_
 	request->count = count;
 }
 
-/* A piece is what lies at the same place in all blocks: the rest of these is left out, behind it. */
+/* A piece is one range of every block. The step's blocks begin at that range, and leave out what follows it. */
 bool ferry_gpu_sums_step(const struct ferry_request *request, uint32_t which, enum ferry_sum_step kind,
                          struct ferry_request *step)
 {

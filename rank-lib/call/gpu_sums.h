@@ -16,13 +16,13 @@
 #include "rank-lib/device/device.h"
 
 /**
- * Whether plain calls are made so: the same on all ranks for requests that are alike but for their buffers and streams.
- * The request is valid. Not those that short kernels carry, which are to be asked first, nor factors of each rank's own
- * (premulsum), calls in parts and users' programs. Pure; any thread.
+ * Whether GPUs make the sums of this request, if it is not captured: the same on all ranks for requests that are alike
+ * but for their buffers and streams. The request is valid, and no short kernel carries it, which the caller has
+ * checked. False for factors of each rank's own (premulsum), calls in parts and users' programs. Pure; any thread.
  */
 bool ferry_gpu_sums_carry(const struct ferryComm *comm, const struct ferry_request *request);
 
-/** Whether it is links between GPUs by which the sums of this collective go so. Constant. */
+/** Whether such sums of this collective go over links between GPUs, not by the host. Constant. */
 bool ferry_gpu_sums_push(const struct ferryComm *comm, enum ferry_collective collective);
 
 /** The steps of a piece. */
@@ -55,7 +55,7 @@ bool ferry_gpu_sums_rest(const struct ferry_request *request, struct ferry_reque
  */
 uint64_t ferry_gpu_sums_room(const struct ferry_request *step);
 
-/** The kernel behind that step. memory: where its first block comes to. */
+/** Fills in the kernel that adds up behind the step. memory: where the step's first block comes to. */
 void ferry_gpu_sums_kernel(const struct ferry_request *step, const char *memory, struct ferry_local_kernel *kernel);
 
 #endif

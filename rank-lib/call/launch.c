@@ -195,7 +195,10 @@ static ferryResult_t launch_sum(const struct ferry_request *request)
 	return result;
 }
 
-/* Captured ones are not: each graph would need memory of its own. All ranks capture a call, or none does. */
+/*
+ * GPUs do not make the sums of a captured call (gpu_sums.h): each graph would need memory of its own. All ranks decide
+ * alike, as all ranks capture a call or none does.
+ */
 static ferryResult_t launch_locked(const struct ferry_request *request)
 {
 	struct ferry_stream_state stream;

@@ -16,8 +16,8 @@ ferryResult_t ferry_launch_check(const struct ferry_request *request);
 ferryResult_t ferry_launch(const struct ferry_request *request);
 
 /**
- * Makes calls of a group of one communicator, each of which kernels carry (kernel_launch.h). They are kept ones:
- * nothing is checked.
+ * Makes calls of a group of one communicator, each of which kernels carry (kernel_launch.h). They were checked when the
+ * group kept them, and are not checked here.
  */
 ferryResult_t ferry_launch_kernels(const struct ferry_request *requests, uint32_t nrequests);
 /** The same for messages (ferry_kernels_exchange). */
@@ -37,7 +37,7 @@ ferryResult_t ferry_launch_finish(struct ferry_open_call *open);
  * target: other ranks push into the receive buffer. whole: the call will be exactly this request, so its plan is made
  * and given to the routers, too, in 0.1 to 0.5 ms; the plan says whether other ranks push. Called by any thread; calls
  * of the communicator wait for it meanwhile. Does nothing if no router moves the rank's data. Errors: those of
- * ferry_exports_name; ferry_exports_refused knows those after which a call goes another way. No error fails the rank.
+ * ferry_exports_name; after those that ferry_exports_refused accepts a call goes another way. No error fails the rank.
  */
 ferryResult_t ferry_launch_show(const struct ferry_request *request, bool put_target, bool whole);
 
@@ -45,9 +45,9 @@ ferryResult_t ferry_launch_show(const struct ferry_request *request, bool put_ta
 enum ferry_shown { FERRY_SHOWN_NOT, FERRY_SHOWN, FERRY_SHOWN_UNKNOWN };
 
 /**
- * Whether a call would find all that mapped and made: well under 1 us. It may go again: idle buffers are unmapped, and
- * plans that are not used are evicted by others (plan_cache.h). now: the call is about to be made; otherwise the driver
- * is not asked again whether memory is still there that a call has found since.
+ * Whether a call would find its buffers mapped and its plan made: well under 1 us. Both may go again: idle buffers are
+ * unmapped, and unused plans are evicted by others (plan_cache.h). now: the call is about to be made. Otherwise memory
+ * that a call has found since counts as still there, without another question to the driver.
  */
 enum ferry_shown ferry_launch_has_shown(const struct ferry_request *request, bool put_target, bool whole, bool now);
 

@@ -105,8 +105,8 @@ ferryResult_t ferry_mapped_enqueue(struct ferry_mapped *mapped, uint32_t domains
 ferryResult_t ferry_mapped_name(struct ferry_mapped *mapped, struct ferry_collective_call *collective);
 ferryResult_t ferry_mapped_collective(struct ferry_mapped *mapped, const struct ferry_collective_call *collective);
 /**
- * Makes, and has the routers map, what the blocks of such calls come into (gpu_sums.h) in the stream that
- * ferry_mapped_has_room was asked about last; nothing if there is none. Errors: the driver's; the rank's.
+ * Makes the memory into which blocks of such calls come (gpu_sums.h) and has the routers map it, for the stream that
+ * ferry_mapped_has_room was last asked about. Does nothing without such a stream. Errors: the driver's; the rank's.
  */
 ferryResult_t ferry_mapped_make_room(struct ferry_mapped *mapped, const struct ferry_request *step, bool put_target);
 bool ferry_mapped_has_room(struct ferry_mapped *mapped, const struct ferry_request *step, bool put_target);

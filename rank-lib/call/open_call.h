@@ -44,7 +44,7 @@ static inline uint64_t ferry_open_call_stream(uint64_t stream, uint32_t slot)
 	return stream + ((uint64_t)slot << 48);
 }
 
-/* Under which the stream's sums have their memory, one after another: no call has it. */
+/* The id, which no call has, under which the sums of the stream use the same memory, one after another. */
 static inline uint64_t ferry_open_call_sums(uint64_t stream)
 {
 	return stream | UINT64_C(0xffff) << 48;

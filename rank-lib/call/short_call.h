@@ -4,12 +4,12 @@
  * part into its place in the staging of the call's parity, writes its descriptor, and takes the others' parts from
  * theirs. To the rest of Ferry it is a call like others, of an empty plan: numbers, parities, disagreement, leaving and
  * deaths are those of router/engine/order.h. Messages go through the windows of their pairs as they do by lanes, so
- * that either end may have either (router/engine/pair.h).
+ * that one end may be a short call while lanes run the other (router/engine/pair.h).
  *
  * The thread that makes a call runs it as far as it gets, if its stream is idle. Else, and where it is not over then,
  * the call is left to whichever thread waits for it: that thread spins, then sleeps. The lanes get it if it cannot
  * begin, if no thread has ended it by the communicator's next call, and if a thread has waited for long: they know what
- * to say of ranks that do not come. So they do with messages that no thread waits for, if another rank does.
+ * to say of ranks that do not come. They also get messages for which no thread of this rank waits, but another rank.
  */
 #ifndef FERRY_RANK_LIB_CALL_SHORT_CALL_H
 #define FERRY_RANK_LIB_CALL_SHORT_CALL_H

@@ -25,7 +25,7 @@ struct ferry_stream_flag_table {
 	pthread_mutex_t lock;
 	struct ferry_stream_flag_use *uses;
 	uint32_t count, capacity;
-	uint32_t full; /* so many uses: before there are more, those that are over are dropped */
+	uint32_t full; /* at this count, uses that are over are dropped before another one is added */
 };
 
 /**

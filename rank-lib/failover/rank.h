@@ -60,25 +60,31 @@ void ferry_rank_publish_timeout(const struct ferry_rank *rank);
  */
 void ferry_rank_fail(struct ferry_rank *rank, ferryResult_t code, const char *message);
 
-/** The same, unless it has ended, with ferryRemoteError: as others then have had a reason before this one. */
+/**
+ * As ferry_rank_fail, with ferryRemoteError. If the job has ended already, ends only calls by kernels: the other ranks
+ * have an earlier reason.
+ */
 void ferry_rank_abort(struct ferry_rank *rank, const char *message);
 
 /**
- * The same as ferry_rank_fail, as no router of a domain moves data any more: calls by kernels, which need none, go on,
- * unless a rank's process is in another namespace, so that nobody would notice its death.
+ * As ferry_rank_fail, because no router of a domain moves data any more; but calls by kernels, which need no router, go
+ * on. If a rank's process is in another namespace they end, too, as no rank would notice that process's death.
  */
 void ferry_rank_lose_router(struct ferry_rank *rank, const char *message);
 
-/** As ferry_rank_fail, for what a router was to do: unless the rank has failed, or such a router is lost. */
+/**
+ * As ferry_rank_fail, for a request that a router has not done, unless the rank has failed. If a router is lost, that
+ * becomes the reason (ferry_rank_check_sockets).
+ */
 void ferry_rank_fail_request(struct ferry_rank *rank, ferryResult_t code, const char *message);
 
 /** Looks whether a router or another rank has ended the job; true if it has ended. Any thread. */
 bool ferry_rank_failed(struct ferry_rank *rank);
 
-/** Whether it has ended, and not because of routers that are lost alone: calls by kernels end, too. Any thread. */
+/** Whether the job has ended so that calls by kernels end, too (compare ferry_rank_lose_router). Any thread. */
 bool ferry_rank_ends_kernels(struct ferry_rank *rank);
 
-/** Whether all ranks, which have published their processes, know each other's by the same numbers. */
+/** Whether all ranks know each other's processes by the same numbers. All have published their processes. */
 bool ferry_ranks_are_near(const struct ferry_rank *rank);
 
 /**
@@ -91,8 +97,8 @@ bool ferry_rank_has_ended(const struct ferry_rank *rank, uint32_t other);
 void ferry_rank_tell(const struct ferry_rank *rank);
 
 /**
- * Waits until `untold` gives no rank any more: bit r, rank r has not published what is awaited. Errors: the job has
- * failed; it fails, too, when `until` has passed (ferry_now_ns) or the rank's maker gives up.
+ * Waits until `untold` returns 0. Bit r of its result: rank r has not yet published what this rank waits for. Errors:
+ * the job has failed; it fails, too, when `until` has passed (ferry_now_ns) or the rank's maker gives up.
  */
 ferryResult_t ferry_rank_await(struct ferry_rank *rank, uint64_t until, uint64_t (*untold)(const struct ferry_rank *));
 
@@ -109,8 +115,8 @@ const char *ferry_rank_report_loss(const struct ferry_rank *rank, uint32_t domai
 ferryResult_t ferry_rank_report_failure(const struct ferry_rank *rank);
 
 /**
- * Fails the rank if the socket of a router has closed whose place no other router takes. Costs a system call for each
- * such domain. Any thread.
+ * Fails the rank if a router has closed its connection and no other router takes its place. Costs a system call for
+ * each domain whose router nothing else watches (FERRY_LINK_ALONE). Any thread.
  */
 void ferry_rank_check_sockets(struct ferry_rank *rank);
 

@@ -19,7 +19,7 @@ struct ferry_clients {
 	size_t count, capacity;
 	struct pollfd *set; /* event, listener, clients */
 	uint64_t patience_ns; /* with a client in the middle of a message */
-	size_t polled;      /* how many clients are in it; clients for which there is no memory wait */
+	size_t polled;      /* how many clients are in `set`; without memory for more, the others wait */
 };
 
 /** Takes over a socket that listens, also where it fails. Errors: ferrySystemError. */

@@ -67,7 +67,7 @@ struct ferry_job {
 	struct ferry_job_arenas shared;
 	uint32_t domain;
 	int process;                            /* the router's own, for its ranks; -1: there is none. The router's */
-	struct ferry_adoption *adoption;        /* it comes from another router, and not all ranks have; or NULL */
+	struct ferry_adoption *adoption;        /* the job comes from another router, not yet with all ranks; or NULL */
 	struct ferry_takeover_reported takeover; /* connection thread, for ferry-stat */
 	uint64_t attached, detached;            /* bit masks of ranks; connection thread */
 	uint64_t dead_ranks;                    /* whose last calls are not over (dead_ranks.h); connection thread */

@@ -47,15 +47,16 @@ void ferry_job_plans_close(struct ferry_job_plans *plans);
 
 /**
  * Keeps a plan under its hash, after checking it against the job's arenas, until no rank holds it; from now on `rank`
- * does. moved: this router moves the rank's data. The blob is copied. One that is there already, to the byte, gets
- * another holder. Connection thread, once the job is ready. Errors: ferryProgramError for a plan that is not valid
- * here; ferryRefused, with the numbers, for one too many, or for another plan of the same hash; ferrySystemError.
+ * does. moved: this router moves the rank's data. The blob is copied. A plan that is already there, the same to the
+ * byte, gets another holder. Connection thread, once the job is ready. Errors: ferryProgramError for a plan that is not
+ * valid here; ferryRefused, with the numbers, for one too many, or for another plan of the same hash;
+ * ferrySystemError.
  */
 ferryResult_t ferry_job_plans_add(struct ferry_job_plans *plans, uint32_t rank, bool moved, const void *blob,
                                   uint64_t bytes);
 
 /**
- * The rank holds the plan no longer: it names it in no call that is not over here. Without holders a plan retires;
+ * The rank holds the plan no longer: all its calls that name the plan are over here. Without holders a plan retires;
  * ferry_workers_free_retired comes next. Connection thread. Error: ferryInvalidUsage if the rank does not hold it,
  * unless unheld_too.
  */

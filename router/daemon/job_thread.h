@@ -25,8 +25,8 @@ void ferry_job_thread_join(struct ferry_job *job);
 ferryResult_t ferry_job_thread_request(struct ferry_job *job, int descriptor);
 
 /**
- * Whether that has been requested, or the thread has ended unasked: else the job's arenas of other domains are the
- * connection thread's.
+ * Whether ferry_job_thread_request was called, or the thread has ended without it. Until then the job's arenas of other
+ * domains belong to the connection thread.
  */
 bool ferry_job_thread_was_requested(const struct ferry_job *job);
 

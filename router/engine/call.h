@@ -130,7 +130,7 @@ struct ferry_call {
 	enum ferry_call_stage stage;
 	/* a router before this one may have announced the run that it is in; D2H lane, until it has begun */
 	bool recovery;
-	/* that have not finished their half: set as the call begins, each lane subtracts itself */
+	/* lanes that have not finished their half of it: set as the call begins, each lane subtracts itself */
 	_Atomic uint32_t lanes;
 	/* lanes that have it in their lists; set by ferry_lanes_submit, each lane subtracts itself */
 	_Atomic uint32_t holders;

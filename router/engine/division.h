@@ -23,7 +23,7 @@ struct ferry_division {
 	} parities[FERRY_PARITIES];
 };
 
-/** Errors: ferrySystemError without memory; ferryProgramError if an instruction names a path that there is none of. */
+/** Errors: ferrySystemError without memory; ferryProgramError if an instruction names a path that does not exist. */
 ferryResult_t ferry_division_open(const struct ferry_plan *plan, struct ferry_division **division);
 void ferry_division_close(struct ferry_division *division);
 

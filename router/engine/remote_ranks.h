@@ -10,9 +10,9 @@
 #include "router/gpu/gpu_lanes.h"
 
 /**
- * All ranks have attached: finds whose memory each rank that this router moves reaches: within the GPU, or as the GPUs'
- * driver says. The ranks choose their programs by it, and the routers to which they export the buffers that others put
- * into. For ranks that left before this router came it stays as it was. Job thread.
+ * All ranks have attached: finds which ranks' memory is in reach of each rank whose data this router moves, within the
+ * GPU or as the GPUs' driver says. By that the ranks choose their programs, and the routers to which they export put
+ * targets. What was found for ranks that left before this router came stays. Job thread.
  */
 void ferry_remote_ranks_find_reach(struct ferry_job *job);
 

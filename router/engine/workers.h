@@ -24,11 +24,12 @@ struct ferry_workers {
 	/* of the list; written under lock: a worker that sees a new one leaves its jobs and reads the list again */
 	_Atomic uint64_t generation;
 	/*
-	 * at work now: `limit`, and job threads that pass because their job is dead; written under lock, read anywhere
+	 * workers at work now: at most `limit`, besides job threads that need no place because their job is dead;
+	 * written under lock, read anywhere
 	 */
 	_Atomic uint32_t active;
-	_Atomic uint32_t held_out;  /* wait for a place among them; written under lock, read anywhere */
-	uint32_t limit;            /* how many may be */
+	_Atomic uint32_t held_out;  /* threads that wait for a place; written under lock, read anywhere */
+	uint32_t limit;            /* how many may be at work */
 	struct ferry_spin spin;    /* how long a worker without work spins */
 	bool pin;                  /* these two are constant */
 	struct ferry_priority *priority;

@@ -47,7 +47,7 @@ struct ferry_work {
 	uint32_t nqueues;
 	uint32_t share;              /* parts of a slice in each queue: queue q has those from q * share on */
 	bool oldest_first;           /* parts are long enough to check all queues before each */
-	/* lock of the next one and of the counter: the worker that holds it is the one writer */
+	/* lock of `published` and of the counter: the worker that holds it is their one writer */
 	_Alignas(FERRY_APART) _Atomic uint32_t publishing;
 	/*
 	 * slices; the counter itself is not trusted, as others can write to it. On a line of its own: workers that wait
@@ -70,7 +70,7 @@ struct ferry_works {
 
 /**
  * Finds the works of `domain`, for a router of so many workers. The plan outlives them. Error: ferrySystemError, or
- * ferryProgramError where a plan divides blocks among paths that are none, and nothing to free.
+ * ferryProgramError where a plan divides blocks among paths that do not exist; then there is nothing to free.
  */
 ferryResult_t ferry_works_find(struct ferry_works *works, const struct ferry_plan *plan,
                                const struct ferry_job_arenas *shared, uint32_t domain, uint32_t workers);
