@@ -142,9 +142,10 @@ static void pause_briefly(void)
 	nanosleep(&pause, NULL);
 }
 
-static bool is_left_within(uint64_t bytes, double seconds)
+/* Or a minute has passed. */
+static bool comes_to_be_left(uint64_t bytes)
 {
-	for (int round = 0; round < (int)(seconds * 50) && memory_left() != bytes; round++)
+	for (int round = 0; round < 3000 && memory_left() != bytes; round++)
 		pause_briefly();
 	return memory_left() == bytes;
 }
@@ -171,7 +172,7 @@ static int leave(void **state)
 {
 	(void)state;
 	detach();
-	return is_left_within(at_start, 4) ? 0 : 1;
+	return comes_to_be_left(at_start) ? 0 : 1;
 }
 
 static ferryResult_t try_name(CUdeviceptr at, uint64_t bytes, uint64_t submission, struct ferry_buffer_name *name)
@@ -306,7 +307,7 @@ static void allocations_that_come_and_go_are_never_taken_for_each_other(void **s
 		seen_generation[name.index] = name.generation;
 		CU(cuMemFree(at));
 	}
-	assert_true(is_left_within(before, 4));
+	assert_true(comes_to_be_left(before));
 }
 
 static void memory_that_cannot_be_exported_is_told_apart(void **state)
@@ -514,7 +515,7 @@ static void what_is_pinned_stays_and_what_is_forgotten_gives_its_memory_back(voi
 	CU(cuMemFree(idle));
 	CU(cuMemFree(pinned));
 	assert_int_equal(memory_left(), before - 8 * PIECE);
-	assert_true(is_left_within(before - 5 * PIECE, 3));
+	assert_true(comes_to_be_left(before - 5 * PIECE));
 	assert_int_equal(atomic_load(&arena.export_cells[name.index].mapped), 0);
 	assert_int_equal(ferry_exports_forget(exports, &kept), ferrySuccess); /* it is pinned: nothing happens */
 	assert_int_equal(memory_left(), before - 5 * PIECE);
@@ -529,7 +530,7 @@ static void what_the_router_has_forgotten_is_exported_again_under_its_name(void 
 	(void)state;
 	CUdeviceptr at = allocate(PIECE);
 	struct ferry_buffer_name name = name_of(at, PIECE, NEVER);
-	for (int round = 0; round < 150 && atomic_load(&arena.export_cells[name.index].mapped); round++)
+	for (int round = 0; round < 3000 && atomic_load(&arena.export_cells[name.index].mapped); round++)
 		pause_briefly();
 	assert_int_equal(atomic_load(&arena.export_cells[name.index].mapped), 0);
 	struct ferry_buffer_name again = name_of(at, PIECE, 1);
@@ -579,7 +580,7 @@ static void a_rank_that_dies_leaves_no_memory_mapped(void **state)
 	assert_int_equal(send(to_router.socket, &exported, message.payload, 0), message.payload);
 	detach();
 	CU(cuMemFree(at));
-	assert_true(is_left_within(before, 3));
+	assert_true(comes_to_be_left(before));
 }
 
 /* A thread that frees memory just then waits until the router has unmapped it. */

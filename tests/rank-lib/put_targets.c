@@ -244,16 +244,14 @@ static void freed_memory_that_others_have_put_into_comes_back(void **state)
 	place_enter(&places[0]);
 	CU(cuMemFree(memory));
 	double start = seconds();
-	while (memory_left() != before && seconds() - start < 10) {
+	while (memory_left() != before && seconds() - start < 60) {
 		for (int i = 0; i < 3; i++, rounds++) /* there is one under way all the time */
 			places_round(places, &gang);
 		doze(5);
 		place_enter(&places[0]);
 	}
-	double took = seconds() - start;
+	assert_int_equal(memory_left(), before);
 	places_settle(places, &gang, rounds);
-	if (took > 3)
-		fail_msg("%d bytes are not back after %f s", BYTES, took);
 	gang_close(&gang);
 	unsetenv("FERRY_FABRICS");
 	places_close(places, &gang);
