@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 #include <stdbool.h>
+#include <time.h>
 
 #define LONG (4u << 20) /* bytes: more than any short call */
 
@@ -77,6 +78,26 @@ static inline bool went(struct rank *rank, ferryResult_t result)
 		snprintf(rank->wrong, sizeof rank->wrong, "%s: %.150s", ferryGetErrorString(result),
 		         ferryGetLastError(NULL));
 	return !result;
+}
+
+/*
+ * In the thread of the other rank, which has told pair_clock: waits until that one sleeps, so that its CPU clock stands
+ * still. If it looks on for a minute, that is a failure.
+ */
+static clockid_t pair_clock;
+
+static inline bool other_sleeps(struct rank *rank)
+{
+	struct timespec before, after = {0, 0};
+	for (int i = 0; i < 3000; i++) {
+		before = after;
+		clock_gettime(pair_clock, &after);
+		if (i && before.tv_sec == after.tv_sec && before.tv_nsec == after.tv_nsec)
+			return true;
+		nanosleep(&(struct timespec){0, 20000000}, NULL);
+	}
+	snprintf(rank->wrong, sizeof rank->wrong, "the rank that waits has run for a minute");
+	return false;
 }
 
 static inline bool waits(struct rank *rank, int comm)
