@@ -241,7 +241,7 @@ bool ferry_share_line_read(const struct ferry_share_line_words *words, struct fe
 /* ---- readiness ---- */
 
 #define WAYS 4u /* places where a kind may be */
-#define SAID (uint64_t)(FERRY_SHARE_WANTED | FERRY_SHARE_SHOWN)
+#define SAID (uint64_t)(FERRY_SHARE_WANTED | FERRY_SHARE_PREREGISTERED)
 
 _Static_assert(FERRY_SHARE_KINDS == 1u << 8, "a set of places by the top bits of a name");
 

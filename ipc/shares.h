@@ -117,7 +117,7 @@ struct ferry_share_line_words {
  * places; it replaces a kind that is not wanted first.
  */
 struct ferry_share_readiness {
-	_Atomic uint64_t kinds[FERRY_SHARE_KINDS]; /* from the top: a name, 62 bits; shown; wanted. 0: none */
+	_Atomic uint64_t kinds[FERRY_SHARE_KINDS]; /* from the top: a name, 62 bits; preregistered; wanted. 0: none */
 };
 
 /* What one rank writes. */
@@ -164,7 +164,7 @@ bool ferry_share_tuned(const struct ferry_share_table *table, uint32_t rank);
 
 /* Flags of a rank for a kind of call: it would propose Ferry; it has exported the buffers. */
 #define FERRY_SHARE_WANTED 1u
-#define FERRY_SHARE_SHOWN  2u
+#define FERRY_SHARE_PREREGISTERED 2u
 
 /** Sets or clears one of these flags of a kind of call; the other stays as it is. One thread of the rank at a time. */
 void ferry_share_format(struct ferry_share_table *table, uint32_t rank, uint64_t kind, uint32_t what, bool on);

@@ -4,7 +4,7 @@
 #include "ipc/error.h"
 #include <string.h>
 
-#define AGAIN_NS 1000000000ull /* what could not be shown is tried again after so long */
+#define AGAIN_NS 1000000000ull /* what could not be preregistered is tried again after so long */
 
 void ferry_preregister_init(struct ferry_preregister *preregister)
 {
@@ -13,13 +13,13 @@ void ferry_preregister_init(struct ferry_preregister *preregister)
 	pthread_mutex_init(&preregister->lock, NULL);
 	pthread_condattr_init(&clock);
 	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-	pthread_cond_init(&preregister->shown, &clock);
+	pthread_cond_init(&preregister->registered, &clock);
 	pthread_condattr_destroy(&clock);
 }
 
 void ferry_preregister_free(struct ferry_preregister *preregister)
 {
-	pthread_cond_destroy(&preregister->shown);
+	pthread_cond_destroy(&preregister->registered);
 	pthread_mutex_destroy(&preregister->lock);
 }
 
@@ -79,30 +79,31 @@ static bool ask(struct ferry_preregister *preregister, const struct ferry_prereg
 	return window;
 }
 
-enum ferry_shown ferry_preregister_has(struct ferry_preregister *preregister,
-                                       const struct ferry_preregister_asked *asked, bool now)
+enum ferry_preregistered ferry_preregister_has(struct ferry_preregister *preregister,
+                                               const struct ferry_preregister_asked *asked, bool now)
 {
-	enum ferry_shown shown = ferry_launch_has_shown(&asked->request, asked->put_target, asked->whole, now);
-	return shown != FERRY_SHOWN && ask(preregister, asked) ? FERRY_SHOWN : shown;
+	enum ferry_preregistered has = ferry_launch_has_preregistered(&asked->request, asked->put_target, asked->whole,
+	                                                              now);
+	return has != FERRY_PREREGISTERED && ask(preregister, asked) ? FERRY_PREREGISTERED : has;
 }
 
-enum ferry_shown ferry_preregister_await(struct ferry_preregister *preregister,
-                                         const struct ferry_preregister_asked *asked, double most_us)
+enum ferry_preregistered ferry_preregister_await(struct ferry_preregister *preregister,
+                                                 const struct ferry_preregister_asked *asked, double most_us)
 {
 	uint64_t until = ferry_now_ns() + (uint64_t)(1e3 * most_us);
 	struct timespec deadline = {(time_t)(until / 1000000000), (long)(until % 1000000000)};
 	int late = 0;
 	pthread_mutex_lock(&preregister->lock);
 	while (is_asked(preregister, asked) && !late)
-		late = pthread_cond_timedwait(&preregister->shown, &preregister->lock, &deadline);
+		late = pthread_cond_timedwait(&preregister->registered, &preregister->lock, &deadline);
 	pthread_mutex_unlock(&preregister->lock);
 	return ferry_preregister_has(preregister, asked, true);
 }
 
 /* ---- the thread ---- */
 
-static void show(struct ferry_preregister *preregister, const struct ferry_preregister_asked *asked,
-                 const struct ferry_preregister_listener *listener)
+static void preregister_one(struct ferry_preregister *preregister, const struct ferry_preregister_asked *asked,
+                            const struct ferry_preregister_listener *listener)
 {
 	ferryResult_t result = ferry_launch_show(&asked->request, asked->put_target, asked->whole);
 	bool window = ferry_exports_refused(result), last = true;
@@ -116,12 +117,12 @@ static void show(struct ferry_preregister *preregister, const struct ferry_prere
 	memmove(&preregister->asked[0], &preregister->asked[1], preregister->nasked * sizeof preregister->asked[0]);
 	for (uint32_t i = 0; i < preregister->nasked; i++)
 		last &= preregister->asked[i].kind != asked->kind;
-	pthread_cond_broadcast(&preregister->shown);
+	pthread_cond_broadcast(&preregister->registered);
 	pthread_mutex_unlock(&preregister->lock);
 	if (result)
 		ferry_forget_message();
 	if (last && (!result || window))
-		listener->shown(listener->argument, asked->kind);
+		listener->registered(listener->argument, asked->kind);
 }
 
 void ferry_preregister_run(struct ferry_preregister *preregister, const _Atomic bool *over,
@@ -141,7 +142,7 @@ void ferry_preregister_run(struct ferry_preregister *preregister, const _Atomic 
 		if (ends)
 			return;
 		if (some)
-			show(preregister, &asked, listener);
+			preregister_one(preregister, &asked, listener);
 		else
 			ferry_doorbell_wait(&preregister->bell, seen, -1);
 	}

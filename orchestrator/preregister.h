@@ -41,7 +41,7 @@ struct ferry_preregister {
 	uint32_t nasked, nrefused;
 	struct ferry_preregister_refused
 	        refused[FERRY_PREREGISTER_REFUSED]; /* the last so many, by nrefused mod that */
-	pthread_cond_t shown; /* one of those that wait is preregistered, or is dropped */
+	pthread_cond_t registered;                  /* one of those that wait is preregistered, or is dropped */
 };
 
 void ferry_preregister_init(struct ferry_preregister *preregister);
@@ -49,18 +49,18 @@ void ferry_preregister_free(struct ferry_preregister *preregister);
 
 /**
  * Whether the call would find its buffers mapped, or is known to go by a bounce buffer, and its plan with the routers;
- * well under 1 us. If not, asks the thread to preregister them. now: as in ferry_launch_has_shown.
+ * well under 1 us. If not, asks the thread to preregister them. now: as in ferry_launch_has_preregistered.
  */
-enum ferry_shown ferry_preregister_has(struct ferry_preregister *preregister,
-                                       const struct ferry_preregister_asked *asked, bool now);
+enum ferry_preregistered ferry_preregister_has(struct ferry_preregister *preregister,
+                                               const struct ferry_preregister_asked *asked, bool now);
 
 /** The same, after the thread has done it, or after so many microseconds. */
-enum ferry_shown ferry_preregister_await(struct ferry_preregister *preregister,
-                                         const struct ferry_preregister_asked *asked, double most_us);
+enum ferry_preregistered ferry_preregister_await(struct ferry_preregister *preregister,
+                                                 const struct ferry_preregister_asked *asked, double most_us);
 
 /* The thread calls `shown` for a kind when the last call of the kind that was asked for would find all of that. */
 struct ferry_preregister_listener {
-	void (*shown)(void *argument, uint64_t kind);
+	void (*registered)(void *argument, uint64_t kind);
 	void *argument;
 };
 

@@ -126,7 +126,8 @@ static void report_registered(void *argument, uint64_t kind)
 {
 	struct ferry_shadow_comm *shadow_comm = argument;
 	pthread_mutex_lock(&shadow_comm->lock);
-	ferry_share_format(shadow_comm->meter.table, (uint32_t)shadow_comm->rank, kind, FERRY_SHARE_SHOWN, true);
+	ferry_share_format(shadow_comm->meter.table, (uint32_t)shadow_comm->rank, kind, FERRY_SHARE_PREREGISTERED,
+	                   true);
 	pthread_mutex_unlock(&shadow_comm->lock);
 }
 
@@ -424,8 +425,8 @@ uint32_t ferry_shadow_comm_take_message(struct ferry_shadow_comm *shadow_comm, i
 /*
  * Readiness, in the table of shares (ipc/shares.h). Each rank writes its own entries: the threads that make its calls,
  * and the thread that preregisters, both under the lock. `wanted` says that the rank would propose Ferry for its last
- * call of the kind. `shown` is set, by the thread that finds it out, when the rank's routers have what the last such
- * call needs; a call that finds something missing clears it; a call that no rank wants does not check, and leaves it.
+ * call of the kind. The thread that finds it out sets `preregistered` when the rank's routers have what the last such
+ * call needs. A call that finds something missing clears it. A call that no rank wants does not check, and leaves it.
  *
  * Entries are relaxed, and ranks may see them at different times: they influence proposals, and no more. Call n gets
  * what its cell is agreed on (ipc/agreement.h) by one rank, and the others find it there whatever they would have
@@ -445,33 +446,33 @@ static uint32_t said_by(const struct ferry_share_table *table, uint32_t rank, ui
 }
 
 bool ferry_shadow_comm_is_wanted(struct ferry_shadow_comm *shadow_comm, struct ferry_shadow_comm_kind kind, bool wanted,
-                                 bool *all_shown)
+                                 bool *all_preregistered)
 {
 	struct ferry_share_table *table = shadow_comm->meter.table;
-	uint32_t self = (uint32_t)shadow_comm->rank, any = 0, all = FERRY_SHARE_SHOWN;
+	uint32_t self = (uint32_t)shadow_comm->rank, any = 0, all = FERRY_SHARE_PREREGISTERED;
 	uint32_t first = kind.peer < 0 ? 0 : (uint32_t)kind.peer,
 	         count = kind.peer < 0 ? (uint32_t)shadow_comm->nranks : 1;
 	ferry_share_format(table, self, kind.name, FERRY_SHARE_WANTED, wanted);
 	for (uint32_t rank = first; rank < first + count; rank++) {
-		uint32_t said = rank == self ? FERRY_SHARE_SHOWN : said_by(table, rank, kind.name);
+		uint32_t said = rank == self ? FERRY_SHARE_PREREGISTERED : said_by(table, rank, kind.name);
 		any |= said;
 		all &= said;
 	}
-	*all_shown = all;
+	*all_preregistered = all;
 	return wanted || any & FERRY_SHARE_WANTED;
 }
 
-bool ferry_shadow_comm_has_shown(struct ferry_shadow_comm *shadow_comm, const struct ferry_preregister_asked *call,
-                                 bool now)
+bool ferry_shadow_comm_has_preregistered(struct ferry_shadow_comm *shadow_comm,
+                                         const struct ferry_preregister_asked *call, bool now)
 {
 	double ahead_us = now ? ferry_meter_ahead_us(&shadow_comm->meter) : 0;
-	enum ferry_shown shown = ferry_preregister_has(&shadow_comm->preregister, call, now);
-	if (shown != FERRY_SHOWN && ahead_us > AHEAD_US)
-		shown = ferry_preregister_await(&shadow_comm->preregister, call, fmin(ahead_us / 2, PATIENCE_US));
-	if (shown != FERRY_SHOWN_UNKNOWN)
+	enum ferry_preregistered has = ferry_preregister_has(&shadow_comm->preregister, call, now);
+	if (has != FERRY_PREREGISTERED && ahead_us > AHEAD_US)
+		has = ferry_preregister_await(&shadow_comm->preregister, call, fmin(ahead_us / 2, PATIENCE_US));
+	if (has != FERRY_PREREGISTERED_UNKNOWN)
 		ferry_share_format(shadow_comm->meter.table, (uint32_t)shadow_comm->rank, call->kind,
-		                   FERRY_SHARE_SHOWN, shown == FERRY_SHOWN);
-	return shown == FERRY_SHOWN;
+		                   FERRY_SHARE_PREREGISTERED, has == FERRY_PREREGISTERED);
+	return has == FERRY_PREREGISTERED;
 }
 
 /* ---- failure ---- */

@@ -113,10 +113,10 @@ struct ferry_shadow_comm_kind {
 
 /**
  * Under the lock, in a proposal: publishes whether this rank wants Ferry to have such calls. Returns true if any rank
- * does: then this rank preregisters what its routers need for it. *all_shown: the other ranks have done that.
+ * does: then this rank preregisters what its routers need for it. *all_preregistered: the other ranks have done that.
  */
 bool ferry_shadow_comm_is_wanted(struct ferry_shadow_comm *shadow_comm, struct ferry_shadow_comm_kind kind, bool wanted,
-                                 bool *all_shown);
+                                 bool *all_preregistered);
 
 /**
  * Whether this rank's routers have what the call needs. If not, starts preregistering it. Publishes the answer, unless
@@ -124,8 +124,8 @@ bool ferry_shadow_comm_is_wanted(struct ferry_shadow_comm *shadow_comm, struct f
  * for the preregistering, for half of that while at most. The stream does not run dry, and a program that runs ahead
  * would otherwise make many calls without Ferry.
  */
-bool ferry_shadow_comm_has_shown(struct ferry_shadow_comm *shadow_comm, const struct ferry_preregister_asked *call,
-                                 bool now);
+bool ferry_shadow_comm_has_preregistered(struct ferry_shadow_comm *shadow_comm,
+                                         const struct ferry_preregister_asked *call, bool now);
 
 #define FERRY_SHADOW_COMM_IN_PLACE 1u
 

@@ -92,11 +92,11 @@ static bool can_begin(const struct asking *asking, bool wanted, bool now)
 	bool all;
 	if (!ferry_shadow_comm_is_wanted(split->shadow_comm, kind, wanted, &all))
 		return false;
-	struct ferry_preregister_asked shown = {.request = request_of(call, split),
+	struct ferry_preregister_asked asked = {.request = request_of(call, split),
 	                                        .put_target = split->asked.fabric == FERRY_FABRIC_PEER,
 	                                        .whole = true,
 	                                        .kind = kind.name};
-	return ferry_shadow_comm_has_shown(split->shadow_comm, &shown, now) && wanted && all;
+	return ferry_shadow_comm_has_preregistered(split->shadow_comm, &asked, now) && wanted && all;
 }
 
 /*

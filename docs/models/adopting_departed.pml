@@ -33,7 +33,7 @@
 #define NO 2
 
 /* The arenas. */
-bool left, let_go[2], failed;
+bool left, released[2], failed;
 
 /* The rank: its link leads to a router that it has handed over to, or that has been there all the time. */
 bool linked[2], given_up, keeping, gone;
@@ -139,11 +139,11 @@ proctype departing()
 	closed[0] = true;
 	closed[1] = true;
 	if
-	:: linked[0] -> let_go[0] || dead[0]
+	:: linked[0] -> released[0] || dead[0]
 	:: else
 	fi;
 	if
-	:: linked[1] -> let_go[1] || dead[1]
+	:: linked[1] -> released[1] || dead[1]
 	:: else
 	fi;
 	gone = true
@@ -155,12 +155,12 @@ proctype departing()
 #define TAKES(d) (state[d] == WAITS)
 #endif
 
-inline say_let_go(d)
+inline release(d)
 {
 #ifdef LET_GO_LATER
 	skip
 #else
-	let_go[d] = true
+	released[d] = true
 #endif
 }
 
@@ -169,7 +169,7 @@ inline end_lanes(d)
 {
 	lanes[d] = false;
 	ended[d] = true;
-	let_go[d] = true
+	released[d] = true
 }
 
 inline serve(d)
@@ -186,7 +186,7 @@ inline serve(d)
 		detached[d] = true;
 		if
 		:: state[d] == SERVES -> end_lanes(d)
-		:: else -> say_let_go(d)
+		:: else -> release(d)
 		fi;
 		left = left || d == 0;
 		answer[d] = YES
@@ -204,7 +204,7 @@ inline close_connection(d)
 #ifdef CLOSE_SILENTLY
 		skip
 #else
-		say_let_go(d)
+		release(d)
 #endif
 	:: else
 	fi

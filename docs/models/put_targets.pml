@@ -30,7 +30,7 @@ bool ready;             /* rank 1's stream waits in the call: nobody else touche
 byte submitted[2];      /* number of the last call that each rank has submitted */
 byte published;         /* the last call whose slices rank 0 has published */
 byte over;              /* the last call that rank 1 has ended */
-bool failed, gone, let_go;
+bool failed, gone, released;
 bool shut;              /* rank 1's table, under its lock */
 byte putting;           /* the same */
 
@@ -51,8 +51,8 @@ proctype receiver()
 		:: failed -> break
 		fi
 	od;
-	(!failed || let_go);
-	atomic { let_go -> ready = false } unless { !failed && call > RUNS }
+	(!failed || released);
+	atomic { released -> ready = false } unless { !failed && call > RUNS }
 }
 
 /* The router ends rank 1's part; its lanes are over by then. */
@@ -64,7 +64,7 @@ proctype closer()
 	shut = true;
 	(putting == 0);
 #endif
-	let_go = true
+	released = true
 }
 
 /* Rank 0's lane. */

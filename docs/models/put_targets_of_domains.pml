@@ -40,7 +40,7 @@ bool asked;              /* rank 1: to map it */
 bool shut;
 byte putting;
 bool failed, stopped;
-bool leaves, let_go;     /* rank 1 aborts; rank 0's router has let go of it */
+bool leaves, released;     /* rank 1 aborts; rank 0's router has let go of it */
 bool closed, ended, told; /* rank 0's router: its connections, its process; rank 1's router monitor says so */
 bool finished;           /* rank 1 has nothing to do any more */
 
@@ -92,7 +92,7 @@ failing:
 	:: aborts ->
 		failed = true;
 		leaves = true;
-		(let_go || stopped || ended)
+		(released || stopped || ended)
 	:: !aborts && ready ->
 #ifndef NO_WAIT
 		(stopped || told)
@@ -111,7 +111,7 @@ proctype router_monitor()
 	:: closed ->
 		failed = true;
 #ifndef BY_SOCKET
-		(ended || let_go || stopped);
+		(ended || released || stopped);
 #endif
 #ifndef NO_ENDED
 		told = true
@@ -201,7 +201,7 @@ proctype closer()
 		(putting == 0 || closed);
 #endif
 #endif
-		atomic { if :: !closed -> let_go = true :: closed fi }
+		atomic { if :: !closed -> released = true :: closed fi }
 	:: finished || closed
 	fi
 }

@@ -27,7 +27,7 @@ static ferryResult_t choose_device(struct ferryComm *comm, const ferryConfig_t *
 	ferryResult_t result = ferry_device_open(kind, config->ordinal, local_rank, &comm->device);
 	comm->mapped.device = comm->direct.device = comm->mailboxes.device = comm->device;
 	comm->mailboxes.channel_bytes = config->channels;
-	comm->plans.options.direct = !result && comm->device->ops->enqueue_flag; /* a GPU, whose copies are DMA */
+	comm->plans.options.dma = !result && comm->device->ops->enqueue_flag; /* a GPU, whose copies are DMA */
 	return result;
 }
 
@@ -35,7 +35,7 @@ static ferryResult_t choose_device(struct ferryComm *comm, const ferryConfig_t *
 static void find_facts(struct ferryComm *comm, const struct ferry_layout *layout)
 {
 	struct ferry_compile_options *options = &comm->plans.options;
-	comm->topology.together = layout->together && options->direct;
+	comm->topology.together = layout->together && options->dma;
 	options->sharing = comm->topology.together ? layout->ndomains : 1;
 	for (uint32_t i = 0; i < layout->ndomains; i++) {
 		uint64_t bytes = layout->domains[i].core_cache_bytes;
@@ -57,7 +57,7 @@ static ferryResult_t choose_domain(struct ferryComm *comm, const ferryConfig_t *
 	uint32_t ordinal = (uint32_t)comm->device->ordinal;
 	comm->rank.ndomains = layout->ndomains;
 	find_facts(comm, layout);
-	if (!wishes->insists && comm->plans.options.direct)
+	if (!wishes->insists && comm->plans.options.dma)
 		wishes->staging = layout->domains[0].cache_bytes / 3 * 2;
 	if (config->domain >= (int)layout->ndomains)
 		return ferry_fail(ferryInvalidArgument, "domain %d of a layout with %u domains (%s)", config->domain,
@@ -102,7 +102,7 @@ static ferryResult_t read_settings(struct ferryComm *comm, const ferryConfig_t *
 		result = ferry_env_integer("FERRY_WINDOW", 1, FERRY_MAX_WINDOW, 0, &window);
 	if (!result)
 		result = ferry_fabrics_read(&comm->fabrics);
-	if (!result && options->direct)
+	if (!result && options->dma)
 		result = ferry_costs_read(&options->costs);
 	if (!result)
 		result = ferry_timeout_read(&comm->rank.timeout);

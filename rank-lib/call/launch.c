@@ -425,7 +425,7 @@ static ferryResult_t show_buffers(const struct ferry_request *request, bool put_
 }
 
 /* The lock is given back between the two. */
-static ferryResult_t show(const struct ferry_request *request, bool put_target, bool whole)
+static ferryResult_t preregister(const struct ferry_request *request, bool put_target, bool whole)
 {
 	ferryResult_t result = whole ? prepare_plan(request, &put_target) : ferrySuccess;
 	if (ferry_exports_refused(result))
@@ -452,7 +452,7 @@ ferryResult_t ferry_launch_show(const struct ferry_request *request, bool put_ta
 	if (!request->comm->mapped.exports)
 		return ferrySuccess;
 	for (uint32_t which = 0; !result && part_of(request, whole, which, &part); which++)
-		result = show(&part, put_target, whole);
+		result = preregister(&part, put_target, whole);
 	return result;
 }
 
@@ -467,7 +467,7 @@ static bool has_plan(const struct ferry_request *request, bool *put_target)
 }
 
 /* Under the lock. */
-static bool has_shown(const struct ferry_request *request, bool put_target, bool whole)
+static bool has_preregistered(const struct ferry_request *request, bool put_target, bool whole)
 {
 	struct ferryComm *comm = request->comm;
 	struct ferry_exports *exports = comm->mapped.exports;
@@ -480,19 +480,20 @@ static bool has_shown(const struct ferry_request *request, bool put_target, bool
 	       (!receives || ferry_exports_have(exports, request->receive, receives, put_target));
 }
 
-enum ferry_shown ferry_launch_has_shown(const struct ferry_request *request, bool put_target, bool whole, bool now)
+enum ferry_preregistered ferry_launch_has_preregistered(const struct ferry_request *request, bool put_target,
+                                                        bool whole, bool now)
 {
 	struct ferryComm *comm = request->comm;
 	struct ferry_request part;
-	bool shown = true;
+	bool all = true;
 	if (!comm->mapped.exports)
-		return FERRY_SHOWN;
+		return FERRY_PREREGISTERED;
 	if (!ferry_comm_try_enter(comm))
-		return FERRY_SHOWN_UNKNOWN;
+		return FERRY_PREREGISTERED_UNKNOWN;
 	if (now)
 		ferry_exports_begin(comm->mapped.exports);
-	for (uint32_t which = 0; shown && part_of(request, whole, which, &part); which++)
-		shown = has_shown(&part, put_target, whole);
+	for (uint32_t which = 0; all && part_of(request, whole, which, &part); which++)
+		all = has_preregistered(&part, put_target, whole);
 	ferry_comm_exit(comm);
-	return shown ? FERRY_SHOWN : FERRY_SHOWN_NOT;
+	return all ? FERRY_PREREGISTERED : FERRY_PREREGISTERED_NOT;
 }

@@ -42,14 +42,15 @@ ferryResult_t ferry_launch_finish(struct ferry_open_call *open);
 ferryResult_t ferry_launch_show(const struct ferry_request *request, bool put_target, bool whole);
 
 /* UNKNOWN: another thread holds the communicator's lock. */
-enum ferry_shown { FERRY_SHOWN_NOT, FERRY_SHOWN, FERRY_SHOWN_UNKNOWN };
+enum ferry_preregistered { FERRY_PREREGISTERED_NOT, FERRY_PREREGISTERED, FERRY_PREREGISTERED_UNKNOWN };
 
 /**
  * Whether a call would find its buffers mapped and its plan made: well under 1 us. Both may go again: idle buffers are
  * unmapped, and unused plans are evicted by others (plan_cache.h). now: the call is about to be made. Otherwise memory
  * that a call has found since counts as still there, without another question to the driver.
  */
-enum ferry_shown ferry_launch_has_shown(const struct ferry_request *request, bool put_target, bool whole, bool now);
+enum ferry_preregistered ferry_launch_has_preregistered(const struct ferry_request *request, bool put_target,
+                                                        bool whole, bool now);
 
 /** Starts sends and receives of one communicator and stream as one call. They are checked as by ferry_launch. */
 ferryResult_t ferry_launch_pairs(const struct ferry_request *requests, uint32_t nrequests);

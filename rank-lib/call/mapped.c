@@ -160,7 +160,7 @@ static ferryResult_t watch_routers(struct ferry_mapped *mapped)
  * Finds the routers that copy for this rank, and adds those of other domains to which put targets are exported. Returns
  * a mask of domains.
  */
-static uint32_t find_movers(struct ferry_mapped *mapped)
+static uint32_t find_copying_routers(struct ferry_mapped *mapped)
 {
 	struct ferry_rank *rank = mapped->rank;
 	uint32_t others = 0;
@@ -184,7 +184,7 @@ ferryResult_t ferry_mapped_open(struct ferry_mapped *mapped)
 		return result;
 	mapped->captures.exports = mapped->exports;
 	mapped->submissions.ring = ferry_rank_ring(&rank->shared, (uint32_t)rank->self);
-	ferry_journal_open(mapped->journal, mapped->submissions.ring, 1u << rank->domain, find_movers(mapped),
+	ferry_journal_open(mapped->journal, mapped->submissions.ring, 1u << rank->domain, find_copying_routers(mapped),
 	                   cells_of(rank, rank->domain), ferry_stream_flag_answer);
 	ferry_exports_journal(mapped->exports, mapped->journal);
 	return watch_routers(mapped);

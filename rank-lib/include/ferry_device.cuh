@@ -85,12 +85,12 @@ FERRY_DEVICE uint32_t ferry_load_flag(const char *from)
 }
 
 /* A word that another thread writes and that orders nothing. */
-FERRY_DEVICE uint32_t ferry_look32(const uint32_t *from)
+FERRY_DEVICE uint32_t ferry_load32(const uint32_t *from)
 {
 	return *(const volatile uint32_t *)from;
 }
 
-FERRY_DEVICE void ferry_tell32(uint32_t *to, uint32_t value)
+FERRY_DEVICE void ferry_store32(uint32_t *to, uint32_t value)
 {
 	*(volatile uint32_t *)to = value;
 }
@@ -167,12 +167,12 @@ FERRY_DEVICE uint32_t ferry_load_flag(const char *from)
 	return __atomic_load_n((const uint32_t *)(const void *)from, __ATOMIC_ACQUIRE);
 }
 
-FERRY_DEVICE uint32_t ferry_look32(const uint32_t *from)
+FERRY_DEVICE uint32_t ferry_load32(const uint32_t *from)
 {
 	return __atomic_load_n(from, __ATOMIC_ACQUIRE);
 }
 
-FERRY_DEVICE void ferry_tell32(uint32_t *to, uint32_t value)
+FERRY_DEVICE void ferry_store32(uint32_t *to, uint32_t value)
 {
 	__atomic_store_n(to, value, __ATOMIC_RELEASE);
 }
@@ -294,9 +294,9 @@ FERRY_DEVICE bool ferry_gives_up(const uint32_t *abort, uint32_t *given_up, uint
 	ferry_pause();
 	if (++*misses % FERRY_CHANNEL_POLLS)
 		return false;
-	if (ferry_has_turn(*misses) && ferry_look32(abort))
-		ferry_tell32(given_up, 1);
-	return ferry_look32(given_up);
+	if (ferry_has_turn(*misses) && ferry_load32(abort))
+		ferry_store32(given_up, 1);
+	return ferry_load32(given_up);
 }
 
 FERRY_DEVICE bool ferry_channel_fails(const ferryChannels_t *c, uint32_t *misses)
@@ -325,8 +325,8 @@ FERRY_DEVICE void ferryPut(const ferryChannels_t *c, int rank, uint64_t offset, 
 FERRY_DEVICE void ferrySignal(const ferryChannels_t *c, int rank, uint32_t channel)
 {
 	uint32_t *signalled = ferry_channel_counter(c, channel, FERRY_CHANNEL_SIGNALLED + (uint32_t)rank);
-	const uint32_t number = ferry_look32(signalled) + 1;
-	ferry_tell32(signalled, number);
+	const uint32_t number = ferry_load32(signalled) + 1;
+	ferry_store32(signalled, number);
 	ferry_store_flag((char *)(c->signals[rank] + (uint32_t)c->rank * FERRY_CHANNELS + channel), number);
 }
 
@@ -337,12 +337,12 @@ FERRY_DEVICE void ferrySignal(const ferryChannels_t *c, int rank, uint32_t chann
 FERRY_DEVICE bool ferryWait(const ferryChannels_t *c, int rank, uint32_t channel)
 {
 	uint32_t *awaited = ferry_channel_counter(c, channel, FERRY_CHANNEL_AWAITED + (uint32_t)rank), misses = 0;
-	const uint32_t number = ferry_look32(awaited) + 1;
+	const uint32_t number = ferry_load32(awaited) + 1;
 	const char *signal = (const char *)(c->signals[c->rank] + (uint32_t)rank * FERRY_CHANNELS + channel);
 	while ((int32_t)(ferry_load_flag(signal) - number) < 0)
 		if (ferry_channel_fails(c, &misses))
 			return false;
-	ferry_tell32(awaited, number);
+	ferry_store32(awaited, number);
 	return true;
 }
 
@@ -380,14 +380,14 @@ FERRY_DEVICE bool ferryReduceFrom(const ferryChannels_t *c, uint64_t offset, voi
  */
 FERRY_DEVICE uint32_t ferryFlag(const ferryChannels_t *c, uint32_t channel)
 {
-	const uint32_t last = ferry_look32(ferry_channel_counter(c, channel, FERRY_CHANNEL_ROUND));
+	const uint32_t last = ferry_load32(ferry_channel_counter(c, channel, FERRY_CHANNEL_ROUND));
 	return last + 1 ? last + 1 : 2; /* halves take turns */
 }
 
 /** The round is over. By one thread, behind a barrier that all threads of the block reach after their last read. */
 FERRY_DEVICE void ferryEndRound(const ferryChannels_t *c, uint32_t channel)
 {
-	ferry_tell32(ferry_channel_counter(c, channel, FERRY_CHANNEL_ROUND), ferryFlag(c, channel));
+	ferry_store32(ferry_channel_counter(c, channel, FERRY_CHANNEL_ROUND), ferryFlag(c, channel));
 }
 
 FERRY_DEVICE void ferryPutPacket(const ferryChannels_t *c, int rank, uint64_t offset, uint64_t word, uint32_t flag)

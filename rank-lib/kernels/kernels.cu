@@ -184,7 +184,7 @@ DEVICE struct ferry_course ferry_enter(const struct ferry_kernel_call *c, const 
 	course.bytes = of->bytes;
 	course.waits = FERRY_KERNEL_WAITS;
 	course.all = of->senders == every && of->receivers == every && of->scaled != 1;
-	course.given_up = ferry_look32(&c->state->given_up); /* many kernels may stand in a stream that is given up */
+	course.given_up = ferry_load32(&c->state->given_up); /* many kernels may stand in a stream that is given up */
 	course.counts = ferry_look64(&c->state->counts);
 	/* the communicator's last call is on another stream */
 	while (c->awaits && !course.given_up && (int32_t)((uint32_t)(course.counts >> 32) - c->awaited_plain) < 0) {

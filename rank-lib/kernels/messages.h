@@ -46,8 +46,8 @@ DEVICE struct ferry_strand ferry_find_strand(const struct ferry_kernel_messages 
 	strand.receives = strand.way >= FERRY_KERNEL_RANKS;
 	strand.peer = strand.way % FERRY_KERNEL_RANKS;
 	strand.first = item - m->items[strand.way];
-	strand.number = ferry_look32(&m->call.state->moved[strand.way]);
-	strand.known = ferry_look32(&m->call.state->known[strand.peer]);
+	strand.number = ferry_load32(&m->call.state->moved[strand.way]);
+	strand.known = ferry_load32(&m->call.state->known[strand.peer]);
 	return strand;
 }
 
@@ -135,7 +135,7 @@ APART uint32_t ferry_least_read(const uint32_t *words, uint32_t strands)
 DEVICE uint32_t ferry_ask_credit(const struct ferry_kernel_call *c, const struct ferry_strand *strand)
 {
 	uint32_t read = ferry_least_read(ferry_read_words_of(c, strand), FERRY_MESSAGE_STRANDS(c->out_shared));
-	ferry_tell32(&c->state->credit[strand->peer], read);
+	ferry_store32(&c->state->credit[strand->peer], read);
 	return read;
 }
 
@@ -220,7 +220,8 @@ DEVICE void ferry_move(const struct ferry_kernel_call *c, struct ferry_course *c
 	const uint32_t strands = FERRY_MESSAGE_STRANDS(c->out_shared);
 	EACH_LANE (lane)
 		if (lane == 0)
-			ferry_tell32(ferry_read_words_of(c, strand) + piece->number % strands, piece->number + strands);
+			ferry_store32(ferry_read_words_of(c, strand) + piece->number % strands,
+			              piece->number + strands);
 }
 
 /*
@@ -257,9 +258,9 @@ DEVICE void ferry_leave_messages(const struct ferry_kernel_messages *m, const st
 		return;
 	EACH_LANE (lane) {
 		if (lane < FERRY_MESSAGE_WAYS)
-			ferry_tell32(&state->moved[lane], ferry_look32(&state->moved[lane]) + m->pieces[lane]);
+			ferry_store32(&state->moved[lane], ferry_load32(&state->moved[lane]) + m->pieces[lane]);
 		if (lane < FERRY_KERNEL_RANKS)
-			ferry_tell32(&state->known[lane], ferry_look32(&state->credit[lane]));
+			ferry_store32(&state->known[lane], ferry_load32(&state->credit[lane]));
 		ferry_fence();
 	}
 	BARRIER();

@@ -129,7 +129,7 @@ static ferryResult_t finish(struct ferry_compiler *compiler, const struct ferry_
 	head->redop = (uint8_t)(ferry_collective_reduces(program->collective) ? options->redop : ferrySum);
 	if (program->collective == FERRY_ALLTOALLV)
 		head->flags |= FERRY_PLAN_VARIABLE;
-	if (options->direct)
+	if (options->dma)
 		head->flags |= FERRY_PLAN_DMA;
 	head->nranks = (uint8_t)program->nranks;
 	memcpy(head->rank_domain, program->rank_domain, program->nranks);

@@ -195,11 +195,11 @@ struct ferry_compile_options {
 	uint64_t staging[FERRY_MAX_DOMAINS]; /* bytes per parity that the windows may take in each domain */
 	uint32_t slice;        /* bytes; 0: chosen so that the pipeline has depth and the windows fit the staging */
 	uint32_t window;       /* slots; 0: chosen */
-	bool direct;           /* copy engines read and write the windows (cuda) */
+	bool dma;              /* copy engines read and write the windows (cuda) */
 	bool ports;            /* PUTs into one rank share a port: they go one after another (edges.c) */
 	uint64_t core_cache;   /* bytes of a core's private cache; 0: unknown */
 	uint32_t sharing;      /* how many domains share a last-level cache; 0 is 1 */
-	struct ferry_costs costs; /* direct: what ferry_costs_read gave */
+	struct ferry_costs costs; /* dma: what ferry_costs_read gave */
 	/*
 	 * alltoallv: part i of the block from one rank to another is what goes over path i of theirs in this network,
 	 * and a router divides each call; the program is ferry_program_synthesize_paths's. NULL: a block is one part

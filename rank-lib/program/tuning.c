@@ -47,27 +47,27 @@
  * last-level cache, and goes to memory beyond them. Cores that are late once would read it from there, slowly, and be
  * late for good.
  */
-#define DIRECT_LEAST (128u << 10)
-#define DIRECT_ROUND (64u << 10)
-#define DIRECT_REDUCE_STAGES 3
-#define DIRECT_REDUCE_MOST (2u << 20)
+#define DMA_LEAST         (128u << 10)
+#define DMA_ROUND         (64u << 10)
+#define DMA_REDUCE_STAGES 3
+#define DMA_REDUCE_MOST   (2u << 20)
 /*
  * In each window, at least: longer slices are not worth fewer. More where a lane serves several windows at a time:
  * ReduceScatter of four GPUs had 19 GB/s with 3 slots and 30 with 10.
  */
-#define DIRECT_REDUCE_SLOTS(transfers) between(6, 4 + 2 * (transfers), 10)
-#define DIRECT_MOVE_STAGES 2
-/* longer where DIRECT_MOVE_STAGING and the staging have room for DIRECT_MOVE_SLOTS; two would wait for each other */
-#define DIRECT_MOVE_MOST (2u << 20)
-#define DIRECT_MOVE_LONGEST (4u << 20)
-#define DIRECT_MOVE_SLOTS 3
+#define DMA_REDUCE_SLOTS(transfers) between(6, 4 + 2 * (transfers), 10)
+#define DMA_MOVE_STAGES             2
+/* longer where DMA_MOVE_STAGING and the staging have room for DMA_MOVE_SLOTS; two would wait for each other */
+#define DMA_MOVE_MOST    (2u << 20)
+#define DMA_MOVE_LONGEST (4u << 20)
+#define DMA_MOVE_SLOTS   3
 /* for all windows in a cache, where that leaves each two slots; at most eight, of long ones four */
-#define DIRECT_MOVE_STAGING (24u << 20)
-#define DIRECT_MOVE_LONG (1u << 20)
-#define DIRECT_AHEAD(staging) ((staging) / 3) /* may be written and not read yet; two slots in any case */
+#define DMA_MOVE_STAGING   (24u << 20)
+#define DMA_MOVE_LONG      (1u << 20)
+#define DMA_AHEAD(staging) ((staging) / 3) /* may be written and not read yet; two slots in any case */
 /* windows of more than that, if a call goes round them, are for one call at a time */
-#define DIRECT_CACHES 3 /* staging per worker, in private caches */
-#define DIRECT_WORKER_BYTES (128u << 10) /* of result per worker, at least */
+#define DMA_CACHES       3            /* staging per worker, in private caches */
+#define DMA_WORKER_BYTES (128u << 10) /* of result per worker, at least */
 
 /*
  * From GPU to GPU nothing is cut without need: a copy is fastest whole. If data is forwarded, a chunk takes one slice's
@@ -143,7 +143,7 @@ static uint32_t most_windows(const struct ferry_tuning_facts *facts)
 
 static uint64_t move_staging(const struct ferry_compile_options *options)
 {
-	return DIRECT_MOVE_STAGING / between(1, options->sharing, UINT32_MAX);
+	return DMA_MOVE_STAGING / between(1, options->sharing, UINT32_MAX);
 }
 
 static bool adds_on_trees(const struct ferry_tuning_facts *facts)
@@ -153,7 +153,7 @@ static bool adds_on_trees(const struct ferry_tuning_facts *facts)
 	for (uint32_t i = 0; i < program->nstatements && !adds; i++)
 		adds = program->statements[i].opcode == FERRY_REDUCE &&
 		       ferry_statement_uses_memory(&program->statements[i]);
-	return adds && !facts->options->direct;
+	return adds && !facts->options->dma;
 }
 
 static uint64_t wanted_slice(const struct ferry_tuning_facts *facts)
@@ -161,33 +161,32 @@ static uint64_t wanted_slice(const struct ferry_tuning_facts *facts)
 	const struct ferry_program *program = facts->program;
 	const struct ferry_compile_options *options = facts->options;
 	uint64_t longest = facts->longest;
-	bool direct = options->direct;
+	bool dma = options->dma;
 	bool reduces = ferry_collective_reduces(program->collective);
 	if (adds_on_trees(facts) && longest > TREE_LEAST) {
 		uint64_t roots = program->collective == FERRY_REDUCESCATTER ? program->nranks : 1;
 		return between(TREE_LEAST, up_to_line(longest * roots / TREE_DEPTH), SLICE_MOST);
 	}
-	if (longest <= (direct ? DIRECT_LEAST : ONE_SLICE))
+	if (longest <= (dma ? DMA_LEAST : ONE_SLICE))
 		return longest ? up_to_line(longest) : 64;
-	if (!direct)
+	if (!dma)
 		return between(SLICE_LEAST, up_to_line(longest / DEPTH), SLICE_MOST);
-	uint64_t stages = reduces ? DIRECT_REDUCE_STAGES : DIRECT_MOVE_STAGES, transfers = transfers_of_lane(program),
-	         most;
+	uint64_t stages = reduces ? DMA_REDUCE_STAGES : DMA_MOVE_STAGES, transfers = transfers_of_lane(program), most;
 	if (reduces) {
-		uint64_t slots = DIRECT_REDUCE_SLOTS(transfers);
+		uint64_t slots = DMA_REDUCE_SLOTS(transfers);
 		/* a window is rounded up to a pair of lines, and must fit still */
 		uint64_t lines = slots % 2 ? 128 : 64;
-		most = between(64, room(facts) / slots / lines * lines, DIRECT_REDUCE_MOST);
+		most = between(64, room(facts) / slots / lines * lines, DMA_REDUCE_MOST);
 	} else {
 		uint64_t cached = move_staging(options) / most_windows(facts);
-		uint64_t share = between(0, cached, room(facts)) / DIRECT_MOVE_SLOTS;
-		most = between(DIRECT_MOVE_MOST, share / 128 * 128, DIRECT_MOVE_LONGEST);
+		uint64_t share = between(0, cached, room(facts)) / DMA_MOVE_SLOTS;
+		most = between(DMA_MOVE_MOST, share / 128 * 128, DMA_MOVE_LONGEST);
 	}
 	double loss = (double)(transfers * options->costs.issue_ns) * options->costs.link / (double)stages;
 	uint64_t best = (uint64_t)sqrt(loss * (double)longest);
 	/* Slices of equal length: the last one is not a stub. */
 	uint64_t nslices = best ? (longest + best - 1) / best : longest;
-	return between(DIRECT_LEAST, (longest / nslices + DIRECT_ROUND - 1) / DIRECT_ROUND * DIRECT_ROUND, most);
+	return between(DMA_LEAST, (longest / nslices + DMA_ROUND - 1) / DMA_ROUND * DMA_ROUND, most);
 }
 
 /* Bytes of result, of all ranks together: chunks of another length count as this one. */
@@ -201,8 +200,8 @@ static uint64_t result_bytes(const struct ferry_program *program, uint64_t chunk
 
 static uint64_t wanted_workers(const struct ferry_compile_options *options, uint64_t staging, uint64_t bytes)
 {
-	return between(1, staging / (options->core_cache * DIRECT_CACHES),
-	               between(1, bytes / DIRECT_WORKER_BYTES, UINT32_MAX));
+	return between(1, staging / (options->core_cache * DMA_CACHES),
+	               between(1, bytes / DMA_WORKER_BYTES, UINT32_MAX));
 }
 
 /* How many slots the workers' private caches may hold, and a quarter more. `slot`: bytes of all versions together. */
@@ -217,7 +216,7 @@ static uint64_t wanted_window(const struct ferry_tuning_facts *facts, uint64_t s
 	const struct ferry_compile_options *options = facts->options;
 	bool both_ways = program->collective == FERRY_ALLREDUCE && adds_on_trees(facts);
 	uint64_t slots = both_ways ? between(2, TREE_SLOTS / program->nchunks, WINDOW_MOST) : WINDOW_MOST;
-	if (!options->direct)
+	if (!options->dma)
 		return between(1, nslices, slots);
 	uint64_t slot = slice * most_windows(facts);
 	if (ferry_collective_reduces(program->collective)) {
@@ -227,7 +226,7 @@ static uint64_t wanted_window(const struct ferry_tuning_facts *facts, uint64_t s
 		                                    : nslices;
 		return between(1, held + 2 * nslices, FERRY_MAX_WINDOW); /* two calls beyond what may be held */
 	}
-	return between(1, nslices, between(2, move_staging(options) / slot, slice < DIRECT_MOVE_LONG ? 8 : 4));
+	return between(1, nslices, between(2, move_staging(options) / slot, slice < DMA_MOVE_LONG ? 8 : 4));
 }
 
 /* Chooses slice and window; if the staging is too small, first fewer slots, then shorter slices. */
@@ -236,7 +235,7 @@ static ferryResult_t choose_windows(const struct ferry_tuning_facts *facts, stru
 	const struct ferry_compile_options *options = facts->options;
 	bool variable = facts->program->collective == FERRY_ALLTOALLV; /* lengths unknown: as for a long chunk */
 	uint64_t slice = options->slice ? options->slice
-	                 : variable     ? (options->direct ? DIRECT_MOVE_MOST / 2 : SLICE_LEAST)
+	                 : variable     ? (options->dma ? DMA_MOVE_MOST / 2 : SLICE_LEAST)
 	                                : wanted_slice(facts);
 	uint64_t nslices = variable ? UINT32_MAX : (facts->longest + slice - 1) / slice;
 	uint64_t window = options->window ? options->window : wanted_window(facts, slice, nslices);
@@ -272,7 +271,7 @@ static ferryResult_t choose_windows(const struct ferry_tuning_facts *facts, stru
 static uint32_t put_slice(const struct ferry_tuning_facts *facts)
 {
 	uint64_t longest = facts->longest_of_all, best = PUT_MOST;
-	bool hurry = facts->program->collective == FERRY_BROADCAST && !facts->options->direct;
+	bool hurry = facts->program->collective == FERRY_BROADCAST && !facts->options->dma;
 	if (facts->forwards)
 		best = between(hurry ? PUT_HURRY_LEAST : PUT_FORWARD_LEAST,
 		               up_to_line(longest / (hurry ? PUT_HURRY_DEPTH : PUT_DEPTH)), PUT_FORWARD_MOST);
@@ -334,7 +333,7 @@ static uint64_t offered(const struct ferry_tuning_facts *facts)
 static uint32_t choose_workers(const struct ferry_tuning_facts *facts, const struct ferry_tuning *tuning)
 {
 	const struct ferry_compile_options *options = facts->options;
-	if (!options->direct || !options->core_cache || !ferry_collective_reduces(facts->program->collective))
+	if (!options->dma || !options->core_cache || !ferry_collective_reduces(facts->program->collective))
 		return 0;
 	uint64_t staging = options->window ? taken(facts, tuning) : offered(facts);
 	return (uint32_t)wanted_workers(options, staging, result_bytes(facts->program, facts->longest));
@@ -366,14 +365,14 @@ static uint32_t choose_guard(const struct ferry_tuning_facts *facts, const struc
 		return 0;
 	uint64_t held = between(0, held_slots(facts->options, tuning->workers, slot), tuning->window / 2);
 	uint64_t written = tuning->slice * (uint64_t)most_written(facts->program);
-	uint64_t ahead = between(2, DIRECT_AHEAD(offered(facts)) / written, UINT32_MAX);
+	uint64_t ahead = between(2, DMA_AHEAD(offered(facts)) / written, UINT32_MAX);
 	return (uint32_t)between(held, tuning->window > ahead ? tuning->window - ahead : 0, tuning->window);
 }
 
 /* Slots that cores have just read are not what the next call's copy engines should write to. */
 static uint32_t choose_advance(const struct ferry_tuning_facts *facts, const struct ferry_tuning *tuning)
 {
-	if (!facts->options->direct || !ferry_collective_reduces(facts->program->collective))
+	if (!facts->options->dma || !ferry_collective_reduces(facts->program->collective))
 		return 0;
 	return (uint32_t)((facts->longest + tuning->slice - 1) / tuning->slice % tuning->window);
 }

@@ -79,7 +79,7 @@ struct ferry_lane_rank {
 	uint64_t message[FERRY_MAX_RANKS];     /* next message to or from each peer */
 	uint64_t slices[FERRY_MAX_RANKS];      /* of finished messages */
 	/* bit r: a message that has begun waits for rank r; relaxed: a lane reads it while a caller runs messages */
-	_Atomic uint64_t awaited;
+	_Atomic uint64_t blockers;
 	uint64_t free_until[FERRY_MAX_RANKS];  /* D2H: slices below this one have free slots, as was last read */
 	uint64_t idle_since;                   /* nanoseconds; 0: its last round found work */
 	/* nanoseconds: when it last waited for its stream, or (H2D) for a rank that had not come */

@@ -276,10 +276,10 @@ struct next {
 	uint64_t start, bytes;
 };
 
-static void set_awaited(struct ferry_lane_rank *lane_rank, uint32_t peer, bool awaited)
+static void set_blocker(struct ferry_lane_rank *lane_rank, uint32_t peer, bool blocks)
 {
-	uint64_t others = atomic_load_explicit(&lane_rank->awaited, memory_order_relaxed) & ~(1ull << peer);
-	atomic_store_explicit(&lane_rank->awaited, others | (uint64_t)awaited << peer, memory_order_relaxed);
+	uint64_t others = atomic_load_explicit(&lane_rank->blockers, memory_order_relaxed) & ~(1ull << peer);
+	atomic_store_explicit(&lane_rank->blockers, others | (uint64_t)blocks << peer, memory_order_relaxed);
 }
 
 static bool has_free_slot(struct ferry_lane_rank *lane_rank, uint32_t peer, const struct ferry_pair_line *line,
@@ -302,7 +302,7 @@ static bool find_next(struct ferry_lane_rank *lane_rank, struct ferry_transfer *
 	next->bytes = transfer->length - next->start;
 	if (next->bytes > transfer->slice)
 		next->bytes = transfer->slice;
-	set_awaited(lane_rank, transfer->peer, true);
+	set_blocker(lane_rank, transfer->peer, true);
 	if (lane_rank->direction == FERRY_DIR_D2H) {
 		if (!has_free_slot(lane_rank, transfer->peer, line, slice))
 			return false;
@@ -316,7 +316,7 @@ static bool find_next(struct ferry_lane_rank *lane_rank, struct ferry_transfer *
 	if (lane_rank->direction == FERRY_DIR_H2D && transfer->length <= FERRY_PAIR_DATA &&
 	    atomic_load_explicit(&next->slot->inlined, memory_order_relaxed))
 		next->window = next->slot->data;
-	set_awaited(lane_rank, transfer->peer, false);
+	set_blocker(lane_rank, transfer->peer, false);
 	return true;
 }
 
@@ -376,7 +376,7 @@ bool ferry_pair_move(struct ferry_lane_rank *lane_rank, struct ferry_call *call,
 
 void ferry_pair_wake_left(const struct ferry_lane_rank *lane_rank)
 {
-	uint64_t ranks = atomic_load_explicit(&lane_rank->awaited, memory_order_relaxed);
+	uint64_t ranks = atomic_load_explicit(&lane_rank->blockers, memory_order_relaxed);
 	for (; ranks; ranks &= ranks - 1) {
 		struct ferry_rank_line *line = ferry_rank_line(lane_rank->member->shared, ferry_rankset_lowest(ranks));
 		if (atomic_load_explicit(&line->left_messages, memory_order_relaxed))

@@ -189,8 +189,8 @@ static struct blocker first_blocker(const struct ferry_lane_rank *lane_rank)
 
 /* ---- a blocker that has left ---- */
 
-static void say_departed(const struct ferry_lane_rank *lane_rank, const struct blocker *blocker, uint64_t departed,
-                         char *text, size_t bytes)
+static void format_departed(const struct ferry_lane_rank *lane_rank, const struct blocker *blocker, uint64_t departed,
+                            char *text, size_t bytes)
 {
 	const struct ferry_call *call = blocker->call;
 	const struct ferry_member *member = lane_rank->member;
@@ -227,7 +227,7 @@ bool ferry_stall_end_departed(struct ferry_lane_rank *lane_rank)
 			continue;
 		if (!ferry_departed_are_over(member->shared, departed))
 			return false; /* the rank that finishes the last of those calls wakes this lane */
-		say_departed(lane_rank, &blocker, blocker.ranks & departed, text, sizeof text);
+		format_departed(lane_rank, &blocker, blocker.ranks & departed, text, sizeof text);
 		member->ops->fail(member, ferryRemoteError, text);
 		return true;
 	}
@@ -240,7 +240,7 @@ bool ferry_stall_end_departed(struct ferry_lane_rank *lane_rank)
  * Communicators may share a stream, on GPUs the default one of all threads: two ranks that call with them in another
  * order wait for each other.
  */
-static void say_beside(struct ferry_member *member, char *text, size_t bytes)
+static void format_beside(struct ferry_member *member, char *text, size_t bytes)
 {
 	uint32_t calls = member->ops->beside(member);
 	if (calls)
@@ -250,7 +250,7 @@ static void say_beside(struct ferry_member *member, char *text, size_t bytes)
 		         calls, calls == 1 ? "" : "s", calls == 1 ? "is" : "are");
 }
 
-static void say_ranks(struct ferry_member *member, const struct blocker *blocker, char *text, size_t bytes)
+static void format_ranks(struct ferry_member *member, const struct blocker *blocker, char *text, size_t bytes)
 {
 	const struct ferry_call *call = blocker->call;
 	char blamed[FERRY_RANKSET_TEXT] = "the routers", beside[160] = "";
@@ -261,7 +261,7 @@ static void say_ranks(struct ferry_member *member, const struct blocker *blocker
 	else if ((router = ferry_order_blocking_router(member, blocker->before)) < FERRY_MAX_DOMAINS)
 		snprintf(blamed, sizeof blamed, "the router of domain %u", router);
 	if (blocker->kind == REACHING)
-		say_beside(member, beside, sizeof beside);
+		format_beside(member, beside, sizeof beside);
 	if (blocker->kind == NUMBERING)
 		snprintf(text, bytes, "for rank 0 to reach a %scall (%s)", call->captured ? "captured " : "",
 		         name_of(call));
@@ -272,8 +272,8 @@ static void say_ranks(struct ferry_member *member, const struct blocker *blocker
 		         (unsigned long long)blocker->before, seq, name_of(call));
 }
 
-static void say_messages(const struct ferry_lane_rank *lane_rank, const struct blocker *blocker, char *text,
-                         size_t bytes)
+static void format_messages(const struct ferry_lane_rank *lane_rank, const struct blocker *blocker, char *text,
+                            size_t bytes)
 {
 	uint64_t others = blocker->ranks & ~(1ull << blocker->message->peer);
 	char message[128], ranks[FERRY_RANKSET_TEXT];
@@ -282,8 +282,8 @@ static void say_messages(const struct ferry_lane_rank *lane_rank, const struct b
 	         others ? ferry_rankset_print(others, ranks) : "");
 }
 
-static void say_instr(const struct ferry_job_arenas *shared, const struct ferry_call *call,
-                      const struct ferry_stalled *stalled, char *text, size_t bytes)
+static void format_instr(const struct ferry_job_arenas *shared, const struct ferry_call *call,
+                         const struct ferry_stalled *stalled, char *text, size_t bytes)
 {
 	char blamed[96];
 	uint32_t process = stalled->router ? 0
@@ -320,8 +320,8 @@ static struct copied count_copied(const struct ferry_half *half)
 }
 
 /* The lane waits for its own copies, not for another rank. */
-static void say_copies(const struct ferry_lane_rank *lane_rank, const struct ferry_call *call,
-                       const struct copied *copied, unsigned long long seconds, char *line, size_t bytes)
+static void format_copies(const struct ferry_lane_rank *lane_rank, const struct ferry_call *call,
+                          const struct copied *copied, unsigned long long seconds, char *line, size_t bytes)
 {
 	char what[64];
 	snprintf(what, sizeof what, "%s", lane_rank->direction == FERRY_DIR_D2H ? "sends" : "receives");
@@ -334,8 +334,8 @@ static void say_copies(const struct ferry_lane_rank *lane_rank, const struct fer
 	         copied->slices, copied->issued - copied->finished);
 }
 
-static void say_blocker(struct ferry_lane_rank *lane_rank, const struct blocker *blocker, unsigned long long seconds,
-                        char *line, size_t bytes)
+static void format_blocker(struct ferry_lane_rank *lane_rank, const struct blocker *blocker, unsigned long long seconds,
+                           char *line, size_t bytes)
 {
 	const struct ferry_call *call = blocker->call;
 	struct copied copied = count_copied(&call->halves[lane_rank->direction]);
@@ -344,14 +344,14 @@ static void say_blocker(struct ferry_lane_rank *lane_rank, const struct blocker 
 	char what[FERRY_MESSAGE_BYTES - 96];
 	bool idle = copied.issued == copied.finished, runs = blocker->kind == RUNNING && call->steps;
 	if (blocker->kind == NUMBERING || blocker->kind == REACHING || blocker->kind == FINISHING) {
-		say_ranks(member, blocker, what, sizeof what);
+		format_ranks(member, blocker, what, sizeof what);
 	} else if (blocker->kind == MESSAGES && idle) {
-		say_messages(lane_rank, blocker, what, sizeof what);
+		format_messages(lane_rank, blocker, what, sizeof what);
 	} else if (runs && idle &&
 	           ferry_stall_find(member->shared, call->steps->plan, ferry_call_number(call), &stalled)) {
-		say_instr(member->shared, call, &stalled, what, sizeof what);
+		format_instr(member->shared, call, &stalled, what, sizeof what);
 	} else {
-		say_copies(lane_rank, call, &copied, seconds, line, bytes);
+		format_copies(lane_rank, call, &copied, seconds, line, bytes);
 		return;
 	}
 	snprintf(line, bytes, "rank %u has waited %llu s %s", member->rank, seconds, what);
@@ -411,7 +411,7 @@ static void report(struct ferry_lane_rank *lane_rank, const struct blocker *bloc
 		lane_rank->reported = true;
 		return;
 	}
-	say_blocker(lane_rank, blocker, waited / 1000000000, line, sizeof line);
+	format_blocker(lane_rank, blocker, waited / 1000000000, line, sizeof line);
 	notify(lane_rank, &timeout, waited, line);
 }
 

@@ -283,9 +283,9 @@ static void what_is_made_ready_for_ferry_asks_for_its_memory_once(void **state)
 	EQUAL(ferry_launch_show(&request, false, true), ferrySuccess);
 	memcpy(before, counts, sizeof before);
 	for (int i = 0; i < CALLS; i++)
-		EQUAL(ferry_launch_has_shown(&request, false, true, false), FERRY_SHOWN);
+		EQUAL(ferry_launch_has_preregistered(&request, false, true, false), FERRY_PREREGISTERED);
 	assert_int_equal(all_since(before), 0);
-	EQUAL(ferry_launch_has_shown(&request, false, true, true), FERRY_SHOWN); /* with a call */
+	EQUAL(ferry_launch_has_preregistered(&request, false, true, true), FERRY_PREREGISTERED); /* with a call */
 	assert_true(all_since(before) > 0);
 }
 

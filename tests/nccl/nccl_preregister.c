@@ -40,16 +40,16 @@ static bool is_wanted(const struct ferry_share_table *table)
 	return wanted;
 }
 
-/* Whether the rank says that it has shown some kind of call. */
+/* Whether the rank says that it has preregistered some kind of call. */
 static bool is_shown(const struct player *player, const struct ferry_share_table *table)
 {
 	uint64_t shown = 0;
 	for (int place = 0; place < FERRY_SHARE_KINDS; place++)
-		shown |= atomic_load(&table->ranks[player->rank.rank].ready.kinds[place]) & FERRY_SHARE_SHOWN;
+		shown |= atomic_load(&table->ranks[player->rank.rank].ready.kinds[place]) & FERRY_SHARE_PREREGISTERED;
 	return shown;
 }
 
-/* NCCL has the first calls of a size, as a measure to hold Ferry against; what Ferry needs is shown meanwhile. */
+/* NCCL has the first calls of a size, to compare with; what Ferry needs is preregistered meanwhile. */
 static void begun_cold(struct rank *rank)
 {
 	struct player *player = (struct player *)rank;
@@ -302,7 +302,7 @@ static void show_all(const struct ferry_request *request)
 	bool shown = false;
 	for (int attempt = 0; attempt < 20 && !shown; attempt++) {
 		EQUAL(ferry_launch_show(request, false, true), ferrySuccess);
-		shown = ferry_launch_has_shown(request, false, true, true) == FERRY_SHOWN;
+		shown = ferry_launch_has_preregistered(request, false, true, true) == FERRY_PREREGISTERED;
 	}
 	HOLDS(shown);
 }
@@ -319,7 +319,7 @@ static void prepared(struct rank *rank)
 	                                .receive = player->receive, .count = 100, .type = ferryFloat32, .comm = comm};
 	uint64_t late = comm->plans.late;
 	for (int again = 0; again < 2; again++) {
-		EQUAL(ferry_launch_has_shown(&request, false, true, true), FERRY_SHOWN_NOT);
+		EQUAL(ferry_launch_has_preregistered(&request, false, true, true), FERRY_PREREGISTERED_NOT);
 		show_all(&request);
 		/* as where two ranks divide it */
 		gather_alone(player, request, (struct ferry_left_out){.mirrored = true});

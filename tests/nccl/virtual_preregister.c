@@ -88,7 +88,7 @@ void virtual_show_until(struct virtual_rank *rank, double us)
 			last &= preregister->asked[i].kind != asked.kind;
 		if (last)
 			ferry_share_format(virtual_all.arena.shares, (uint32_t)virtual_index_of(rank), asked.kind,
-			                   FERRY_SHARE_SHOWN, true);
+			                   FERRY_SHARE_PREREGISTERED, true);
 	}
 }
 
@@ -104,8 +104,8 @@ static bool is_asked(const struct virtual_preregister *preregister, const struct
 	return known;
 }
 
-enum ferry_shown ferry_preregister_has(struct ferry_preregister *preregister,
-                                       const struct ferry_preregister_asked *asked, bool now)
+enum ferry_preregistered ferry_preregister_has(struct ferry_preregister *preregister,
+                                               const struct ferry_preregister_asked *asked, bool now)
 {
 	(void)now;
 	(void)preregister;
@@ -113,18 +113,18 @@ enum ferry_shown ferry_preregister_has(struct ferry_preregister *preregister,
 	struct virtual_preregister *own = &rank->preregister;
 	bool busy = own->nasked && own->done_us > rank->now_us;
 	if (!busy && is_shown(rank, asked))
-		return FERRY_SHOWN;
+		return FERRY_PREREGISTERED;
 	if (is_asked(own, asked))
-		return busy ? FERRY_SHOWN_UNKNOWN : FERRY_SHOWN_NOT;
+		return busy ? FERRY_PREREGISTERED_UNKNOWN : FERRY_PREREGISTERED_NOT;
 	if (!own->nasked)
 		own->done_us = rank->now_us + LOOK_US + preregister_us(rank, asked);
 	if (own->nasked < SHOWN_MOST)
 		own->asked[own->nasked++] = *asked;
-	return busy ? FERRY_SHOWN_UNKNOWN : FERRY_SHOWN_NOT;
+	return busy ? FERRY_PREREGISTERED_UNKNOWN : FERRY_PREREGISTERED_NOT;
 }
 
-enum ferry_shown ferry_preregister_await(struct ferry_preregister *preregister,
-                                         const struct ferry_preregister_asked *asked, double most_us)
+enum ferry_preregistered ferry_preregister_await(struct ferry_preregister *preregister,
+                                                 const struct ferry_preregister_asked *asked, double most_us)
 {
 	struct virtual_rank *rank = virtual_all.current;
 	double until = rank->now_us + most_us;

@@ -43,7 +43,7 @@ static uint32_t rooms_of(const struct ferryComm *comm)
 /* ---- rounds, in streams and graphs ---- */
 
 /* As places.h's, for either sum: of uint32. */
-struct seat {
+struct caller {
 	enum ferry_collective collective;
 	int rank, nranks;
 	size_t count; /* as the call takes it */
@@ -53,9 +53,9 @@ struct seat {
 	size_t wrong;
 };
 
-static size_t sent(const struct seat *seat)
+static size_t sent(const struct caller *caller)
 {
-	return seat->collective == FERRY_REDUCESCATTER ? seat->count * (size_t)seat->nranks : seat->count;
+	return caller->collective == FERRY_REDUCESCATTER ? caller->count * (size_t)caller->nranks : caller->count;
 }
 
 static uint32_t element(uint32_t rank, uint32_t round, size_t i)
@@ -63,86 +63,87 @@ static uint32_t element(uint32_t rank, uint32_t round, size_t i)
 	return (rank + 1) * 2654435761u + (round + 3) * (uint32_t)(i + 1) * 40503u;
 }
 
-UNSEEN static void make_input(const struct seat *seat, uint32_t *made)
+UNSEEN static void make_input(const struct caller *caller, uint32_t *made)
 {
-	for (size_t i = 0; i < sent(seat); i++)
-		made[i] = element((uint32_t)seat->rank, seat->round, i);
+	for (size_t i = 0; i < sent(caller); i++)
+		made[i] = element((uint32_t)caller->rank, caller->round, i);
 }
 
-UNSEEN static void make_output(const struct seat *seat, uint32_t *made)
+UNSEEN static void make_output(const struct caller *caller, uint32_t *made)
 {
-	size_t first = seat->collective == FERRY_REDUCESCATTER ? seat->count * (size_t)seat->rank : 0;
-	for (size_t i = 0; i < seat->count; i++)
-		for (int rank = 0; rank < seat->nranks; rank++)
-			made[i] = (rank ? made[i] : 0) + element((uint32_t)rank, seat->round, first + i);
+	size_t first = caller->collective == FERRY_REDUCESCATTER ? caller->count * (size_t)caller->rank : 0;
+	for (size_t i = 0; i < caller->count; i++)
+		for (int rank = 0; rank < caller->nranks; rank++)
+			made[i] = (rank ? made[i] : 0) + element((uint32_t)rank, caller->round, first + i);
 }
 
 static void write_input(void *argument)
 {
-	const struct seat *seat = argument;
-	uint32_t *made = malloc(sent(seat) * sizeof *made);
-	make_input(seat, made);
-	memcpy(fake_cuda_reach(seat->send), made, sent(seat) * sizeof *made);
+	const struct caller *caller = argument;
+	uint32_t *made = malloc(sent(caller) * sizeof *made);
+	make_input(caller, made);
+	memcpy(fake_cuda_reach(caller->send), made, sent(caller) * sizeof *made);
 	free(made);
 }
 
 static void judge_output(void *argument)
 {
-	struct seat *seat = argument;
-	uint32_t *made = malloc(seat->count * sizeof *made);
-	make_output(seat, made);
-	seat->wrong += memcmp(fake_cuda_reach(seat->receive), made, seat->count * sizeof *made) != 0;
-	memset(fake_cuda_reach(seat->receive), 0, seat->count * sizeof *made);
-	seat->round++;
+	struct caller *caller = argument;
+	uint32_t *made = malloc(caller->count * sizeof *made);
+	make_output(caller, made);
+	caller->wrong += memcmp(fake_cuda_reach(caller->receive), made, caller->count * sizeof *made) != 0;
+	memset(fake_cuda_reach(caller->receive), 0, caller->count * sizeof *made);
+	caller->round++;
 	free(made);
 }
 
-static void seats_open(struct seat *seats, const struct gang *gang, enum ferry_collective collective, size_t count)
+static void seats_open(struct caller *callers, const struct gang *gang, enum ferry_collective collective, size_t count)
 {
 	for (int rank = 0; rank < gang->nranks; rank++) {
-		struct seat *seat = &seats[rank];
-		*seat = (struct seat){collective, rank, gang->nranks, count, NULL, 0, 0, 0, 0};
+		struct caller *caller = &callers[rank];
+		*caller = (struct caller){collective, rank, gang->nranks, count, NULL, 0, 0, 0, 0};
 		enter(gang, rank);
-		CU(cuStreamCreate(&seat->stream, CU_STREAM_NON_BLOCKING));
-		CU(cuMemAlloc(&seat->send, sent(seat) * sizeof(uint32_t)));
-		CU(cuMemAlloc(&seat->receive, count * sizeof(uint32_t)));
+		CU(cuStreamCreate(&caller->stream, CU_STREAM_NON_BLOCKING));
+		CU(cuMemAlloc(&caller->send, sent(caller) * sizeof(uint32_t)));
+		CU(cuMemAlloc(&caller->receive, count * sizeof(uint32_t)));
 	}
 }
 
-static void seats_close(struct seat *seats, const struct gang *gang)
+static void seats_close(struct caller *callers, const struct gang *gang)
 {
 	for (int rank = 0; rank < gang->nranks; rank++) {
 		enter(gang, rank);
-		CU(cuStreamDestroy(seats[rank].stream));
-		CU(cuMemFree(seats[rank].send));
-		CU(cuMemFree(seats[rank].receive));
+		CU(cuStreamDestroy(callers[rank].stream));
+		CU(cuMemFree(callers[rank].send));
+		CU(cuMemFree(callers[rank].receive));
 	}
 }
 
-static ferryResult_t seat_try(const struct seat *seat, ferryComm_t comm)
+static ferryResult_t seat_try(const struct caller *caller, ferryComm_t comm)
 {
-	void *send = pointer_of(seat->send), *receive = pointer_of(seat->receive);
-	return (seat->collective == FERRY_ALLREDUCE ? ferryAllReduce : ferryReduceScatter)(send, receive, seat->count,
-	                                                                                   ferryUint32, ferrySum, comm,
-	                                                                                   (ferryStream_t)seat->stream);
+	void *send = pointer_of(caller->send), *receive = pointer_of(caller->receive);
+	return (caller->collective == FERRY_ALLREDUCE ? ferryAllReduce
+	                                              : ferryReduceScatter)(send, receive, caller->count, ferryUint32,
+	                                                                    ferrySum, comm,
+	                                                                    (ferryStream_t)caller->stream);
 }
 
-static void seat_round(struct seat *seat, const struct gang *gang)
+static void seat_round(struct caller *caller, const struct gang *gang)
 {
-	enter(gang, seat->rank);
-	CU(fake_cuda_launch(seat->stream, write_input, seat));
-	OK(seat_try(seat, gang->comms[seat->rank]));
-	CU(fake_cuda_launch(seat->stream, judge_output, seat));
+	enter(gang, caller->rank);
+	CU(fake_cuda_launch(caller->stream, write_input, caller));
+	OK(seat_try(caller, gang->comms[caller->rank]));
+	CU(fake_cuda_launch(caller->stream, judge_output, caller));
 }
 
-static void seats_settle(struct seat *seats, const struct gang *gang, uint32_t rounds)
+static void seats_settle(struct caller *callers, const struct gang *gang, uint32_t rounds)
 {
 	for (int rank = 0; rank < gang->nranks; rank++) {
 		enter(gang, rank);
-		CU(cuStreamSynchronize(seats[rank].stream));
-		if (seats[rank].wrong || seats[rank].round != rounds)
-			fail_msg("rank %d: %zu of %u rounds wrong, %u expected", rank, seats[rank].wrong,
-			         seats[rank].round, rounds);
+		CU(cuStreamSynchronize(callers[rank].stream));
+		if (callers[rank].wrong || callers[rank].round != rounds)
+			fail_msg("rank %d: %zu of %u rounds wrong, %u expected", rank, callers[rank].wrong,
+			         callers[rank].round, rounds);
 	}
 }
 
@@ -154,18 +155,18 @@ static void replays_are_right_between_plain_calls(void **state)
 	(void)state;
 	for (int which = SANITIZED; which < 3; which++) {
 		struct gang gang;
-		struct seat seats[MOST_PLACES];
+		struct caller callers[MOST_PLACES];
 		CUgraphExec graphs[MOST_PLACES];
 		const enum ferry_collective collective = which < 2 ? FERRY_REDUCESCATTER : FERRY_ALLREDUCE;
 		use(which ? "peer" : "host");
 		gang_open(&gang, 3, devices, 1);
-		seats_open(seats, &gang, collective, which < 2 ? 1801 : 20007);
+		seats_open(callers, &gang, collective, which < 2 ? 1801 : 20007);
 		for (int rank = 0; rank < 3; rank++) {
 			CUgraph captured;
 			enter(&gang, rank);
-			CU(cuStreamBeginCapture(seats[rank].stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-			seat_round(&seats[rank], &gang);
-			CU(cuStreamEndCapture(seats[rank].stream, &captured));
+			CU(cuStreamBeginCapture(callers[rank].stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+			seat_round(&callers[rank], &gang);
+			CU(cuStreamEndCapture(callers[rank].stream, &captured));
 			CU(cuGraphInstantiateWithFlags(&graphs[rank], captured, 0));
 			CU(cuGraphDestroy(captured));
 		}
@@ -174,16 +175,16 @@ static void replays_are_right_between_plain_calls(void **state)
 		for (int i = 0; i < REPLAYS; i++)
 			for (int rank = 0; rank < 3; rank++) {
 				enter(&gang, rank);
-				CU(cuGraphLaunch(graphs[rank], seats[rank].stream));
+				CU(cuGraphLaunch(graphs[rank], callers[rank].stream));
 				if (i % 2)
-					seat_round(&seats[rank], &gang);
+					seat_round(&callers[rank], &gang);
 			}
-		seats_settle(seats, &gang, REPLAYS + REPLAYS / 2);
+		seats_settle(callers, &gang, REPLAYS + REPLAYS / 2);
 		assert_int_equal(rooms_of(gang.comms[0]), 1);
 		for (int rank = 0; rank < 3; rank++)
 			CU(cuGraphExecDestroy(graphs[rank]));
 		gang_close(&gang);
-		seats_close(seats, &gang);
+		seats_close(callers, &gang);
 	}
 }
 
@@ -192,19 +193,19 @@ static void replays_are_right_between_plain_calls(void **state)
 #define ROWS 4
 
 /* Each has a stream; lengths of their own, so that memory is made anew for some. */
-static void rows_open(struct seat seats[][MOST_PLACES], const struct gang *gang)
+static void rows_open(struct caller callers[][MOST_PLACES], const struct gang *gang)
 {
 	for (int row = 0; row < ROWS; row++)
-		seats_open(seats[row], gang, row % 2 ? FERRY_ALLREDUCE : FERRY_REDUCESCATTER,
+		seats_open(callers[row], gang, row % 2 ? FERRY_ALLREDUCE : FERRY_REDUCESCATTER,
 		           row % 2 ? 9001 + 40000 * (size_t)(row / 2) : 1800 + 2500 * (size_t)(row / 2));
 }
 
-static void rows_close(struct seat seats[][MOST_PLACES], const struct gang *gang, uint32_t rounds)
+static void rows_close(struct caller callers[][MOST_PLACES], const struct gang *gang, uint32_t rounds)
 {
 	for (int row = 0; row < ROWS; row++)
-		seats_settle(seats[row], gang, rounds);
+		seats_settle(callers[row], gang, rounds);
 	for (int row = 0; row < ROWS; row++)
-		seats_close(seats[row], gang);
+		seats_close(callers[row], gang);
 }
 
 /* Nothing but the communicator puts calls of several streams in order. */
@@ -213,15 +214,15 @@ static void streams_of_a_communicator_take_turns(void **state)
 	(void)state;
 	for (int fabric = 0; fabric < 2; fabric++) {
 		struct gang gang;
-		struct seat seats[ROWS][MOST_PLACES];
+		struct caller callers[ROWS][MOST_PLACES];
 		use(fabric ? "peer" : "host");
 		gang_open(&gang, 3, devices, 1);
-		rows_open(seats, &gang);
+		rows_open(callers, &gang);
 		for (int i = 0; i < REPEATS(20, 3); i++)
 			for (int row = 0; row < ROWS; row++)
 				for (int rank = 0; rank < 3; rank++)
-					seat_round(&seats[row][rank], &gang);
-		rows_close(seats, &gang, REPEATS(20, 3));
+					seat_round(&callers[row][rank], &gang);
+		rows_close(callers, &gang, REPEATS(20, 3));
 		gang_close(&gang);
 	}
 }
@@ -230,42 +231,42 @@ static void streams_of_a_communicator_take_turns(void **state)
 static void communicators_take_turns(void **state)
 {
 	struct gang gangs[2];
-	struct seat seats[2][ROWS][MOST_PLACES];
+	struct caller callers[2][ROWS][MOST_PLACES];
 	(void)state;
 	use("peer");
 	for (int which = 0; which < 2; which++) {
 		gang_open(&gangs[which], 2 + which, devices, 1);
-		rows_open(seats[which], &gangs[which]);
+		rows_open(callers[which], &gangs[which]);
 	}
 	for (int rank = 0; rank < 3; rank++)
 		for (int i = 0; i < REPEATS(6, 2); i++)
 			for (int row = 0; row < ROWS; row++)
 				for (int which = rank == 2; which < 2; which++)
-					seat_round(&seats[which][row][rank], &gangs[which]);
+					seat_round(&callers[which][row][rank], &gangs[which]);
 	for (int which = 0; which < 2; which++) {
-		rows_close(seats[which], &gangs[which], REPEATS(6, 2));
+		rows_close(callers[which], &gangs[which], REPEATS(6, 2));
 		gang_close(&gangs[which]);
 	}
 }
 
 /* So many ranks have all in the stream of the first row. */
-static void rows_join(struct seat seats[][MOST_PLACES], const struct gang *gang, int nranks)
+static void rows_join(struct caller callers[][MOST_PLACES], const struct gang *gang, int nranks)
 {
 	for (int row = 1; row < ROWS; row++)
 		for (int rank = 0; rank < nranks; rank++) {
 			enter(gang, rank);
-			CU(cuStreamDestroy(seats[row][rank].stream));
-			seats[row][rank].stream = seats[0][rank].stream;
+			CU(cuStreamDestroy(callers[row][rank].stream));
+			callers[row][rank].stream = callers[0][rank].stream;
 		}
 }
 
-static void rows_part(struct seat seats[][MOST_PLACES], const struct gang *gang, int nranks)
+static void rows_part(struct caller callers[][MOST_PLACES], const struct gang *gang, int nranks)
 {
 	for (int row = 1; row < ROWS; row++)
 		for (int rank = 0; rank < nranks; rank++) {
 			enter(gang, rank);
-			CU(cuStreamSynchronize(seats[0][rank].stream));
-			CU(cuStreamCreate(&seats[row][rank].stream, CU_STREAM_NON_BLOCKING));
+			CU(cuStreamSynchronize(callers[0][rank].stream));
+			CU(cuStreamCreate(&callers[row][rank].stream, CU_STREAM_NON_BLOCKING));
 		}
 }
 
@@ -275,22 +276,22 @@ static void released(void *value)
 }
 
 /* between: goes into the first stream while the calls are open. */
-static void make_group(struct seat seats[][MOST_PLACES], const struct gang *gang, int rank, bool open,
+static void make_group(struct caller callers[][MOST_PLACES], const struct gang *gang, int rank, bool open,
                        _Atomic int *between)
 {
 	struct ferry_open_group group = {0};
 	enter(gang, rank);
 	for (int row = 0; row < ROWS; row++)
-		CU(fake_cuda_launch(seats[row][rank].stream, write_input, &seats[row][rank]));
+		CU(fake_cuda_launch(callers[row][rank].stream, write_input, &callers[row][rank]));
 	OK(ferryGroupStart());
 	for (int row = 0; row < ROWS; row++)
-		OK(seat_try(&seats[row][rank], gang->comms[rank]));
+		OK(seat_try(&callers[row][rank], gang->comms[rank]));
 	OK(open ? ferry_group_end_open(&group) : ferryGroupEnd());
 	if (between)
-		CU(fake_cuda_launch(seats[0][rank].stream, released, between));
+		CU(fake_cuda_launch(callers[0][rank].stream, released, between));
 	OK(ferry_group_finish(&group));
 	for (int row = 0; row < ROWS; row++)
-		CU(fake_cuda_launch(seats[row][rank].stream, judge_output, &seats[row][rank]));
+		CU(fake_cuda_launch(callers[row][rank].stream, judge_output, &callers[row][rank]));
 }
 
 /* Each in a stream of its own, or with two ranks all in one. */
@@ -299,18 +300,18 @@ static void calls_of_a_group_are_right(void **state)
 	(void)state;
 	for (int joined = 0; joined <= 2; joined += 2) {
 		struct gang gang;
-		struct seat seats[ROWS][MOST_PLACES];
+		struct caller callers[ROWS][MOST_PLACES];
 		use("peer");
 		gang_open(&gang, 3, devices, 1);
-		rows_open(seats, &gang);
-		rows_join(seats, &gang, joined);
+		rows_open(callers, &gang);
+		rows_join(callers, &gang, joined);
 		for (int i = 0; i < REPEATS(10, 2); i++)
 			for (int rank = 0; rank < 3; rank++)
-				make_group(seats, &gang, rank, i % 2, NULL);
+				make_group(callers, &gang, rank, i % 2, NULL);
 		for (int rank = 0; rank < 3; rank++)
 			assert_int_equal(rooms_of(gang.comms[rank]), rank < joined ? 1 : ROWS);
-		rows_part(seats, &gang, joined);
-		rows_close(seats, &gang, REPEATS(10, 2));
+		rows_part(callers, &gang, joined);
+		rows_close(callers, &gang, REPEATS(10, 2));
 		gang_close(&gang);
 	}
 }
@@ -323,75 +324,75 @@ static void work_between_the_begin_and_the_end_of_open_calls_runs_beside_them(vo
 	(void)state;
 	for (int fabric = SANITIZED; fabric < 2; fabric++) {
 		struct gang gang;
-		struct seat seats[ROWS][MOST_PLACES];
+		struct caller callers[ROWS][MOST_PLACES];
 		use(fabric ? "peer" : "host");
 		gang_open(&gang, 2, devices, 1);
-		rows_open(seats, &gang);
-		rows_join(seats, &gang, 2);
+		rows_open(callers, &gang);
+		rows_join(callers, &gang, 2);
 		for (int i = 0; i < ROUNDS; i++) {
 			atomic_store(&held[i], 1);
 			enter(&gang, 1);
-			CU(fake_cuda_launch(seats[0][1].stream, hold, &held[i]));
-			make_group(seats, &gang, 0, true, &held[i]);
-			make_group(seats, &gang, 1, true, NULL);
+			CU(fake_cuda_launch(callers[0][1].stream, hold, &held[i]));
+			make_group(callers, &gang, 0, true, &held[i]);
+			make_group(callers, &gang, 1, true, NULL);
 		}
-		rows_part(seats, &gang, 2);
-		rows_close(seats, &gang, ROUNDS);
+		rows_part(callers, &gang, 2);
+		rows_close(callers, &gang, ROUNDS);
 		gang_close(&gang);
 	}
 }
 
 /* Rank 1's input to rank 0, in place of its own. */
-static ferryResult_t broadcast(const struct seat *seat, ferryComm_t comm)
+static ferryResult_t broadcast(const struct caller *caller, ferryComm_t comm)
 {
-	void *buffer = pointer_of(seat->send);
-	return ferryBroadcast(seat->rank ? buffer : NULL, buffer, sent(seat), ferryUint32, 1, comm,
-	                      (ferryStream_t)seat->stream);
+	void *buffer = pointer_of(caller->send);
+	return ferryBroadcast(caller->rank ? buffer : NULL, buffer, sent(caller), ferryUint32, 1, comm,
+	                      (ferryStream_t)caller->stream);
 }
 
 /* One rank groups the calls, and the other one makes them singly, with others between them. */
 static void ranks_group_sums_differently(void **state)
 {
 	struct gang gang;
-	struct seat seats[ROWS][MOST_PLACES];
+	struct caller callers[ROWS][MOST_PLACES];
 	(void)state;
 	use("peer");
 	gang_open(&gang, 2, devices, 1);
-	rows_open(seats, &gang);
-	rows_join(seats, &gang, 2);
+	rows_open(callers, &gang);
+	rows_join(callers, &gang, 2);
 	for (int rank = 0; rank < 2; rank++) {
 		struct ferry_open_group group = {0};
 		enter(&gang, rank);
 		for (int row = 0; row < ROWS; row++)
-			CU(fake_cuda_launch(seats[row][rank].stream, write_input, &seats[row][rank]));
+			CU(fake_cuda_launch(callers[row][rank].stream, write_input, &callers[row][rank]));
 		if (!rank)
 			OK(ferryGroupStart());
 		for (int row = 0; row < ROWS; row++) {
-			OK(seat_try(&seats[row][rank], gang.comms[rank]));
-			OK(broadcast(&seats[row][rank], gang.comms[rank]));
+			OK(seat_try(&callers[row][rank], gang.comms[rank]));
+			OK(broadcast(&callers[row][rank], gang.comms[rank]));
 		}
 		if (!rank)
 			OK(ferry_group_end_open(&group));
 		OK(ferry_group_finish(&group));
 		for (int row = 0; row < ROWS; row++)
-			CU(fake_cuda_launch(seats[row][rank].stream, judge_output, &seats[row][rank]));
+			CU(fake_cuda_launch(callers[row][rank].stream, judge_output, &callers[row][rank]));
 	}
-	rows_part(seats, &gang, 2);
+	rows_part(callers, &gang, 2);
 	for (int row = 0; row < ROWS; row++)
-		assert_memory_equal(fake_cuda_reach(seats[row][0].send), fake_cuda_reach(seats[row][1].send),
-		                    sent(&seats[row][0]) * sizeof(uint32_t));
-	rows_close(seats, &gang, 1);
+		assert_memory_equal(fake_cuda_reach(callers[row][0].send), fake_cuda_reach(callers[row][1].send),
+		                    sent(&callers[row][0]) * sizeof(uint32_t));
+	rows_close(callers, &gang, 1);
 	gang_close(&gang);
 }
 
 /* ---- before calls ---- */
 
-static struct ferry_request request_of(const struct seat *seat, ferryComm_t comm, CUstream stream)
+static struct ferry_request request_of(const struct caller *caller, ferryComm_t comm, CUstream stream)
 {
-	return (struct ferry_request){.collective = seat->collective,
-	                              .send = pointer_of(seat->send),
-	                              .receive = pointer_of(seat->receive),
-	                              .count = seat->count,
+	return (struct ferry_request){.collective = caller->collective,
+	                              .send = pointer_of(caller->send),
+	                              .receive = pointer_of(caller->receive),
+	                              .count = caller->count,
 	                              .type = ferryUint32,
 	                              .op = ferrySum,
 	                              .comm = comm,
@@ -403,20 +404,20 @@ static struct ferry_request request_of(const struct seat *seat, ferryComm_t comm
 static void what_a_sum_needs_can_be_made_before_it(void **state)
 {
 	struct gang gang;
-	struct seat seats[MOST_PLACES];
+	struct caller callers[MOST_PLACES];
 	(void)state;
 	use("peer");
 	gang_open(&gang, 2, devices, 1);
-	seats_open(seats, &gang, FERRY_ALLREDUCE, 30000);
+	seats_open(callers, &gang, FERRY_ALLREDUCE, 30000);
 	for (int rank = 0; rank < 2; rank++) {
-		const struct ferry_request request = request_of(&seats[rank], gang.comms[rank], seats[rank].stream);
+		const struct ferry_request request = request_of(&callers[rank], gang.comms[rank], callers[rank].stream);
 		enter(&gang, rank);
 		OK(ferry_launch_show(&request, true, true)); /* of no stream yet */
-		assert_int_equal(ferry_launch_has_shown(&request, true, true, true), FERRY_SHOWN_NOT);
+		assert_int_equal(ferry_launch_has_preregistered(&request, true, true, true), FERRY_PREREGISTERED_NOT);
 		OK(ferry_launch_show(&request, true, true));
-		assert_int_equal(ferry_launch_has_shown(&request, true, true, true), FERRY_SHOWN);
+		assert_int_equal(ferry_launch_has_preregistered(&request, true, true, true), FERRY_PREREGISTERED);
 	}
-	seats_close(seats, &gang);
+	seats_close(callers, &gang);
 	gang_close(&gang);
 }
 
@@ -425,17 +426,17 @@ static void few_streams_have_memory_before_their_calls(void **state)
 {
 	enum { STREAMS = 9 };
 	struct gang gang;
-	struct seat seats[MOST_PLACES];
+	struct caller callers[MOST_PLACES];
 	(void)state;
 	use("peer");
 	gang_open(&gang, 2, devices, 1);
-	seats_open(seats, &gang, FERRY_ALLREDUCE, 30000);
+	seats_open(callers, &gang, FERRY_ALLREDUCE, 30000);
 	enter(&gang, 0);
 	for (int i = 0; i < STREAMS; i++) {
 		CUstream stream;
 		CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-		const struct ferry_request request = request_of(&seats[0], gang.comms[0], stream);
-		assert_int_equal(ferry_launch_has_shown(&request, true, true, true), FERRY_SHOWN_NOT);
+		const struct ferry_request request = request_of(&callers[0], gang.comms[0], stream);
+		assert_int_equal(ferry_launch_has_preregistered(&request, true, true, true), FERRY_PREREGISTERED_NOT);
 		if (i + 1 < STREAMS)
 			OK(ferry_launch_show(&request, true, true));
 		else
@@ -443,7 +444,7 @@ static void few_streams_have_memory_before_their_calls(void **state)
 		CU(cuStreamDestroy(stream));
 	}
 	assert_int_equal(rooms_of(gang.comms[0]), STREAMS - 1);
-	seats_close(seats, &gang);
+	seats_close(callers, &gang);
 	gang_close(&gang);
 }
 

@@ -162,7 +162,7 @@ static void host_functions_are_refused_what_waits_for_themselves(void **state)
 
 static _Atomic int released;
 
-static void wait_to_be_let_go(void *nothing)
+static void wait_for_release(void *nothing)
 {
 	(void)nothing;
 	while (!atomic_load(&released))
@@ -196,7 +196,7 @@ static void calls_of_a_stream_go_on_beside_one_that_is_held(void **state)
 		for (int i = 0; i < 2; i++)
 			assert_int_equal(ferryStreamCreate(&streams[rank][i], rank), ferrySuccess);
 	atomic_store(&released, 0);
-	assert_int_equal(ferryLaunchHostFunc(streams[1][0], wait_to_be_let_go, NULL), ferrySuccess);
+	assert_int_equal(ferryLaunchHostFunc(streams[1][0], wait_for_release, NULL), ferrySuccess);
 	for (int call = 0; call < 8; call++)
 		for (int rank = 0; rank < 2; rank++)
 			assert_int_equal(ferryAllReduce(&data[rank][call], &data[rank][call], 1, ferryFloat32, ferrySum,

@@ -191,7 +191,7 @@ __attribute__((no_sanitize("thread"))) static void *change_heads(void *argument)
 	return NULL;
 }
 
-static bool has_let_go(const struct liar *liar, uint32_t rank)
+static bool has_released(const struct liar *liar, uint32_t rank)
 {
 	return atomic_load(&liar->shared.arenas[0].header->released) >> rank & 1;
 }
@@ -207,15 +207,15 @@ static void nothing_is_moved_for_a_rank_that_was_answered_when_it_left(void **st
 	honest_call(&liar, 0, &record);
 	submit(&liar, 0, &record);
 	atomic_store(&liar.flags[0].flag, 1);
-	assert_false(has_let_go(&liar, 0) || has_let_go(&liar, 1));
+	assert_false(has_released(&liar, 0) || has_released(&liar, 1));
 	assert_int_equal(ferry_attach_call(liar.sockets[0], &leave, NULL, NULL), ferrySuccess);
-	assert_true(has_let_go(&liar, 0));
+	assert_true(has_released(&liar, 0));
 	uint64_t taken = atomic_load(&liar.shared.arenas[0].rings[0].taken);
 	submit(&liar, 0, &record);
 	close(liar.sockets[1]); /* without a word: the job fails, and with it what still had a lane */
-	for (int waited = 0; waited < 5000 && !has_let_go(&liar, 1); waited++)
+	for (int waited = 0; waited < 5000 && !has_released(&liar, 1); waited++)
 		doze(1);
-	assert_true(has_let_go(&liar, 1)); /* though the job has a rank left */
+	assert_true(has_released(&liar, 1)); /* though the job has a rank left */
 	liar.sockets[1] = -1;
 	assert_int_equal(atomic_load(&liar.shared.arenas[0].rings[0].taken), taken);
 	assert_int_equal(atomic_load(&liar.flags[0].flag), 1);

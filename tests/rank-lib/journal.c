@@ -314,7 +314,7 @@ static void what_captured_calls_name_stays_until_no_graph_has_them(void **state)
 }
 
 /* Memory that is about to be freed: no descriptor is left when the index is retired. */
-static void memory_that_nobody_needs_is_let_go_of_at_once(void **state)
+static void memory_that_nobody_needs_is_released_at_once(void **state)
 {
 	(void)state;
 	int unused = add_export(0, 1, false, 0), used = add_export(1, 1, false, 1);
@@ -413,7 +413,7 @@ int main(void)
 	        TEST(a_router_gets_what_is_its_own_and_what_it_puts_into),
 	        TEST(an_entry_goes_with_the_last_submission_that_names_it),
 	        TEST(what_captured_calls_name_stays_until_no_graph_has_them),
-	        TEST(memory_that_nobody_needs_is_let_go_of_at_once),
+	        TEST(memory_that_nobody_needs_is_released_at_once),
 	        TEST(an_export_stays_while_the_router_has_mapped_what_its_index_names),
 	        TEST(without_a_router_nothing_is_mapped),
 	        TEST(what_its_index_names_no_more_goes_though_it_is_mapped),

@@ -394,7 +394,7 @@ static struct ferry_stream_flag *find_flags(void)
 }
 
 /* Flags that no graph has any more, and that the router still holds. */
-static int flags_to_let_go_of(const struct ferry_stream_flag *flags)
+static int flags_to_release(const struct ferry_stream_flag *flags)
 {
 	int count = 0;
 	for (uint32_t i = 0; i < FERRY_STREAM_FLAGS; i++)
@@ -457,7 +457,7 @@ static void graphs_of_eight_calls_on_two_communicators_are_replayed_and_leave_no
 			CU(cuGraphExecDestroy(graphs[rank]));
 		double start = seconds();
 		int left; /* looked at once: the graph's destructors may come later */
-		while ((left = flags_to_let_go_of(flags)) && seconds() - start < 60)
+		while ((left = flags_to_release(flags)) && seconds() - start < 60)
 			doze(1);
 		assert_int_equal(left, 0);
 	}

@@ -104,7 +104,7 @@ static pid_t start(int rank, bool message)
 	_exit(0);
 }
 
-static void *let_go_later(void *argument)
+static void *release_later(void *argument)
 {
 	(void)argument;
 	doze(HELD_MS);
@@ -145,7 +145,7 @@ static uint64_t fail_while_somebody_pushes(enum how how, bool message)
 	while (!atomic_load(&common->inside) || atomic_load(&common->ready) < RANKS - 1)
 		doze(1);
 	if (how < KILLED)
-		assert_int_equal(pthread_create(&later, NULL, let_go_later, NULL), 0);
+		assert_int_equal(pthread_create(&later, NULL, release_later, NULL), 0);
 	uint64_t begin = ferry_now_ns();
 	log_keep();
 	fail_by(how, comm, children);

@@ -332,7 +332,7 @@ static void a_stream_has_one_word_and_its_calls_have_turns(void **state)
 }
 
 /* A captured call's flag comes back when no graph has it and the router has released it, not before. */
-static void words_of_captured_calls_are_used_again_once_both_have_let_go(void **state)
+static void words_of_captured_calls_are_used_again_once_both_have_released_them(void **state)
 {
 	(void)state;
 	struct ferry_stream_flag_table table;
@@ -437,7 +437,7 @@ int main(void)
 	        cmocka_unit_test(a_connection_with_the_number_of_one_that_has_closed_is_not_taken_for_it),
 	        cmocka_unit_test(the_block_is_made_and_registered_once_and_cannot_shrink),
 	        cmocka_unit_test(a_stream_has_one_word_and_its_calls_have_turns),
-	        cmocka_unit_test(words_of_captured_calls_are_used_again_once_both_have_let_go),
+	        cmocka_unit_test(words_of_captured_calls_are_used_again_once_both_have_released_them),
 	        cmocka_unit_test(all_words_can_be_had_and_one_more_is_refused_with_the_number),
 	        cmocka_unit_test(streams_are_released_at_their_calls_and_at_those_that_they_come_to_later),
 	        cmocka_unit_test(words_that_a_communicator_leaves_behind_are_looked_after_and_come_back),

@@ -176,7 +176,7 @@ static void who_frees_memory_does_not_wait_for_what_others_have_asked_for_earlie
 }
 
 /* The lane says that it is done while others are served: that is looked for before the next of them. */
-static void who_frees_memory_in_use_does_not_wait_for_all_others_once_it_is_let_go(void **state)
+static void who_frees_memory_in_use_does_not_wait_for_all_others_once_it_is_released(void **state)
 {
 	const struct ferry_buffer_name name = {.index = 5, .generation = 1};
 	char *address;
@@ -271,7 +271,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        TEST(who_frees_memory_does_not_wait_for_what_others_have_asked_for_earlier),
-	        TEST(who_frees_memory_in_use_does_not_wait_for_all_others_once_it_is_let_go),
+	        TEST(who_frees_memory_in_use_does_not_wait_for_all_others_once_it_is_released),
 	        TEST(who_exports_is_not_overtaken_for_ever_by_those_that_forget),
 	        TEST(who_has_waited_longest_is_next),
 	};

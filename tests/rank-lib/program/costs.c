@@ -42,7 +42,7 @@ static struct ferry_plan *plan_for(enum ferry_collective collective, uint64_t by
 
 static struct ferry_compile_options four_gpus(void)
 {
-	struct ferry_compile_options options = {.direct = true, .core_cache = 2 << 20};
+	struct ferry_compile_options options = {.dma = true, .core_cache = 2 << 20};
 	options.staging[0] = 100 << 20;
 	assert_int_equal(ferry_costs_read(&options.costs), ferrySuccess);
 	return options;
@@ -350,7 +350,7 @@ static void host_devices_get_none_of_it(void **state)
 {
 	(void)state;
 	struct ferry_compile_options options = four_gpus();
-	options.direct = false;
+	options.dma = false;
 	struct ferry_plan *plan = plan_for(FERRY_ALLREDUCE, 256 << 20, &options);
 	assert_int_equal(plan->workers, 0);
 	assert_int_equal(plan->advance, 0);
