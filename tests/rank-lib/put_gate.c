@@ -14,7 +14,6 @@
 #include "ferry.h"
 #include "ipc/wait.h"
 #include "tests/kept_log.h"
-#include "tests/kept_log.h"
 
 #include <pthread.h>
 #include <signal.h>
