@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A call in a CUDA stream is two memory operations on one stream flag (ipc/stream_flag.h): write 1, wait for 0. They
- * work in the stream's order, without an SM and without the host, and can be captured into a graph and replayed.
+ * need neither an SM nor the host, and a graph can capture and replay them.
  */
 #include "rank-lib/device/cuda.h"
 
@@ -66,7 +66,7 @@ static ferryResult_t check_stream(struct ferry_device *base, ferryStream_t given
 		result = ferry_fail(ferryInvalidUsage, "the capture of stream %p was invalidated before this call",
 		                    (void *)stream);
 	unsigned long long id = 0;
-	/* A stream that captures has no id for us; a captured call needs none. */
+	/* A captured call needs no id. */
 	bool captures = status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
 	if (!result && !captures && (refused = driver->StreamGetId(stream, &id)))
 		result = ferry_cuda_failed(driver, refused, "asking for the stream's id");
@@ -75,7 +75,7 @@ static ferryResult_t check_stream(struct ferry_device *base, ferryStream_t given
 	return result;
 }
 
-/* When the graph that is captured and all that was instantiated from it are gone, `forget` runs. */
+/* `forget` runs when the captured graph, and all graphs instantiated from it, have been destroyed. */
 static CUresult give_to_graph(const struct ferry_cuda_driver *driver, CUstream stream,
                               const struct ferry_stream_call *call)
 {
@@ -140,7 +140,7 @@ static CUresult wait_in_stream(const struct ferry_cuda_device *device, CUstream 
 	                           : device->driver->StreamBatchMemOp(stream, 1, &operation, 0);
 }
 
-/* One call of the driver where nothing lies between the two operations. */
+/* Makes one driver call if nothing is to run between the two operations. */
 static CUresult pass_flag(const struct ferry_cuda_device *device, CUstream stream, const struct ferry_stream_call *call)
 {
 	const struct ferry_cuda_driver *driver = device->driver;
@@ -245,7 +245,7 @@ static const struct ferry_device_ops cuda_ops = {.kind = "cuda",
                                                  .node = ferry_cuda_node,
                                                  .close = close_device};
 
-/* Loaded, and launched once, where no call waits yet: later that could wait for the calls that it is for. */
+/* Loads the kernel and launches it once before any stream waits: a first launch may wait for the whole device. */
 static ferryResult_t load_wait(struct ferry_cuda_device *device)
 {
 	const struct ferry_cuda_driver *driver = device->driver;
@@ -264,7 +264,7 @@ static ferryResult_t load_wait(struct ferry_cuda_device *device)
 	    !(refused = driver->MemsetD8Async(flag, 0, sizeof(uint32_t), stream)) &&
 	    !(refused = launch_wait(device, stream, (_Atomic uint32_t *)(uintptr_t)flag)))
 		refused = driver->StreamSynchronize(stream);
-	/* the flag stays: freeing it waits for all that the device does, which may wait for a rank that is dead */
+	/* the flag is never freed: freeing waits for all work of the device, which may wait for a dead rank */
 	if (stream)
 		driver->StreamDestroy(stream);
 	ferry_cuda_visit_end(&visit);
@@ -272,9 +272,9 @@ static ferryResult_t load_wait(struct ferry_cuda_device *device)
 }
 
 /*
- * Streams share hardware queues, 8 unless CUDA_DEVICE_MAX_CONNECTIONS says otherwise, and a stream that waits at a
- * memory operation blocks its queue. A kernel of one thread that waits blocks none, as long as no other kernel is
- * behind it in its stream. With few queues that is worth the launch.
+ * Streams share hardware queues, 8 unless CUDA_DEVICE_MAX_CONNECTIONS says otherwise. A stream that waits at a memory
+ * operation blocks its queue. A kernel that waits blocks none, as long as no other kernel is behind it in its stream.
+ * With few queues this is worth the launch.
  */
 static ferryResult_t choose_wait(struct ferry_cuda_device *device)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The cuda device: calls in streams of GPUs. No callback is put into a user's stream: memory operations and copies are
- * all, or, with FERRY_WAIT=kernel, kernels of one thread that wait.
+ * The cuda device: calls in streams of GPUs. A call puts memory operations, copies and kernels into the user's stream,
+ * but no callback. With FERRY_WAIT=kernel kernels of one thread wait.
  */
 #ifndef FERRY_DEVICE_CUDA_H
 #define FERRY_DEVICE_CUDA_H

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A GPU as the cuda device's files share it: cuda.c (streams), cuda_memory.c (what buffers may be) and cuda_pieces.c
- * (what they lie in). One struct per GPU of the process, made by cuda.c on first use and kept until the process ends.
+ * A GPU as the cuda device's files share it: cuda.c (streams), cuda_kernels.c (kernels), cuda_memory.c (checks of
+ * buffers) and cuda_pieces.c (exports). One struct per GPU, made by cuda.c on first use and kept until the process
+ * ends.
  */
 #ifndef FERRY_DEVICE_CUDA_DEVICE_H
 #define FERRY_DEVICE_CUDA_DEVICE_H
@@ -16,9 +17,9 @@ struct ferry_cuda_device {
 	CUdevice device;
 	CUcontext context;      /* the primary one */
 	CUfunction wait_kernel; /* NULL: streams wait at memory operations */
-	/* CU_STREAM_WAIT_VALUE_FLUSH where the device has it: what others wrote is seen behind the wait */
+	/* CU_STREAM_WAIT_VALUE_FLUSH if the device has it: work behind the wait sees what others wrote before the 0 */
 	unsigned wait_flags;
-	struct ferry_piece sample; /* of no bytes: there is none yet; cuda_pieces.c, under its lock */
+	struct ferry_piece sample; /* 0 bytes: none yet; cuda_pieces.c writes it under its lock */
 };
 
 static inline struct ferry_cuda_device *ferry_cuda_device(struct ferry_device *device)

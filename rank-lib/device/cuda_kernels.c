@@ -29,7 +29,7 @@ static ferryResult_t load(struct ferry_device *base, const char *ptx, const char
 	for (uint32_t i = 0; i < count && !refused; i++) {
 		CUfunction function;
 		refused = device->driver->ModuleGetFunction(&function, module, names[i]);
-		if (!refused) /* now: a lazy driver would do it at the first launch, beside kernels that wait */
+		if (!refused) /* a lazy driver would load it at the first launch, while kernels wait */
 			refused = device->driver->FuncLoad(function);
 		functions[i] = function;
 	}
@@ -39,7 +39,7 @@ static ferryResult_t load(struct ferry_device *base, const char *ptx, const char
 
 /* ---- launches ---- */
 
-/* Once per graph, which then has the memory that its kernels use. */
+/* Once per graph: the graph then holds the memory that its kernels use. */
 static CUresult give_to_graph(const struct ferry_cuda_driver *driver, CUgraph graph, void (*keep)(void *argument),
                               void (*forget)(void *argument), void *argument)
 {
@@ -56,7 +56,7 @@ static CUresult give_to_graph(const struct ferry_cuda_driver *driver, CUgraph gr
 	return refused;
 }
 
-/* ---- plain ones ---- */
+/* ---- plain kernels ---- */
 
 static CUresult before_plain(const struct ferry_cuda_driver *driver, CUstream stream,
                              const struct ferry_kernel_order *order, struct ferry_kernel_call *call,
@@ -80,12 +80,12 @@ static CUresult behind_plain(const struct ferry_cuda_driver *driver, CUstream st
 	return CUDA_SUCCESS;
 }
 
-/* ---- captured ones ---- */
+/* ---- captured kernels ---- */
 
 struct capture {
 	CUgraph graph;
 	uint64_t id;
-	const CUgraphNode *nodes; /* that the next one comes behind; until the stream is used */
+	const CUgraphNode *nodes; /* the next node depends on these; valid until the stream is used */
 	size_t count;
 	struct ferry_kernel_capture *found; /* NULL: the graph has no kernel of the communicator yet */
 };
@@ -93,7 +93,7 @@ struct capture {
 static CUresult look(const struct ferry_cuda_driver *driver, CUstream stream, CUstreamCaptureStatus *status,
                      struct capture *capture)
 {
-	const CUgraphEdgeData *edges; /* not used, but without it a stream with any but plain ones is an error */
+	const CUgraphEdgeData *edges; /* not used; NULL would be an error where an edge has data of its own */
 	return driver->StreamGetCaptureInfo(stream, status, &capture->id, &capture->graph, &capture->nodes, &edges,
 	                                    &capture->count);
 }
@@ -106,7 +106,7 @@ static struct ferry_kernel_capture *find_capture(struct ferry_kernel_order *orde
 	return NULL;
 }
 
-/* Behind the last one in the graph; the first one behind all that was launched before the graph is. */
+/* A graph's first kernel waits for all that was launched before the graph; each other one follows its last one. */
 static CUresult before_captured(const struct ferry_cuda_driver *driver, CUstream stream,
                                 const struct capture *capture, struct ferry_kernel_order *order)
 {
@@ -124,7 +124,7 @@ static CUresult before_captured(const struct ferry_cuda_driver *driver, CUstream
 	                                                         CU_STREAM_ADD_CAPTURE_DEPENDENCIES);
 }
 
-/* The record of the event comes behind all of the graph's; no other node waits for it. */
+/* The event's record depends on all of the graph's kernels; no node depends on the record. */
 static CUresult behind_captured(const struct ferry_cuda_driver *driver, CUstream stream, struct capture *capture,
                                 struct ferry_kernel_order *order)
 {
@@ -230,7 +230,7 @@ static void order_end(struct ferry_device *base, struct ferry_kernel_order *orde
 {
 	struct ferry_cuda_device *device = ferry_cuda_device(base);
 	struct ferry_cuda_visit visit;
-	if ((!order->event && !order->joint) || ferry_cuda_enter(device, &visit)) /* without joint nothing is beside */
+	if ((!order->event && !order->joint) || ferry_cuda_enter(device, &visit)) /* `beside` comes with `joint` */
 		return;
 	if (order->event)
 		device->driver->EventDestroy(order->event);
@@ -244,7 +244,7 @@ static void order_end(struct ferry_device *base, struct ferry_kernel_order *orde
 
 /* ---- memory ---- */
 
-/* On a stream of its own, which waits for no other work of the device. */
+/* Uses a stream of its own, so that it waits for no other work of the device. */
 static ferryResult_t zero_or_read(struct ferry_device *base, CUdeviceptr memory, void *to, size_t bytes)
 {
 	struct ferry_cuda_device *device = ferry_cuda_device(base);

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which buffers calls on a GPU accept, and the GPU's NUMA node. */
 #include "rank-lib/device/cuda_memory.h"
 
 #include "ipc/error.h"
@@ -68,8 +67,8 @@ ferryResult_t ferry_cuda_check_buffer(struct ferry_device *base, const void *buf
 		return result;
 	result = check_at(device, first, what, buffer, bytes, &description);
 	/*
-	 * Addresses may be reserved and not mapped (cuMemMap), in what CUDA calls one range. That the last byte is
-	 * there is cheap to ask.
+	 * Addresses may be reserved without being mapped (cuMemMap), within one range of CUDA's: so the last byte is
+	 * checked, too, which is cheap.
 	 */
 	if (!result)
 		result = check_at(device, first + bytes - 1, what, buffer, bytes, &description);

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a buffer of a GPU lies in. cuMemGetAddressRange gives the allocation for memory of cudaMalloc, and for memory
- * mapped with cuMemMap the one mapping, whereas the range attributes give the whole reservation; BUFFER_ID goes with
- * the former. One query of an address takes 70 ns.
+ * The pieces that a buffer of a GPU lies in. cuMemGetAddressRange gives cudaMalloc's allocation, or for memory of
+ * cuMemMap one mapping; range attributes would give the whole reservation. BUFFER_ID is of that allocation or mapping.
+ * A query takes 70 ns.
  *
- * Each answer holds for its own moment, and other threads may free memory between two. So the id is queried before and
- * after the rest. Ids are never reused. If both are the same the allocation existed all the time, and all answers in
- * between are about it.
+ * Other threads may free memory between two queries. So the id is queried before and after the others. Ids are never
+ * reused: if both are the same, the allocation existed all the time, and all answers are about it.
  */
 #include "rank-lib/device/cuda_pieces.h"
 
@@ -31,7 +30,7 @@ static ferryResult_t identify(struct ferry_device *base, uint8_t uuid[16])
 	return ferrySuccess;
 }
 
-/* 0: there is no memory. */
+/* Returns 0 if there is no memory. */
 static uint64_t id_at(const struct ferry_cuda_driver *driver, CUdeviceptr address)
 {
 	CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_BUFFER_ID;
@@ -46,7 +45,7 @@ static ferryResult_t refuse(const void *buffer, uint64_t bytes, const char *reas
 	                  (unsigned long long)bytes, reason);
 }
 
-/* NULL: memory by cuMemMap, on this device, that goes to other processes. */
+/* Why memory of cuMemMap cannot be exported; NULL: it can, and is of this device. */
 static const char *objection(const struct ferry_cuda_device *device, CUdeviceptr address)
 {
 	CUmemGenericAllocationHandle handle;
@@ -63,7 +62,7 @@ static const char *objection(const struct ferry_cuda_device *device, CUdeviceptr
 	               : "a piece of it is another device's memory";
 }
 
-/* The allocation, or mapping, that the address lies in. Its id is 0 if it has none; the rest is then unknown. */
+/* Finds the allocation or mapping that the address lies in. If piece->id is 0 it has no id, and the rest is unknown. */
 static CUresult find_piece(const struct ferry_cuda_driver *driver, CUdeviceptr address, struct ferry_piece *piece)
 {
 	CUresult refused;
@@ -75,7 +74,7 @@ static CUresult find_piece(const struct ferry_cuda_driver *driver, CUdeviceptr a
 		if ((refused = driver->MemGetAddressRange(&start, &size, address)))
 			return refused;
 		*piece = (struct ferry_piece){start, size, id_at(driver, start)};
-	} while (piece->id != before); /* as often as it is freed and allocated meanwhile */
+	} while (piece->id != before); /* repeats if it was freed and allocated meanwhile */
 	return refused;
 }
 
@@ -229,7 +228,7 @@ static void release(struct ferry_device *base, void *memory)
 
 static pthread_mutex_t sample_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* In the device's context, under the lock. A reset of the device frees its memory. */
+/* In the device's context, under the lock. Makes the sample again if a reset of the device has freed it. */
 static CUresult make_sample(struct ferry_cuda_device *device)
 {
 	CUdeviceptr made;

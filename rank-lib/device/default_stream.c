@@ -21,7 +21,7 @@ static pthread_key_t at_end; /* set in threads that have a default stream */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool has_key;
 
-/* Without memory for the entry no thread uses the stream again; what is left in it still runs. */
+/* If there is no memory for the entry, no thread uses the stream again; its remaining work still runs. */
 static void keep(int ordinal, ferryStream_t stream)
 {
 	struct kept *kept = malloc(sizeof *kept);
@@ -34,7 +34,7 @@ static void keep(int ordinal, ferryStream_t stream)
 	pthread_mutex_unlock(&free_lock);
 }
 
-/* Of a thread that ends. */
+/* Runs in a thread that ends. */
 static void give_back(void *unused)
 {
 	(void)unused;
@@ -52,7 +52,7 @@ static void make_key(void)
 	has_key = !pthread_key_create(&at_end, give_back);
 }
 
-/* NULL: none is idle. */
+/* Returns NULL if no stream is idle. */
 static ferryStream_t take(int ordinal)
 {
 	ferryStream_t stream = NULL;
@@ -107,7 +107,7 @@ void ferry_default_streams_after_fork(bool in_child)
 	if (in_child) {
 		ferry_host_streams_forked();
 		memset(free_ones, 0, sizeof free_ones);
-		memset(mine, 0, sizeof mine); /* of the thread that forked, the only one */
+		memset(mine, 0, sizeof mine); /* the only thread of the child is the one that forked */
 	}
 	pthread_mutex_unlock(&free_lock);
 }

@@ -37,16 +37,16 @@ struct ferry_local_kernel {
 
 /** A call in a stream of a device with stream flags (ipc/stream_flag.h): what the stream does itself. */
 struct ferry_stream_call {
-	struct ferry_stream_flag *flag;  /* written 1 when the stream reaches the call, then waited for to be 0 */
-	struct ferry_local_copy *copies; /* made between the two */
+	struct ferry_stream_flag *flag;  /* the stream writes 1 when it reaches the call, then waits for 0 */
+	struct ferry_local_copy *copies; /* made between the write and the wait */
 	uint32_t ncopies;
-	struct ferry_local_copy *before, *after; /* made before the stream comes to the call, and behind it */
+	struct ferry_local_copy *before, *after; /* made before the write of 1; behind the wait */
 	uint32_t nbefore, nafter;
-	struct ferry_local_kernel kernel; /* behind those */
-	bool open;                       /* what follows the wait, and the wait, are left to finish_flag */
-	const void *scalar;              /* NULL or a value in device memory, copied to flag->scalar before */
+	struct ferry_local_kernel kernel; /* behind `after` */
+	bool open;                       /* the wait, and what follows it, are left to finish_flag */
+	const void *scalar;              /* NULL, or in device memory: the stream first copies it to flag->scalar */
 	size_t scalar_bytes;
-	/* captured: called once no graph has the call any more, from any thread; not if putting it in failed */
+	/* captured: any thread calls it once no graph has the call; after an error of enqueue_flag perhaps never */
 	void (*forget)(void *argument);
 	void *argument;
 };
@@ -66,14 +66,14 @@ struct ferry_stream_state {
 struct ferry_device_ops {
 	const char *kind;
 	/**
-	 * To be called around several calls of these functions by one thread, which then do their common work only
-	 * once. NULL, both: there is no such work.
+	 * A thread that calls several of these functions may call `enter` before and `leave` after them, so that their
+	 * common work is done only once. Both NULL: there is no such work. Errors of `enter`: the driver's.
 	 */
 	ferryResult_t (*enter)(struct ferry_device *device, struct ferry_device_visit *visit);
 	void (*leave)(struct ferry_device_visit *visit);
 	/**
-	 * A device has this or enqueue_flag. Host: puts the ticket into the stream, as check_stream gave it: started
-	 * when the stream reaches it; later work waits until it is finished.
+	 * Host devices only; cuda has enqueue_flag. Puts the ticket into the stream that check_stream gave. The stream
+	 * starts the ticket when it reaches it; later work in the stream waits until the ticket is finished.
 	 */
 	ferryResult_t (*enqueue_ticket)(ferryStream_t stream, struct ferry_ticket *ticket);
 	/**
@@ -82,7 +82,7 @@ struct ferry_device_ops {
 	 */
 	ferryResult_t (*enqueue_flag)(struct ferry_device *device, ferryStream_t stream,
 	                              const struct ferry_stream_call *call);
-	/** CUDA: the rest of a call that was put into the stream open: the wait, and what is behind it. */
+	/** CUDA: puts the rest of an open call into the stream: the wait, and what is behind it. */
 	ferryResult_t (*finish_flag)(struct ferry_device *device, ferryStream_t stream,
 	                             const struct ferry_stream_call *call);
 	/**
@@ -92,13 +92,13 @@ struct ferry_device_ops {
 	/** ferrySuccess if `stream` belongs to this kind of device and may be used. */
 	ferryResult_t (*check_stream)(struct ferry_device *device, ferryStream_t stream,
 	                              struct ferry_stream_state *state);
-	/** ferrySuccess if the bytes are memory that calls on this device may name; `what` is for the message. */
+	/** ferrySuccess if calls on this device may name these bytes. `what` names the buffer in the message. */
 	ferryResult_t (*check_buffer)(struct ferry_device *device, const void *buffer, size_t bytes, const char *what);
-	/** finds its memory's pieces, to be exported to a router; NULL: the memory stays in its process */
+	/** find and export pieces of the device's memory; NULL: no other process can map it */
 	const struct ferry_pieces_ops *pieces;
-	/** NULL: calls on it are not carried by kernels */
+	/** NULL: kernels carry no calls on this device */
 	const struct ferry_kernels_ops *kernels;
-	/** The NUMA node that the device hangs on, -1 if unknown. */
+	/** The NUMA node of the device, -1 if unknown. */
 	int (*node)(struct ferry_device *device);
 	void (*close)(struct ferry_device *device);
 };
@@ -107,7 +107,7 @@ struct ferry_device {
 	const struct ferry_device_ops *ops;
 	struct ferry_copier *copier; /* host: for lanes of this process */
 	int ordinal;
-	/* host: calls of all communicators on it; the calling thread adds, the lane that ends a call subtracts */
+	/* host: calls of all communicators; the calling thread adds, the lane that ends a call subtracts */
 	_Atomic uint32_t inflight;
 };
 

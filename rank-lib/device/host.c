@@ -21,7 +21,7 @@ static ferryResult_t check_stream(struct ferry_device *device, ferryStream_t str
 static ferryResult_t check_buffer(struct ferry_device *device, const void *buffer, size_t bytes, const char *what)
 {
 	(void)device, (void)buffer, (void)bytes, (void)what;
-	return ferrySuccess; /* all of the process's memory will do */
+	return ferrySuccess; /* any memory of the process */
 }
 
 static int node(struct ferry_device *device)
@@ -51,8 +51,7 @@ static const struct ferry_device_ops host_ops = {.kind = "host",
 void ferry_host_before_fork(void)
 {
 	ferry_default_streams_before_fork();
-	pthread_mutex_lock(&devices_lock); /* after the above: a thread that takes a stream may free a communicator,
-	                                      with its device */
+	pthread_mutex_lock(&devices_lock); /* second: a thread with the first lock may close a device */
 }
 
 void ferry_host_after_fork(bool in_child)
@@ -79,7 +78,7 @@ ferryResult_t ferry_host_device_open(int ordinal, struct ferry_device **opened)
 			device = NULL;
 		}
 	}
-	if (device && !devices[ordinal]) { /* from then on lanes read it */
+	if (device && !devices[ordinal]) { /* lanes read the fields from then on */
 		device->base.ops = &host_ops;
 		device->base.copier = &device->copier.base;
 		device->base.ordinal = ordinal;

@@ -18,8 +18,8 @@ struct ferry_host_device {
 ferryResult_t ferry_host_device_open(int ordinal, struct ferry_device **device);
 
 /**
- * Around a fork: no other thread has the tables locked meanwhile. A child begins without devices, and refuses the
- * streams and events that it inherits: the threads that run them are in the parent.
+ * Called around a fork: locks the tables before it, and unlocks them after it in both processes. A child begins without
+ * devices, and refuses the streams and events that it inherits: the threads that run them are in the parent.
  */
 void ferry_host_before_fork(void);
 void ferry_host_after_fork(bool in_child);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Host streams: a queue of operations that run in order, one at a time. They are run by a thread that synchronizes with
- * the stream, or by the stream's own thread, which exists once an operation needs one. A call into an idle stream
- * starts at once in the caller, and a call that is last in its stream is left waiting without any thread.
+ * Host streams: queues of operations that run in order, one at a time. A thread that synchronizes with the stream runs
+ * them, or the stream's own thread, which is made when an operation first needs it. A call that is put into an idle
+ * stream starts at once, in the caller; it needs no thread as long as no work follows it.
  *
  * `lock` guards everything in a stream. `busy`: a thread runs the operation at the head, outside the lock.
  */
@@ -21,11 +21,11 @@
 
 enum operation_kind { RUN_FUNCTION, RUN_COPY, RUN_CALL, RECORD_EVENT, WAIT_EVENT };
 
-/* What one ferryEventRecord stands for; shared by the event, the stream that reaches it and those that wait for it. */
+/* The point that a ferryEventRecord marks; held by the event, the stream that reaches it, and all that wait for it. */
 struct record {
 	_Atomic uint32_t holders;
-	const struct ferryStream *stream; /* constant: where it was recorded; not to be looked into */
-	_Atomic uint32_t reached; /* futex word; written by the recording stream's runner, release, after time_ns */
+	const struct ferryStream *stream; /* constant: where it was recorded; compared only, as it may be freed */
+	_Atomic uint32_t reached; /* futex word; the thread that runs the stream writes it after time_ns, release */
 	uint64_t time_ns;
 };
 
@@ -63,14 +63,14 @@ struct ferryEvent {
 	struct record *record;       /* of the last ferryEventRecord; NULL: never recorded */
 };
 
-/* A host function that this thread is in, of that stream; where one synchronizes with another stream, several. */
+/* A host function of the stream that runs in this thread; nested if it synchronizes with another stream. */
 struct running {
 	const struct ferryStream *stream;
 	const struct running *outer;
 };
 
 static _Thread_local const struct running *running;
-/* between the process that loaded the library and this one; written where a child has one thread yet */
+/* from the process that loaded the library to this one; written while a child has one thread */
 static uint32_t forks;
 
 /* ---- records ---- */
@@ -117,7 +117,7 @@ static void run_function(const struct ferryStream *stream, const struct operatio
 	running = frame.outer;
 }
 
-/* Whether this thread is in a host function of the stream: work behind that starts when the function has returned. */
+/* Whether this thread runs a host function of the stream: later work then starts only once that has returned. */
 static bool is_inside(const struct ferryStream *stream)
 {
 	const struct running *frame = running;
@@ -176,7 +176,7 @@ static void retire(struct ferryStream *stream, struct operation *operation)
 	stream->spare = operation;
 }
 
-/* Runs operations until so many have been retired. Under lock, given up while one runs. */
+/* Runs operations until `retired` is `target`. Under lock, which is free while one runs. */
 static void drain(struct ferryStream *stream, uint64_t target)
 {
 	while (stream->retired < target && stream->head && !stream->busy) {
@@ -269,7 +269,7 @@ static struct operation *take_spare(struct ferryStream *stream)
 	return operation;
 }
 
-/* Work that needs a thread to run it. */
+/* Appends an operation that needs a thread to run it. */
 static ferryResult_t enqueue(ferryStream_t stream, struct operation *operation)
 {
 	pthread_mutex_lock(&stream->lock);
@@ -293,8 +293,8 @@ ferryResult_t ferry_host_enqueue(ferryStream_t stream, struct ferry_ticket *tick
 		return ferrySuccess;
 	}
 	/*
-	 * The stream's reference, and this thread's: once started, the call may end and all other references be dropped
-	 * while this thread still rings.
+	 * One reference for the stream, one for this thread: a started call may end, and all others drop the ticket,
+	 * while ferry_ticket_start still runs here.
 	 */
 	if (!enters)
 		atomic_fetch_add_explicit(&ticket->holders, 2, memory_order_relaxed);
@@ -362,7 +362,7 @@ void ferry_host_streams_forked(void)
 }
 
 /*
- * Waits for what is there now, not for what other threads append meanwhile: that may depend on the caller's next call.
+ * Waits for the work that is there now. Work that other threads append meanwhile may depend on the caller's next call.
  */
 ferryResult_t ferry_host_synchronize(ferryStream_t stream, const char *function)
 {
@@ -472,7 +472,7 @@ static ferryResult_t check_event(ferryEvent_t event)
 	return ferry_fail(ferryInvalidArgument, "event %p is NULL, destroyed or not Ferry's", (void *)event);
 }
 
-/* The record an event stands for now, held; NULL if it was never recorded. */
+/* Returns the event's record, held; NULL if the event was never recorded. */
 static struct record *record_of(ferryEvent_t event)
 {
 	pthread_mutex_lock(&event->lock);
@@ -539,7 +539,7 @@ ferryResult_t ferryStreamWaitEvent(ferryStream_t stream, ferryEvent_t event)
 		return result;
 	struct record *record = record_of(event);
 	if (!record)
-		return ferrySuccess; /* as in CUDA: nothing was recorded, nothing to wait for */
+		return ferrySuccess; /* as in CUDA */
 	struct operation *operation = operation_new(WAIT_EVENT);
 	if (!operation) {
 		record_drop(record);

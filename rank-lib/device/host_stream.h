@@ -23,13 +23,13 @@ ferryResult_t ferry_host_check_stream(ferryStream_t stream);
  */
 ferryResult_t ferry_host_synchronize(ferryStream_t stream, const char *function);
 
-/** The thread that used the stream ends: from now on the stream runs what is left in it without that thread. */
+/** Called when the stream's thread ends: the work that is left in the stream runs without that thread. */
 void ferry_host_leave_stream(ferryStream_t stream);
 
-/** Returns true if the stream is idle, so that another thread may take it; that thread gets no errors from before. */
+/** Returns true if the stream is idle: another thread may then use it. Drops the errors of earlier calls. */
 bool ferry_host_take_stream(ferryStream_t stream);
 
-/** In a child, after a fork: the streams and events that it has are its parent's. */
+/** Called in a child after a fork: from then on the child refuses streams and events of its parent. */
 void ferry_host_streams_forked(void);
 
 #endif

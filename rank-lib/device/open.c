@@ -17,7 +17,7 @@ static bool has_cuda_device(void)
 
 ferryResult_t ferry_device_open(const char *kind, int ordinal, int local_rank, struct ferry_device **device)
 {
-	if (!kind) /* a caller that names a driver wants it, and gets its error */
+	if (!kind) /* if FERRY_CUDA_LIBRARY names a driver, its error is reported instead */
 		kind = ferry_env("FERRY_CUDA_LIBRARY") || has_cuda_device() ? "cuda" : "host";
 	if (!strcmp(kind, "host"))
 		return ferry_host_device_open(ordinal >= 0 ? ordinal : local_rank, device);

@@ -34,7 +34,7 @@ struct ferry_pieces_ops {
 	 */
 	ferryResult_t (*find)(struct ferry_device *device, const void *buffer, uint64_t bytes,
 	                      struct ferry_pieces *pieces);
-	/** Whether the pieces are still what they were when they were found. */
+	/** Whether each piece still has the id that it had when it was found: the memory has not been freed. */
 	bool (*are_there)(struct ferry_device *device, const struct ferry_piece *pieces, uint32_t count);
 	/**
 	 * Fills in kind, bytes, handle, lengths and descriptors; the caller closes the descriptors. Error:

@@ -13,7 +13,7 @@ void ferry_ticket_finish(struct ferry_ticket *ticket, ferryResult_t result, cons
 {
 	ticket->result = result;
 	ticket->message = message;
-	/* 2: a thread announced that it sleeps. The exchange and the waiter's compare-and-swap order the two. */
+	/* 2: a thread announced that it sleeps. Of the two read-modify-writes the later one sees the earlier one. */
 	_Atomic uint32_t *finished = &ticket->finished; /* from the store on, a stream may let the ticket go */
 	if (atomic_exchange_explicit(finished, 1, memory_order_acq_rel) == 2)
 		ferry_futex_wake(finished, -1, false);
@@ -53,7 +53,7 @@ void ferry_ticket_wait(struct ferry_ticket *ticket)
 
 void ferry_ticket_drop(struct ferry_ticket *ticket)
 {
-	/* the last holder needs no other operation: nobody else can drop the ticket, or add to its holders */
+	/* the last holder needs no decrement: no other thread can drop the ticket or add a holder */
 	if (atomic_load_explicit(&ticket->holders, memory_order_acquire) == 1 ||
 	    atomic_fetch_sub_explicit(&ticket->holders, 1, memory_order_acq_rel) == 1)
 		ticket->release(ticket);
