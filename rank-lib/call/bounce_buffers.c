@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #define ROUND (2u << 20) /* what drivers allocate at least */
-#define LARGER 2u        /* times as large as asked for: another one may need it more */
+#define LARGER 2u        /* an adopted buffer is at most so many times as large as needed */
 
 static struct ferry_bounce_buffer *abandoned; /* of communicators that have failed; under its lock */
 static pthread_mutex_t abandoned_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -25,7 +25,7 @@ void ferry_bounce_buffers_abandon(struct ferry_bounce_buffers *bounces, const st
 	pthread_mutex_unlock(&abandoned_lock);
 }
 
-/* Returns one that is large enough; NULL: there is none. */
+/* Takes an abandoned buffer of the device that is large enough; NULL: there is none. */
 static struct ferry_bounce_buffer *adopt(const struct ferry_device *device, uint64_t bytes)
 {
 	struct ferry_bounce_buffer *found, **link = &abandoned;
@@ -38,7 +38,7 @@ static struct ferry_bounce_buffer *adopt(const struct ferry_device *device, uint
 	return found;
 }
 
-/* Makes one, or adopts one. */
+/* Adopts an abandoned buffer, or allocates one. */
 static ferryResult_t make(struct ferry_device *device, uint64_t bytes, struct ferry_bounce_buffer **made)
 {
 	const uint64_t whole = (bytes + ROUND - 1) / ROUND * ROUND;
@@ -61,7 +61,7 @@ static ferryResult_t make(struct ferry_device *device, uint64_t bytes, struct fe
 	return ferrySuccess;
 }
 
-/* The bounce buffer that a call of the stream may use, however large it is; for a captured call one that is free. */
+/* Finds the buffer of the stream's calls, of any size; for a captured call (stream 0) a free one of enough bytes. */
 static struct ferry_bounce_buffer *find(const struct ferry_bounce_buffers *bounces, uint64_t stream,
                                         enum ferry_direction direction, uint64_t bytes)
 {

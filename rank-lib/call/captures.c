@@ -14,7 +14,7 @@ struct ferry_capture {
 	struct ferry_buffer_name names[]; /* pinned */
 };
 
-static _Atomic uint32_t forgets; /* captured calls that no graph has any more, of all communicators; from any thread */
+static _Atomic uint32_t forgets; /* counts calls that no graph has any more, of all communicators; any thread adds */
 
 static void forget(void *flag)
 {
@@ -29,7 +29,7 @@ static void capture_free(struct ferry_captures *captures, struct ferry_capture *
 	ferry_bounce_buffers_release(captures->bounces, capture->flag);
 	if (capture->entry)
 		ferry_plan_cache_give_back(captures->plans, capture->entry);
-	/* First: while a router may still get the call, its stream flag must not be reused. */
+	/* Before the flag is let go: while a router may still get the call, its stream flag must not be reused. */
 	ferry_journal_forget(captures->journal, capture->flag);
 	ferry_stream_flag_hold(captures->flags, capture->flag, false);
 	free(capture);

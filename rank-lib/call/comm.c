@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all that opens a communicator needs, and the functions of the API that only query it. */
+/* The life of a communicator, and the API's functions that only query it. */
 #include "rank-lib/call/comm.h"
 
 #include "rank-lib/attach/attach.h"
@@ -298,7 +298,7 @@ ferryResult_t ferryCommDeregister(ferryComm_t comm, void *handle)
 	ferryResult_t result = ferry_comm_hold(comm);
 	if (result)
 		return result;
-	pthread_mutex_lock(&comm->lock); /* also where it has failed: its registrations can be ended still */
+	pthread_mutex_lock(&comm->lock); /* also if it has failed: its registrations can still be removed */
 	result = comm->closed ? ferry_fail(ferryInvalidUsage, "communicator %p was ended meanwhile", (void *)comm)
 	                      : ferry_registrations_remove(&comm->registrations, comm->mapped.exports, handle);
 	pthread_mutex_unlock(&comm->lock);

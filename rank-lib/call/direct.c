@@ -50,10 +50,10 @@ static uint32_t member_beside(struct ferry_member *member)
 	struct ferry_direct *direct = direct_of(member);
 	uint32_t all = atomic_load_explicit(&direct->device->inflight, memory_order_relaxed);
 	uint32_t own = atomic_load_explicit(&direct->inflight, memory_order_relaxed);
-	return all > own ? all - own : 0; /* the two are not counted at once */
+	return all > own ? all - own : 0; /* the two counters change one after the other */
 }
 
-/* Another rank has woken the lane, as it waits for messages that a caller of this one has left. */
+/* Another rank has woken the lane because it waits for messages that a caller of this rank has left. */
 static bool member_take(struct ferry_member *member)
 {
 	struct ferry_direct *direct = direct_of(member);
@@ -125,7 +125,7 @@ ferryResult_t ferry_direct_open(struct ferry_direct *direct)
 	return ferrySuccess;
 }
 
-/* The lanes have dropped the calls that were left, which never end: no thread must wait for them. */
+/* The lanes have dropped the remaining calls, which never end: wakes the threads that wait for them. */
 static void count_out_dropped(struct ferry_direct *direct)
 {
 	uint32_t left = atomic_exchange_explicit(&direct->inflight, 0, memory_order_acq_rel);
@@ -252,7 +252,7 @@ static void ticket_release(struct ferry_ticket *ticket)
 	released((struct direct_call *)((char *)ticket - offsetof(struct direct_call, ticket)));
 }
 
-/* The H2D lane is woken by what it waits for; at the start of a call only if that has come already. */
+/* What the H2D lane waits for wakes it. The start of a call need wake it only if that has come already. */
 static bool h2d_ready(const struct ferry_call *call)
 {
 	const struct ferry_half *half = &call->halves[FERRY_DIR_H2D];
@@ -277,7 +277,7 @@ static void on_start(struct ferry_ticket *ticket)
 		ferry_doorbell_ring(member->lane_ranks[FERRY_DIR_H2D].bell);
 }
 
-/* Into the lanes' inboxes, then into the stream, which may start it at once, and rings the lanes then. */
+/* Gives the call to the lanes, then to the stream, which may start it at once and then rings the lanes. */
 static ferryResult_t launch(struct direct_call *made, ferryStream_t stream)
 {
 	struct ferry_direct *direct = made->direct;
@@ -292,13 +292,13 @@ static ferryResult_t launch(struct direct_call *made, ferryStream_t stream)
 	ferry_full_fence(); /* ranks that publish from now on ring the lanes */
 	ferry_lanes_submit(&direct->member, &made->call);
 	ferryResult_t result = direct->device->ops->enqueue_ticket(stream, &made->ticket);
-	if (result) /* The lanes have it and the other ranks may wait for it: there is no way back. */
+	if (result) /* The lanes have the call, and other ranks may wait for it: it cannot be taken back. */
 		ferry_rank_fail(direct->rank, result, ferry_last_message());
 	ferry_ticket_drop(&made->ticket);
 	return result;
 }
 
-/* ---- what is asked for ---- */
+/* ---- requests ---- */
 
 /* The name of a buffer in this process, for ranks that put into it. */
 static struct ferry_buffer_name put_target_of(const void *buffer)
@@ -362,8 +362,8 @@ ferryResult_t ferry_direct_collective(struct ferry_direct *direct, const struct 
 }
 
 /*
- * The longest slice of a message: of a short one of so many bytes that one end copies it in while the other one copies
- * out the last. It is the same for callers and for lanes (short_call.h), so that both ends agree.
+ * The longest slice of a message. A short message is cut so that one end copies a slice in while the other end copies
+ * the slice before it out. Callers and lanes (short_call.h) cut alike, so that both ends agree.
  */
 static uint32_t longest_slice(uint32_t slot_bytes, uint64_t length)
 {

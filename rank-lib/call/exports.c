@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #define HINTS 256 /* a power of 2 */
-#define TRIES 8   /* the router forgets between its answer and our next look only after a second: once is rare */
+#define TRIES 8   /* the router unmaps an idle export only after a second: even one repetition is rare */
 #define NONE  UINT32_MAX
 
 struct entry {
@@ -19,12 +19,12 @@ struct entry {
 	enum ferry_exported_kind kind;
 	uint32_t npieces;
 	struct ferry_piece *pieces;
-	uint64_t generation; /* stays when it is free */
-	uint64_t last;       /* submission */
+	uint64_t generation; /* kept while the entry is free */
+	uint64_t last;       /* number of the last submission that names it */
 	uint32_t pins;
 	uint64_t turn; /* when it was last named */
 	bool put_target; /* other ranks put into it, and the routers know that */
-	uint64_t seen; /* in which call of `calls` its memory was last found to be there */
+	uint64_t seen; /* value of `calls` when its memory was last found to exist */
 };
 
 /* A router to which memory is exported. */
@@ -38,14 +38,13 @@ struct ferry_exports {
 	const _Atomic uint32_t *failed;
 	struct ferry_holders *holders;
 	struct ferry_journal *journal; /* NULL: none */
-	struct logged routers[FERRY_MAX_DOMAINS]; /* that of the rank's domain first; the others for put targets
-	                                             alone */
+	struct logged routers[FERRY_MAX_DOMAINS]; /* the first: of the rank's domain; others get put targets */
 	uint32_t nrouters;
 	uint64_t turns, calls;
 	uint32_t hints[HINTS]; /* by buffer: the index that it was last found under */
-	uint32_t nentries; /* below it are all that were ever used */
+	uint32_t nentries; /* all entries that were ever used are below it */
 	struct entry entries[FERRY_MOST_EXPORTS];
-	struct ferry_pieces found; /* while one is looked for */
+	struct ferry_pieces found; /* scratch: the pieces of one buffer */
 };
 
 ferryResult_t ferry_exports_open(struct ferry_device *device, struct ferry_link *link, const _Atomic uint32_t *failed,
@@ -108,7 +107,7 @@ static bool holds(const struct entry *entry, uint64_t start, uint64_t end)
 	return entry->end && entry->start <= start && end <= entry->end;
 }
 
-/* Asked once in a call. */
+/* Whether the entry's memory still exists; asks the driver once per call. */
 static bool is_there(struct ferry_exports *exports, struct entry *entry)
 {
 	if (entry->seen == exports->calls)
@@ -129,7 +128,7 @@ static uint64_t used_until(const struct entry *entry)
 	return entry->pins ? FERRY_EXPORT_PINNED : entry->last;
 }
 
-/* Stores it for all routers that may have the export, and for the next one. */
+/* Stores `used` for all routers that may have the export, and in the journal for a successor. */
 static void publish_used(struct ferry_exports *exports, uint32_t index)
 {
 	const struct entry *entry = &exports->entries[index];
@@ -142,9 +141,9 @@ static void publish_used(struct ferry_exports *exports, uint32_t index)
 }
 
 /*
- * The index of the export that holds the range and still exists. Exports that no longer exist are freed on the way: the
- * index gets another generation with the next export, and until then the router unmaps it for being idle. `used` is
- * then the last submission, and a pin no longer counts.
+ * Returns the index of the export that holds the range and whose memory exists; NONE: there is none. Frees entries
+ * whose memory has gone: their pins no longer count, and the router unmaps the memory when it is idle after the last
+ * submission, or when a new export takes the index, with another generation.
  */
 static uint32_t find_known(struct ferry_exports *exports, uint64_t start, uint64_t end)
 {
@@ -165,8 +164,8 @@ static uint32_t find_known(struct ferry_exports *exports, uint64_t start, uint64
 }
 
 /*
- * A free index, or the one that was named longest ago; the router keeps its mapping for submissions which have not
- * ended.
+ * Returns a free index, or that of the unpinned export named longest ago; the router keeps its mapping until
+ * submissions that name it have ended. NONE: all exports are pinned.
  */
 static uint32_t find_place(const struct ferry_exports *exports)
 {
@@ -192,7 +191,7 @@ bool ferry_exports_hold(struct ferry_exports *exports, const void *buffer, uint6
 	return bytes && start + bytes > start && find_known(exports, start, start + bytes) != NONE;
 }
 
-/* ---- telling the router ---- */
+/* ---- requests to routers ---- */
 
 static ferryResult_t ask(const struct ferry_exports *exports, uint32_t router, struct ferry_attach_message *message,
                          const void *payload, const int *descriptors)
@@ -223,7 +222,7 @@ static void add_to_journal(struct ferry_exports *exports, const struct ferry_exp
 	                         used_until(&exports->entries[exported->index]));
 }
 
-/* The export is mapped, and was named again after a while: adds it to the journal. */
+/* Adds a mapped export that was named again after the journal had dropped it. */
 static ferryResult_t journal_again(struct ferry_exports *exports, uint32_t index)
 {
 	struct ferry_exported exported;
@@ -250,13 +249,11 @@ static ferryResult_t send_export(struct ferry_exports *exports, uint32_t index, 
 	else
 		for (uint32_t i = 0; i < exported.npieces; i++)
 			close(descriptors[i]);
-	/*
-	 * Memory that cannot be exported is reported where it is found: here the router, or its driver, has refused it.
-	 */
+	/* pieces->find refuses memory that cannot be exported; this is a refusal of the router or its driver */
 	return result == ferryInvalidUsage ? ferryInternalError : result;
 }
 
-/* Memory that the table has not got. */
+/* Exports memory that is not in the table. */
 static ferryResult_t add(struct ferry_exports *exports, const void *buffer, uint64_t bytes, bool put_target,
                          uint32_t *index)
 {
@@ -296,8 +293,8 @@ static ferryResult_t add(struct ferry_exports *exports, const void *buffer, uint
 }
 
 /*
- * The rank's half of the cells' protocol (ipc/export.h). False: that router has not got it; else all have, and keep it
- * for what `used` says.
+ * The rank's half of the cells' protocol (ipc/export.h). Returns false if *router has not mapped the export. Otherwise
+ * all routers have, and keep it as long as `used` says.
  */
 static bool use(struct ferry_exports *exports, uint32_t index, uint32_t *router)
 {
@@ -332,8 +329,8 @@ static bool is_in_journal(const struct ferry_exports *exports, uint32_t index)
 }
 
 /*
- * Has the routers map what they have not mapped, or not as put target. A router that came before the journal had the
- * export has not got it: so the routers are checked once more after that.
+ * Has the routers map the export if they have not; more: also as put target. A router that took over before the journal
+ * had the export lacks it: so the routers are checked once more after it was added to the journal.
  */
 static ferryResult_t have_mapped(struct ferry_exports *exports, uint32_t index, bool more)
 {
@@ -397,7 +394,7 @@ void ferry_exports_unpin(struct ferry_exports *exports, const struct ferry_buffe
 		publish_used(exports, name->index);
 }
 
-/* Frees its index. flags: of FORGET. If the rank has failed, no router's answer is waited for. */
+/* Frees the index; the routers unmap the export, which is not awaited if the rank has failed. flags: of FORGET. */
 static ferryResult_t forget(struct ferry_exports *exports, uint32_t index, uint32_t flags)
 {
 	struct entry *entry = &exports->entries[index];
@@ -409,7 +406,7 @@ static ferryResult_t forget(struct ferry_exports *exports, uint32_t index, uint3
 		result = ask(exports, router, &message, NULL, NULL);
 	if (!result || !atomic_load_explicit(exports->failed, memory_order_acquire))
 		return result;
-	ferry_forget_message(); /* the router unmaps it with the rank */
+	ferry_forget_message(); /* the router unmaps all exports of a rank that ends */
 	return ferrySuccess;
 }
 
@@ -419,7 +416,7 @@ ferryResult_t ferry_exports_forget(struct ferry_exports *exports, const struct f
 	return entry && !entry->pins ? forget(exports, name->index, 0) : ferrySuccess;
 }
 
-/* False: the routers have forgotten it by themselves, and unmapped it. */
+/* Returns false if all routers have unmapped the export because it was idle. */
 static bool is_mapped(const struct ferry_exports *exports, uint32_t index)
 {
 	const struct entry *entry = &exports->entries[index];

@@ -14,7 +14,7 @@ static const char *const names[FERRY_OWN_FABRICS] = {"host", "peer"};
 
 /* ---- settings ---- */
 
-/* The fabric that the text begins with, up to a comma; *next is behind it. -1: none. */
+/* Returns the fabric that the text names up to a comma or its end; -1: none. *next: behind the name. */
 static int read_name(const char *text, const char **next)
 {
 	for (int fabric = 0; fabric < FERRY_OWN_FABRICS; fabric++) {
@@ -44,7 +44,7 @@ static ferryResult_t read_fabrics(struct ferry_fabrics *fabrics)
 	return ferrySuccess;
 }
 
-/* A share of a fabric that calls are not to take. */
+/* Fails if FERRY_SHARES gives a share to a fabric that FERRY_FABRICS leaves out. */
 static ferryResult_t check_wanted(const struct ferry_fabrics *fabrics, const double *shares, uint32_t named)
 {
 	for (int fabric = 0; fabrics->named && fabric < FERRY_OWN_FABRICS; fabric++) {
@@ -57,7 +57,7 @@ static ferryResult_t check_wanted(const struct ferry_fabrics *fabrics, const dou
 	return ferrySuccess;
 }
 
-/* Reads the shares: of what NCCL does not carry, if that is named, the host has this part, and the peers the rest. */
+/* Reads FERRY_SHARES into host_share: the host's part of what NCCL does not carry; the peers have the rest. */
 static ferryResult_t read_shares(struct ferry_fabrics *fabrics)
 {
 	const char *text = ferry_env("FERRY_SHARES");
@@ -90,7 +90,7 @@ ferryResult_t ferry_fabrics_read(struct ferry_fabrics *fabrics)
 	return result ? result : read_shares(fabrics);
 }
 
-/* ---- which there are ---- */
+/* ---- which fabrics there are ---- */
 
 static bool peers_unwanted(const struct ferry_fabrics *fabrics)
 {
@@ -124,7 +124,7 @@ ferryResult_t ferry_fabrics_await(struct ferry_fabrics *fabrics, uint64_t until)
 	return ferry_rank_await(fabrics->rank, until, untold);
 }
 
-/* All ranks' data is moved so. */
+/* Whether this kind of process moves all ranks' data. */
 static bool all_are(const struct ferry_rank *rank, enum ferry_copy_quiesce_kind copy_quiesce)
 {
 	for (int other = 0; other < rank->nranks; other++)
@@ -140,7 +140,7 @@ static uint64_t reach_of(const struct ferry_rank *rank, int from)
 	return atomic_load_explicit(&rank->shared.arenas[domain].header->reach[from], memory_order_relaxed);
 }
 
-/* Of ranks whose routers move the data: by what these have written as the job became ready. */
+/* For ranks whose routers move the data: the routers wrote the links into the arenas when the job became ready. */
 static void find_gpu_links(struct ferry_fabrics *fabrics)
 {
 	const struct ferry_rank *rank = fabrics->rank;
@@ -160,7 +160,7 @@ static void find_gpu_links(struct ferry_fabrics *fabrics)
 	fabrics->ports = !ferry_gpu_links_are_direct(&found, nranks);
 }
 
-/* Of host devices: those that are modelled, else all are memory. */
+/* For host devices: the modelled links; if none are modelled, memory links all ranks alike. */
 static ferryResult_t find_host_links(struct ferry_fabrics *fabrics)
 {
 	struct ferry_host_links machine;
@@ -223,9 +223,9 @@ static ferryResult_t settle(struct ferry_fabrics *fabrics)
 	return ferrySuccess;
 }
 
-/* ---- what each carries ---- */
+/* ---- what each fabric carries ---- */
 
-/* Sums on devices are trees over links that are modelled, and for host devices so far; else the host adds up. */
+/* Whether peers carry sums: so far on host devices alone, by trees over modelled links. Else the host adds up. */
 static bool peers_add(const struct ferry_fabrics *fabrics)
 {
 	struct ferry_packing packing;
@@ -233,15 +233,13 @@ static bool peers_add(const struct ferry_fabrics *fabrics)
 	       ferry_packing_find(&fabrics->links, (uint32_t)fabrics->rank->nranks, &packing);
 }
 
-/*
- * How many blocks the busiest device sends or receives. Chains and trees of a Broadcast hand on the whole as it comes.
- */
+/* How many blocks the busiest device sends or receives: one in a Broadcast, whose chains and trees forward data. */
 static uint32_t blocks_of(enum ferry_collective collective, uint32_t nranks)
 {
 	return collective == FERRY_BROADCAST || collective == FERRY_SENDRECV ? 1 : nranks - 1;
 }
 
-/* Whether peers may carry anything, and can. */
+/* *can: peers may carry calls, and are able to. */
 static ferryResult_t ask_peers(struct ferry_fabrics *fabrics, bool *can)
 {
 	*can = false;
@@ -254,7 +252,7 @@ static ferryResult_t ask_peers(struct ferry_fabrics *fabrics, bool *can)
 	return result;
 }
 
-/* Of GPUs: what one pushes to all others, and moves to and from the host; where ferry-perf has measured both. */
+/* For GPUs: rates of one GPU, to all others and by the host. Returns false unless ferry-perf has measured both. */
 static bool find_gpu_network(const struct ferry_fabrics *fabrics, struct ferry_network *network)
 {
 	float push = (float)fabrics->costs->push, host = (float)fabrics->costs->host;
@@ -332,14 +330,14 @@ ferryResult_t ferry_fabrics_push(struct ferry_fabrics *fabrics, bool *puts)
 	return ask_peers(fabrics, puts);
 }
 
-/* A table of links has none from a device to itself, which reaches its own memory all the same. */
+/* The table of links has none from a device to itself, but each device reaches its own memory. */
 bool ferry_fabrics_pushes(const struct ferry_fabrics *fabrics, uint32_t sender, uint32_t receiver, uint64_t bytes)
 {
 	return fabrics && bytes > FERRY_EAGER_BYTES &&
 	       (sender == receiver || fabrics->links.speed[sender][receiver] > 0);
 }
 
-/* FERRY_FABRICS=peer, and yet: one line of a communicator. */
+/* Logs once per communicator that the host carries calls although FERRY_FABRICS=peer. */
 static void log_host(struct ferry_fabrics *fabrics, enum ferry_collective collective)
 {
 	if (fabrics->said || !fabrics->named || fabrics->wanted[FERRY_FABRIC_HOST] || fabrics->rank->nranks == 1)
@@ -374,7 +372,7 @@ ferryResult_t ferry_fabrics_divide(struct ferry_fabrics *fabrics, enum ferry_col
 	return ferrySuccess;
 }
 
-/* ---- shown ---- */
+/* ---- prints ---- */
 
 static void print_links(const struct ferry_fabrics *fabrics, FILE *out)
 {

@@ -6,18 +6,18 @@
 #include "rank-lib/kernels/modules.h"
 
 /*
- * Two H200s (docs/lab/gpu-sums.md): a step costs some 15 us besides its bytes, which a second one under way hides. By
- * the host two under way slow each other down.
+ * Measured on two H200s (docs/lab/gpu-sums.md): a step costs some 15 us besides its bytes, which a second piece under
+ * way hides. By the host, two pieces under way slow each other down.
  */
-#ifndef KIB /* suites of theirs have less (tests/CMakeLists.txt) */
+#ifndef KIB /* tests/CMakeLists.txt sets a smaller one */
 #define KIB 1024u
 #endif
-#define UNDER_WAY   2u              /* pieces */
-#define PIECES      2u              /* of a block, */
-#define PIECE_LEAST (4096u * KIB)   /* but of so many bytes, */
-#define PIECE_MOST  (65536u * KIB)  /* and of all ranks' blocks together of no more */
-#define PIECE_HOST  (131072u * KIB) /* of all ranks' blocks, by the host */
-#define LINE        128u            /* bytes of which pieces, and an AllReduce's blocks, are multiples */
+#define UNDER_WAY   2u              /* pieces at a time, over links */
+#define PIECES      2u              /* of a block, over links */
+#define PIECE_LEAST (4096u * KIB)   /* bytes of a piece at least */
+#define PIECE_MOST  (65536u * KIB)  /* bytes of a piece of all ranks' blocks at most, over links */
+#define PIECE_HOST  (131072u * KIB) /* the same by the host */
+#define LINE        128u            /* bytes: pieces, and an AllReduce's blocks, are multiples of this */
 #define THREADS     512u
 
 static uint64_t bytes_of(const struct ferry_request *request)
@@ -37,8 +37,8 @@ bool ferry_gpu_sums_push(const struct ferryComm *comm, enum ferry_collective col
 }
 
 /*
- * By the host a ReduceScatter of n ranks moves n - 1 blocks for the routers' n, and an AllReduce of two as much as
- * theirs, without their cores, which are not always there; of more ranks it would move more.
+ * By the host, a ReduceScatter of n ranks moves n - 1 blocks where the routers' moves n. An AllReduce of two ranks
+ * moves as much as the routers', and needs no cores for sums; of more ranks it would move more.
  */
 static bool host_carries(const struct ferryComm *comm, enum ferry_collective collective)
 {
@@ -72,7 +72,7 @@ static uint64_t within(uint64_t least, uint64_t value, uint64_t most)
 	return value > most ? most : value < least ? least : value;
 }
 
-/* Elements of a block that are a piece, but of the last one. */
+/* Elements of a piece; the last one may have fewer. */
 static uint64_t piece_of(const struct ferry_request *request, uint64_t block)
 {
 	const bool pushes = request->comm->mailboxes.peer;
@@ -93,7 +93,7 @@ uint32_t ferry_gpu_sums_pieces(const struct ferry_request *request)
 	return (uint32_t)((block + piece - 1) / piece);
 }
 
-/* The call of these elements of the request's alone. */
+/* Narrows the request to these elements. */
 static void take_elements(struct ferry_request *request, uint64_t first, uint64_t count)
 {
 	const uint64_t skipped = first * ferry_type_size(request->type);
@@ -151,7 +151,7 @@ uint64_t ferry_gpu_sums_room(const struct ferry_request *step)
 	return room;
 }
 
-/* It reads and writes memory alone, and so is as fast as the SMs that it has: it has all of them, for a short while. */
+/* The kernel is bound by memory, and faster with more SMs: it takes many, for a short time. */
 static uint32_t blocks_for(const struct ferry_request *step, uint64_t bytes)
 {
 	const uint64_t each = 64 * THREADS, wanted = (bytes + each - 1) / each;

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 
 /*
- * The plan of a built-in program, or of what FERRY_PROGRAM_PATH has in its place. That one may ask for more than there
- * is, of staging above all; every rank then sees it alike, and takes the built-in one.
+ * Finds the plan of a built-in program, or of the user's program that replaces it (FERRY_PROGRAM_PATH). A user's
+ * program may need more than there is, staging above all: all ranks then get that error, and take the built-in one.
  */
 static ferryResult_t find_replaceable(struct ferryComm *comm, struct ferry_plan_key *key,
                                       struct ferry_plan_entry **entry)
@@ -28,7 +28,7 @@ static ferryResult_t find_replaceable(struct ferryComm *comm, struct ferry_plan_
 	}
 }
 
-/* As plans and descriptors name it. */
+/* The operation as plans and descriptors name it. */
 static ferryRedOp_t redop_of(const struct ferry_request *request)
 {
 	if (!ferry_collective_reduces(request->collective) && !request->sums)
@@ -42,7 +42,7 @@ static uint32_t shape_of(const struct ferry_request *request)
 	       (uint32_t)request->sums << 24;
 }
 
-/* The key of its plan, except for a program. If nothing is left out `mirrored` does not matter. */
+/* The key of the request's plan, without a user's program. If nothing is left out, `mirrored` does not count. */
 static struct ferry_plan_key key_of(const struct ferry_request *request)
 {
 	enum ferry_collective collective = request->collective;
@@ -119,7 +119,7 @@ static struct ferry_open_call *open_step(struct ferry_gpu_sum *sum, uint32_t pie
 	return &sum->calls[2 * (piece % 2) + which];
 }
 
-/* Other ranks wait for a step that this one cannot make, unless it is the first one: as of other calls, none has it. */
+/* An error fails the rank, as other ranks wait for the step; at the first step it is returned, as for any call. */
 static ferryResult_t begin_step(struct ferry_gpu_sum *sum, uint32_t piece, enum ferry_sum_step which)
 {
 	struct ferry_open_call *open = open_step(sum, piece, which);
@@ -152,7 +152,7 @@ static ferryResult_t begin_sum(struct ferry_gpu_sum *sum)
 	return sum->result;
 }
 
-/* Ends what is open, whatever has failed: the stream has it. */
+/* Finishes all open steps, whatever has failed: they are in the stream. */
 static ferryResult_t end_steps(struct ferry_gpu_sum *sum, ferryResult_t result)
 {
 	for (uint32_t i = 0; i < sizeof sum->calls / sizeof *sum->calls; i++) {
@@ -208,7 +208,7 @@ static ferryResult_t launch_locked(const struct ferry_request *request)
 	return result ? result : stream.captures ? launch_one(request) : launch_sum(request);
 }
 
-/* The communicator's lock and the device, for as long as a call is made. kernel: a kernel may carry it. */
+/* Takes the communicator's lock and enters the device, until `leave`. kernel: a kernel may carry the call. */
 static ferryResult_t enter(struct ferryComm *comm, enum ferry_collective collective, bool kernel,
                            struct ferry_device_visit *visit)
 {
@@ -227,7 +227,7 @@ static ferryResult_t enter(struct ferryComm *comm, enum ferry_collective collect
 	return result;
 }
 
-/* When the communicator has failed, errors of calls that gave up since give the reason of that failure. */
+/* A call that gave up because the communicator has failed returns the reason of that failure. */
 static ferryResult_t leave(struct ferryComm *comm, struct ferry_device_visit *visit, ferryResult_t result)
 {
 	if (comm->device->ops->leave)
@@ -329,7 +329,7 @@ ferryResult_t ferry_launch_pairs(const struct ferry_request *requests, uint32_t 
 	return leave(requests[0].comm, &visit, result);
 }
 
-/* Where ranks group calls differently, they still number the steps of a sum, and what is behind it, alike. */
+/* Leaves the call to the second step: then ranks number a sum's steps and later calls alike, however they group. */
 static ferryResult_t put_off(struct ferry_open_call *open, const struct ferry_request *request)
 {
 	if (!(open->later = malloc(sizeof *open->later)))
@@ -352,7 +352,7 @@ ferryResult_t ferry_launch_open(const struct ferry_request *requests, uint32_t n
 	return open->follows ? put_off(open, &requests[0]) : ferry_launch(&requests[0]);
 }
 
-/* The call's other steps. */
+/* Makes the sum's other steps. */
 static ferryResult_t finish_steps(struct ferry_gpu_sum *sum)
 {
 	struct ferryComm *comm = sum->request.comm;
@@ -381,9 +381,9 @@ ferryResult_t ferry_launch_finish(struct ferry_open_call *open)
 /* ---- ahead of calls ---- */
 
 /*
- * Whether the call has a plan that can be made before it. Under the lock. Not if there are users' programs: one that
- * does not compile is refused from then on. All ranks must do that in the same order of calls, which a thread beside
- * the calls does not keep.
+ * Whether the call's plan can be made ahead. Under the lock. Not if there are users' programs: a program that does not
+ * compile is refused from then on, and all ranks must refuse it at the same call, which a thread beside the calls
+ * cannot ensure.
  */
 static bool is_planned(const struct ferry_request *request)
 {
@@ -424,16 +424,16 @@ static ferryResult_t show_buffers(const struct ferry_request *request, bool put_
 	return leave(comm, &visit, result);
 }
 
-/* The lock is given back between the two. */
+/* The lock is free between the two steps. */
 static ferryResult_t preregister(const struct ferry_request *request, bool put_target, bool whole)
 {
 	ferryResult_t result = whole ? prepare_plan(request, &put_target) : ferrySuccess;
 	if (ferry_exports_refused(result))
-		result = ferryInternalError; /* of a plan: no window helps */
+		result = ferryInternalError; /* the plan cannot be made: no bounce buffer helps */
 	return result ? result : show_buffers(request, put_target);
 }
 
-/* The calls that routers get of the request: of a sum the steps of its first and of its last piece. */
+/* The calls that routers get for the request; of a sum, the steps of its first and of its last piece. */
 static bool part_of(const struct ferry_request *request, bool whole, uint32_t which, struct ferry_request *part)
 {
 	if (whole && ferry_gpu_sums_carry(request->comm, request)) {
@@ -474,7 +474,7 @@ static bool has_preregistered(const struct ferry_request *request, bool put_targ
 	uint64_t sends, receives;
 	ferry_request_extents(request, &comm->rank, &sends, &receives);
 	bool planned = !whole || !is_planned(request) || has_plan(request, &put_target);
-	/* first, as it notes for which stream room is to be made */
+	/* ferry_mapped_has_room first: it notes for which stream room is to be made */
 	return (!request->sums || ferry_mapped_has_room(&comm->mapped, request, put_target)) && planned &&
 	       (!sends || ferry_exports_have(exports, request->send, sends, false)) &&
 	       (!receives || ferry_exports_have(exports, request->receive, receives, put_target));

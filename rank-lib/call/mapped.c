@@ -37,14 +37,14 @@ static void fail_lost(struct ferry_mapped *mapped, uint32_t domain)
 }
 
 /*
- * If it is the router of the rank's domain, the reason is logged once it is known whether the router's process ends.
- * Meanwhile the streams wait, and so do callers.
+ * If it is the router of the rank's domain, the communicator fails once that router copies nothing any more
+ * (have_released). Until then streams and callers wait.
  */
 static void on_router_lost(struct ferry_monitor_entry *entry)
 {
 	struct ferry_watched *watched = (struct ferry_watched *)entry;
 	struct ferry_copy_quiesce *copy_quiesce = &watched->mapped->copy_quiesces[watched->domain];
-	/* where it has failed already, others would get this router's end as the reason instead of the first error */
+	/* if the communicator has failed already, the first error stays the reason */
 	if (watched->domain != watched->mapped->rank->domain && !ferry_rank_failed(watched->mapped->rank))
 		fail_lost(watched->mapped, watched->domain);
 	if (!copy_quiesce->copies)
@@ -53,7 +53,7 @@ static void on_router_lost(struct ferry_monitor_entry *entry)
 	ferry_router_monitor_look(entry);
 }
 
-/* That router copies nothing any more, or the wait for that was too long, which the communicator then logs. */
+/* Whether the router copies nothing any more. Also true when that took too long, which fails the communicator. */
 static bool is_over(struct ferry_mapped *mapped, struct ferry_copy_quiesce *copy_quiesce)
 {
 	char text[200];
@@ -82,7 +82,7 @@ static bool report_end(struct ferry_monitor_entry *entry)
 	return false;
 }
 
-/* The router of its own domain first: with that the job has failed, and routers of other domains stop. */
+/* The router of the rank's domain first: the job then fails, and routers of other domains stop. */
 static bool have_released(struct ferry_mapped *mapped)
 {
 	uint32_t own = mapped->rank->domain;
@@ -99,7 +99,7 @@ static bool have_released(struct ferry_mapped *mapped)
 	return over;
 }
 
-/* No router lets this rank's streams go on: releases them, whether they are at a call already or come to one later. */
+/* No router releases this rank's streams any more: releases those that are at a call. Called again for later ones. */
 static bool release_streams(struct ferry_monitor_entry *entry)
 {
 	struct ferry_mapped *mapped = ((struct ferry_watched *)entry)->mapped;
@@ -114,11 +114,11 @@ static struct ferry_export_cell *cells_of(const struct ferry_rank *rank, uint32_
 	return rank->shared.arenas[domain].export_cells + (size_t)rank->self * FERRY_MOST_EXPORTS;
 }
 
-/* If the router has been given up, its copies may still be under way: the streams go on when they are over. */
+/* If the watchdog gives the router up, copies may still be under way: the streams go on when these are over. */
 static void watch_own(struct ferry_monitor_entry *entry)
 {
 	struct ferry_mapped *mapped = ((struct ferry_watched *)entry)->mapped;
-	if (!pthread_mutex_trylock(mapped->lock)) { /* a thread that has it may wait for a router */
+	if (!pthread_mutex_trylock(mapped->lock)) { /* a thread that holds it may wait for a router */
 		ferry_journal_sweep(mapped->journal, !ferry_rank_failed(mapped->rank));
 		pthread_mutex_unlock(mapped->lock);
 	}
@@ -211,7 +211,7 @@ ferryResult_t ferry_mapped_try(struct ferry_mapped *mapped)
 		return ferrySuccess;
 	if (ferry_rank_failed(mapped->rank))
 		return ferry_rank_report_failure(mapped->rank);
-	if (result == ferryRemoteError) /* a router that has died has said nothing of this */
+	if (result == ferryRemoteError) /* the router has died, and not refused */
 		return result;
 	snprintf(why, sizeof why, "%s", ferry_last_message());
 	return ferry_mapped_refuse(mapped, why);
@@ -296,7 +296,7 @@ void ferry_mapped_close(struct ferry_mapped *mapped)
 {
 	unwatch_routers(mapped);
 	ferry_captures_free(&mapped->captures);
-	/* else streams may wait in copies of theirs, and freeing would wait for those */
+	/* after a failure streams may hang behind these buffers' copies, and freeing would wait for the streams */
 	if (!ferry_rank_failed(mapped->rank))
 		ferry_bounce_buffers_free(&mapped->bounces, mapped->device);
 }
@@ -305,7 +305,7 @@ void ferry_mapped_end(struct ferry_mapped *mapped)
 {
 	bool quiet = true;
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++)
-		ferry_copy_quiesce_lose(&mapped->copy_quiesces[domain]); /* all are waited for from now on */
+		ferry_copy_quiesce_lose(&mapped->copy_quiesces[domain]); /* the time limits of all waits begin now */
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++)
 		ferry_copy_quiesce_wait(&mapped->copy_quiesces[domain]);
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++)

@@ -8,9 +8,9 @@
 
 /* ---- memory for sums ---- */
 
-#define ROOMS 8u /* streams that have such memory before their calls; others' calls may go another way */
+#define ROOMS 8u /* streams at most that get memory for sums ahead of their calls */
 
-/* The sums of a stream, which come one after another, share it. */
+/* Takes the stream's memory for sums: its sums run one after another and share it. */
 static ferryResult_t take_room(struct ferry_mapped *mapped, const struct ferry_request *step, uint64_t stream,
                                uint64_t submission, bool put_target, struct ferry_buffer_name *name, char **start)
 {
@@ -24,7 +24,7 @@ static ferryResult_t take_room(struct ferry_mapped *mapped, const struct ferry_r
 	return ferry_exports_name(mapped->exports, *start, room - step->sums_at, submission, false, put_target, name);
 }
 
-/* They stay until the communicator ends, whatever becomes of the streams. */
+/* Memory for sums stays until the communicator ends, even if its stream has gone. */
 static bool has_most_rooms(const struct ferry_mapped *mapped, uint64_t stream)
 {
 	uint32_t rooms = 0;
@@ -79,7 +79,7 @@ static void find_reach(const struct ferry_mapped *mapped, const struct ferry_col
 	}
 }
 
-/* Names the buffer, or (aside, or where it cannot be exported) a bounce buffer in its place. */
+/* Names the buffer, or a bounce buffer in its place: if `aside`, or if the buffer cannot be exported. */
 static ferryResult_t name_buffer(struct ferry_mapped *mapped, const void *buffer, uint64_t bytes,
                                  enum ferry_direction direction, const struct ferry_stream_state *stream,
                                  bool put_target, bool aside, struct ferry_buffer_name *name, char **bounce)
@@ -168,7 +168,7 @@ static ferryResult_t submit_collective(struct ferry_mapped *mapped, const struct
 	                               head->nparts * sizeof *behind);
 }
 
-/* The copies that a bounce buffer needs: of each part that the call moves, and no other byte of the user's. */
+/* Lists the copies between a user's buffer and its bounce buffer: only of the parts that the call moves. */
 static ferryResult_t fill_window(const struct ferry_collective_call *collective,
                                  const struct ferry_call_buffers *buffers, enum ferry_direction direction,
                                  struct ferry_local_copy **copies, uint32_t *ncopies)
@@ -195,7 +195,7 @@ static ferryResult_t fill_window(const struct ferry_collective_call *collective,
 	return ferrySuccess;
 }
 
-/* The copies of the rank's own block, which the user's stream makes itself. The copies are the caller's to free. */
+/* Lists the copies of the rank's own block, which the user's stream makes. The caller frees the list. */
 static ferryResult_t fill_own(const struct ferry_steps *steps, const struct ferry_call_buffers *buffers,
                               struct ferry_stream_call *call)
 {
@@ -265,9 +265,9 @@ ferryResult_t ferry_mapped_collective(struct ferry_mapped *mapped, const struct 
 		result = submit_collective(mapped, collective, &head, &parts);
 	}
 	if (!collective->stream.captures)
-		/* the router has it as long as it needs it */
+		/* the router keeps its own plan */
 		ferry_plan_cache_give_back(mapped->plans, collective->entry);
-	if (result) /* it has its place among the calls */
+	if (result) /* the call is numbered: other ranks wait for it */
 		ferry_rank_fail_request(mapped->rank, result, ferry_last_message());
 	else
 		result = ferry_mapped_enqueue(mapped, steps->domains, request, &in_stream);

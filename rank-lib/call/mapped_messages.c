@@ -101,7 +101,7 @@ static ferryResult_t fill_windows(struct ferry_mapped *mapped, struct messages *
 	return ferrySuccess;
 }
 
-/* Records of FERRY_SUBMISSION_MESSAGES each; the last one makes the call. */
+/* Submits records of up to FERRY_SUBMISSION_MESSAGES messages; the last record makes the call. */
 static ferryResult_t submit_messages(struct ferry_mapped *mapped, struct ferry_submission *head,
                                      const struct ferry_call_decoder_message *messages, uint32_t count)
 {
@@ -117,7 +117,7 @@ static ferryResult_t submit_messages(struct ferry_mapped *mapped, struct ferry_s
 	return result;
 }
 
-/* Takes their stream flag, and keeps what captured ones need. */
+/* Takes the stream flag of the messages, and keeps what captured messages need. */
 static ferryResult_t take_flag_of_messages(struct ferry_mapped *mapped, const struct messages *messages,
                                            const struct ferry_stream_state *stream, struct ferry_submission *head,
                                            struct ferry_stream_call *in_stream)
@@ -165,7 +165,7 @@ static ferryResult_t launch_messages(struct ferry_mapped *mapped, struct message
 
 /* ---- what a rank sends to itself ---- */
 
-/* The request from that one on which is an end at the rank itself; nrequests: none. */
+/* The first message to or from the rank itself in that direction, not before `from`; nrequests: none. */
 static uint32_t next_own(const struct ferry_request *requests, uint32_t nrequests, uint32_t from, int self,
                          enum ferry_direction direction)
 {
@@ -175,8 +175,8 @@ static uint32_t next_own(const struct ferry_request *requests, uint32_t nrequest
 }
 
 /*
- * How many the stream may copy: the group has both ends of all, and other messages, and no end ever came without the
- * other.
+ * How many messages to itself the stream may copy: 0 unless the group has both ends of each, and other messages, and no
+ * earlier group had one end alone.
  */
 static uint32_t count_own(const struct ferry_mapped *mapped, const struct ferry_request *requests, uint32_t nrequests)
 {
@@ -195,7 +195,7 @@ static uint32_t count_own(const struct ferry_mapped *mapped, const struct ferry_
 	return !mapped->numbers->own_by_routers && 2 * own < nrequests ? own : 0;
 }
 
-/* The stream copies these itself while the router moves the others, which are left. */
+/* Lists messages to the rank itself as copies of the stream; the router gets the others. */
 static void take_own(struct messages *messages, struct ferry_request *others, int self,
                      struct ferry_stream_call *in_stream)
 {

@@ -64,7 +64,7 @@ static void refer(struct ferry_plan_cache *cache, struct ferry_plan_entry *entry
 
 void ferry_plan_cache_give_back(struct ferry_plan_cache *cache, struct ferry_plan_entry *entry)
 {
-	/* Release: a thread that finds no reference frees what this thread has read. From here on that may happen. */
+	/* Release: from here on a thread that finds no reference may free the plan that this thread has read. */
 	if (atomic_fetch_sub_explicit(&entry->references, 1, memory_order_acq_rel) == 1)
 		atomic_fetch_sub_explicit(&cache->busy, 1, memory_order_relaxed);
 }
@@ -78,7 +78,7 @@ struct ferry_plan_entry *ferry_plan_cache_surplus(struct ferry_plan_cache *cache
 		struct ferry_plan_entry *entry = cache->oldest;
 		if (!atomic_load_explicit(&entry->references, memory_order_acquire))
 			return entry;
-		take_from_order(cache, entry); /* in use: the next one to look does not pass it again */
+		take_from_order(cache, entry); /* in use: moved, so that the next search does not begin with it */
 		put_newest(cache, entry);
 	}
 	return NULL;
@@ -96,7 +96,7 @@ static void link_in(struct ferry_plan_cache *cache, struct ferry_plan_entry *ent
 	*bucket = entry;
 }
 
-/* At most as many entries as buckets. Where there is no memory for more, chains get longer. */
+/* Keeps at least as many buckets as entries. If there is no memory for more, chains get longer. */
 static ferryResult_t grow(struct ferry_plan_cache *cache)
 {
 	uint32_t nbuckets = cache->nbuckets ? 2 * cache->nbuckets : BUCKETS_LEAST;

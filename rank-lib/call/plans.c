@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define FORGET_AT_ONCE 4 /* more than come at a time; each is a message to the routers, for which the caller waits */
+#define FORGET_AT_ONCE 4 /* more than are made at a time; for each the caller waits for the routers */
 
 static void entry_free(struct ferry_plan_entry *entry)
 {
@@ -20,7 +20,7 @@ static void entry_free(struct ferry_plan_entry *entry)
 /* The programs of a call, one for each fabric that carries a part of it. */
 struct parts {
 	struct ferry_program_part all[FERRY_OWN_FABRICS];
-	struct ferry_program *made[FERRY_OWN_FABRICS]; /* here; the others are the user's */
+	struct ferry_program *made[FERRY_OWN_FABRICS]; /* to be freed; a user's program is not */
 	uint32_t count;
 	struct ferry_network *network; /* NULL: calls are not divided among paths */
 };
@@ -37,7 +37,7 @@ static uint64_t moved_of(const struct ferry_plan_key *key)
 	return key->collective == FERRY_ALLTOALLV ? 1 : key->count - key->left_out.count;
 }
 
-/* By every path that there is. Where there is none but links, or no room for relays, nothing is added. */
+/* Adds a program that uses every path. Adds none if there are only links, or no room for relays. */
 static ferryResult_t synthesize_paths(const struct ferry_plans *plans, struct parts *parts, const uint64_t *staging)
 {
 	struct ferry_network *network = calloc(1, sizeof *network);
@@ -109,8 +109,8 @@ static ferryResult_t compile(const struct ferry_plans *plans, const struct ferry
 }
 
 /*
- * Every rank checks what a router would: a plan that some router refuses must fail on all ranks, not hang those without
- * it. And each has memory put behind the plan's counters before it looks at one.
+ * Every rank checks what a router would, so that a plan that some router refuses fails on all ranks and hangs none.
+ * Backs the plan's counters with memory before the rank reads one.
  */
 static ferryResult_t validate(const struct ferry_rank *rank, const struct ferry_plan *plan)
 {
@@ -229,7 +229,7 @@ static bool routers_finished(const struct ferry_plans *plans, const struct ferry
 	const struct ferry_rank *rank = plans->rank;
 	if (plans->submissions->ring && !ferry_submissions_taken(plans->submissions))
 		return false;
-	/* The router numbers the calls once some were captured: then all must be over. */
+	/* Once calls were captured the router numbers all calls: then all calls must be over. */
 	if (plans->submissions->ring && plans->numbers->fixed != UINT64_MAX &&
 	    !ferry_submissions_idle(plans->submissions))
 		return false;
@@ -243,8 +243,8 @@ static bool routers_finished(const struct ferry_plans *plans, const struct ferry
 }
 
 /*
- * Lets some of the plans go that were not used for longest. A router may still be in the last call of one, though the
- * ranks are not: then it, and those used later, stay until another plan is made.
+ * Drops some of the least recently used plans. A router may still be in the last call of one, though the ranks are not:
+ * then that plan, and plans used later, stay until another plan is made.
  */
 static ferryResult_t forget(struct ferry_plans *plans)
 {
@@ -284,8 +284,8 @@ static ferryResult_t make(const struct ferry_plans *plans, const struct ferry_pl
 }
 
 /*
- * Gives it to the routers, with a reference for the caller; frees it where that fails. What goes wrong there in a call
- * goes wrong for all ranks, which would wait for this one.
+ * Gives the plan to the routers and caches it, with a reference for the caller; frees it if that fails. An error in a
+ * call fails the rank, because the other ranks wait for it.
  */
 static ferryResult_t keep(struct ferry_plans *plans, struct ferry_plan_entry *entry, bool in_call)
 {

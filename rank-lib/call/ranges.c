@@ -10,7 +10,7 @@ struct range {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct range *ranges; /* under the lock, as are `places` and writing `count`: in no order */
+static struct range *ranges; /* unordered; under the lock, as are `places` and writes of `count` */
 static uint32_t places;
 static _Atomic uint32_t count;
 
@@ -53,7 +53,7 @@ static bool has(struct ferry_holders *const *found, uint32_t nfound, const struc
 	return false;
 }
 
-/* A thread that frees memory which a call has named has made that call before: relaxed will do for a first look. */
+/* Relaxed suffices for the first look: memory is freed after the call that named it, by the program's own order. */
 uint32_t ferry_ranges_find(uint64_t start, uint64_t end, struct ferry_holders **found, uint32_t most)
 {
 	uint32_t nfound = 0;

@@ -137,7 +137,7 @@ static ferryResult_t check_redop(const struct ferry_request *request, struct fer
 	return ferrySuccess;
 }
 
-/* The bytes from the first to the last that the call touches on one side. */
+/* Bytes from the start of the buffer to the last one that the call touches. */
 static uint64_t reach(const struct ferry_request *request, const struct ferry_rank *rank, const size_t *counts,
                       const size_t *displacements, uint64_t bytes)
 {

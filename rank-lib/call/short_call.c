@@ -10,11 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RELAX_LOOKS 100   /* of a thread that waits: then it lets others have its CPU between two looks, */
-#define SPIN_NS 60000     /* and after that it sleeps */
+#define RELAX_LOOKS 100   /* looks of a waiting thread; then it yields between looks, */
+#define SPIN_NS 60000     /* for so long, and then sleeps */
 #define YIELD_NS 1500     /* a yield that takes longer has let another thread run */
-#define SLEEP_YIELDS 64   /* so many in a row: see yield() */
-#define LANES_US 50000    /* so long; then the lanes have the call */
+#define SLEEP_YIELDS 64   /* the wait after so many long yields in a row sleeps at once: see yield() */
+#define LANES_US 50000    /* a thread sleeps or polls so long, then the lanes get the call */
 
 /*
  * Which thread runs a call. Any thread may take a FREE one, by compare and swap, which makes it HELD; that thread alone
@@ -130,7 +130,7 @@ static void ring_lanes(struct ferry_short_call *made)
 		ferry_doorbell_ring(&line_of(made)->h2d);
 }
 
-/* By the thread that holds it, and has a reference beside the one that the lanes drop. */
+/* Called by the thread that holds the call and has a reference beside the one that the lanes drop. */
 static void give_to_lanes(struct ferry_short_call *made)
 {
 	if (is_messages(made))
@@ -170,7 +170,7 @@ static bool move(struct ferry_call *call, enum ferry_direction direction)
 	return moved;
 }
 
-/* A rank may send to itself, through a window that is shorter than the message. */
+/* Repeats while data moves: a rank may send to itself through a window shorter than the message. */
 static bool run_messages(struct ferry_call *call)
 {
 	call->stage = FERRY_CALL_SUBMITTED;
@@ -179,7 +179,7 @@ static bool run_messages(struct ferry_call *call)
 	return !call->halves[FERRY_DIR_D2H].left && !call->halves[FERRY_DIR_H2D].left;
 }
 
-/* By the thread that holds it: as far as the call gets now. True: it is over. */
+/* Called by the thread that holds the call: runs it as far as it gets. Returns true if it is over. */
 static bool run(struct ferry_short_call *made)
 {
 	struct ferry_call *call = &made->call;
@@ -203,14 +203,14 @@ static void unhold(struct ferry_short_call *made, bool over)
 		ferry_ticket_drop(&made->ticket); /* in place of the lanes */
 }
 
-/* Whether a thread that holds it may have something to do. */
+/* Whether running the call may get it further. */
 static bool may_run(const struct ferry_short_call *made)
 {
 	return is_messages(made) || !ferry_order_missing(made->call.member, &made->call) ||
 	       ferry_rank_failed(made->shorts->direct->rank);
 }
 
-/* True: no thread but the lanes' has to do anything for it. */
+/* Runs the call if no thread does. Returns true if it is over or the lanes have it. */
 static bool look(struct ferry_short_call *made)
 {
 	uint32_t runner = atomic_load_explicit(&made->runner, memory_order_acquire);
@@ -224,8 +224,8 @@ static bool look(struct ferry_short_call *made)
 /* ---- waiting ---- */
 
 /*
- * The rank waits for others: those that have left messages to nobody are to go on with them. They have said so before
- * they looked for ours, and we have announced that we sleep, after the last of ours.
+ * This rank is about to wait for others: wakes the lanes of those that have left their messages. They set left_messages
+ * before they looked for the data of this rank, which moved its data before it announced its sleep.
  */
 static void wake_left(const struct ferry_short_call *made)
 {
@@ -234,7 +234,7 @@ static void wake_left(const struct ferry_short_call *made)
 		ferry_pair_wake_left(&made->call.member->lane_ranks[direction]);
 }
 
-/* Nobody has come for a while. True as for look. */
+/* Sleeps until another rank rings; after LANES_US the lanes get the call. Returns as `look`. */
 static bool sleep_at_bell(struct ferry_short_call *made)
 {
 	struct ferry_doorbell *bell = &line_of(made)->app;
@@ -261,9 +261,9 @@ static bool sleep_at_bell(struct ferry_short_call *made)
 }
 
 /*
- * Lets other threads have the CPU. Where one took it, this one need not look in vain the next time before it does so.
- * Two ranks may be on one CPU for long while another has nothing to do, as a CPU that always has a ready thread wakes
- * none elsewhere. So now and then the thread sleeps instead: the kernel finds a CPU for a thread that it wakes.
+ * Yields, and counts the yields in a row in which another thread ran: the next wait then yields after its first look.
+ * Two ranks may share a CPU for long while another CPU is idle, as threads that stay runnable may stay where they are.
+ * So now and then a wait sleeps instead: the kernel chooses a CPU for a thread that it wakes.
  */
 static uint64_t yield(struct ferry_short_calls *shorts, uint64_t now)
 {
@@ -280,7 +280,7 @@ static void wait_for(struct ferry_short_call *made)
 	uint32_t taken = atomic_load_explicit(&shorts->yields_taken, memory_order_relaxed);
 	uint32_t relaxes = taken ? 1 : RELAX_LOOKS;
 	uint64_t since = 0, now = 0;
-	/* this thread runs it, if it is the one that was left: a later one may be by now */
+	/* this thread runs the call now; by now a later call may be the one that was left */
 	if (is_messages(made) && !pthread_mutex_trylock(shorts->lock)) {
 		if (shorts->left == made)
 			atomic_store_explicit(&line_of(made)->left_messages, 0, memory_order_relaxed);
@@ -303,7 +303,7 @@ static void wait_for(struct ferry_short_call *made)
 		atomic_store_explicit(&shorts->yields_taken, taken + 1, memory_order_relaxed);
 }
 
-/* A thread that only looks. A call that it looks at again and again is the lanes' at last, as in sleep_at_bell. */
+/* Looks without waiting. The lanes get a call that was polled for LANES_US, as in sleep_at_bell. */
 static void poll(struct ferry_short_call *made)
 {
 	uint64_t now = ferry_now_ns(), before = 0;
@@ -349,7 +349,7 @@ static struct ferry_short_call *call_new(struct ferry_short_calls *shorts)
 	return made;
 }
 
-/* For so many messages. False: no memory, and the call is gone. */
+/* Makes room for so many messages. False: no memory, and the call is freed. */
 static bool has_room(struct ferry_short_call *made, uint32_t count)
 {
 	struct ferry_half *halves = made->call.halves;
@@ -363,7 +363,7 @@ static bool has_room(struct ferry_short_call *made, uint32_t count)
 	return true;
 }
 
-/* The stream's lock is held: it is at the call for as long as this takes. */
+/* The stream's lock is held: the stream stays at the call meanwhile. */
 static bool enter(struct ferry_ticket *ticket, bool idle)
 {
 	struct ferry_short_call *made = of_ticket(ticket);
@@ -377,10 +377,10 @@ static bool enter(struct ferry_ticket *ticket, bool idle)
 	return false;
 }
 
-/* By the thread that has made it, and holds it. */
+/* Called by the thread that has made the call and holds it: leaves it to the threads that wait. */
 static void leave(struct ferry_short_call *made)
 {
-	/* again: others that wait for it see that it is left, or this sees what they did before */
+	/* runs again: either ranks that wait see left_messages, or this run sees their data */
 	if (is_messages(made))
 		atomic_exchange_explicit(&line_of(made)->left_messages, 1, memory_order_seq_cst);
 	unhold(made, is_messages(made) && run(made));
@@ -431,12 +431,12 @@ void ferry_short_calls_settle(struct ferry_short_calls *shorts)
 
 /* ---- which calls are short ---- */
 
-/* By a lane, which another rank has woken that waits for messages of this one. False: it has nothing to do. */
+/* Called by a lane that a rank has woken, as it waits for messages left here. Always returns true. */
 static bool settle_left(struct ferry_direct *direct)
 {
 	struct ferry_short_calls *shorts = direct->shorts;
 	if (pthread_mutex_trylock(shorts->lock))
-		return true; /* a call is made, which settles that one, or may itself be left: again */
+		return true; /* a call is made: it settles the one left, or is left itself; the lane tries again */
 	ferry_short_calls_settle(shorts);
 	pthread_mutex_unlock(shorts->lock);
 	return true;

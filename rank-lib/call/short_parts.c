@@ -51,8 +51,9 @@ static bool puts_down(const struct ferry_call *call)
 }
 
 /*
- * Before the descriptor: one block for all others, or one for each, in their order. Other cores hold the lines of an
- * earlier call in this place: to take those back takes longer than to write to memory.
+ * Called before the descriptor is written: puts one block for all other ranks, or one for each, in rank order. Streams
+ * past the cache: other cores hold lines of an earlier call here, and taking lines back is slower than writing to
+ * memory.
  */
 void ferry_short_parts_put_down(const struct ferry_call *call, const struct ferry_short_parts *parts)
 {

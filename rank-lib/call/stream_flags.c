@@ -12,13 +12,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define MOST_FORGOTTEN 1024u /* flags that a table has and no graph, beside as many or more that graphs have */
+#define MOST_FORGOTTEN 1024u /* a table takes so many more flags until it drops those of graphs that are gone */
 
 #define BYTES (FERRY_STREAM_FLAGS * sizeof(struct ferry_stream_flag))
 
 /*
- * Held while the block is registered with the device, and not around a fork: the driver may take locks of its own
- * there. Taken before `lock`.
+ * Held while the block is registered with the device. Not taken around a fork, as the driver may hold locks of its own
+ * then. Taken before `lock`.
  */
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all below, except the flags' own fields */
@@ -103,7 +103,7 @@ static bool take(uint32_t *index)
 	if (any) {
 		atomic_store_explicit(&flags[*index].done, 0, memory_order_relaxed);
 		atomic_store_explicit(&flags[*index].forgotten, 0, memory_order_relaxed);
-		for (int i = 0; i < 2; i++) /* what another communicator's router had said when it died */
+		for (int i = 0; i < 2; i++) /* left by a router that died */
 			atomic_store_explicit(&flags[*index].passed[i], 0, memory_order_relaxed);
 	}
 	return any;
@@ -257,7 +257,7 @@ static void release(const struct ferry_stream_flag_use *use)
 	struct ferry_stream_flag *flag = &flags[use->index];
 	uint32_t value = atomic_load_explicit(&flag->flag, memory_order_acquire);
 	uint32_t done = atomic_load_explicit(&flag->done, memory_order_relaxed);
-	if (value) /* a mark of the generation before: the router has ended before it stored 0 */
+	if (value) /* the mark of the turn before: the router has ended before it stored 0 */
 		ferry_stream_flag_pass(flag, value == ferry_stream_flag_mark(done - 1) ? done - 1 : done);
 	if (use->captured)
 		ferry_stream_flag_answer(use->index);

@@ -43,7 +43,7 @@ void ferry_stream_flag_give_back(uint32_t index);
 
 void ferry_stream_flag_table_init(struct ferry_stream_flag_table *table);
 
-/** Returns the stream's flag and the generation of the call that is made on it now. Errors: ferrySystemError. */
+/** Returns the stream's flag and the turn of the call that is made. Errors: ferryInvalidUsage, ferrySystemError. */
 ferryResult_t ferry_stream_flag_for_stream(struct ferry_stream_flag_table *table, uint64_t stream, uint32_t *index,
                                            uint32_t *turn);
 
