@@ -15,7 +15,7 @@
 #define PATIENCE_SECONDS 10
 /* a healthy router has released the rank by then, and gives the rank's stream flags back with that */
 #define SILENT_NS        300000000ull
-#define LOOK_US          1000         /* how often it is checked whether the process has ended, which rings no bell */
+#define LOOK_US          1000         /* the end of a process rings no doorbell: it is checked so often */
 
 /* Whether that rank's GPU reaches this one's memory, as its router has found. */
 static bool reaches(const struct ferry_rank *rank, uint32_t other)
@@ -47,7 +47,7 @@ void ferry_copy_quiesce_open(struct ferry_copy_quiesce *copy_quiesce, struct fer
 	copy_quiesce->copies = domain == rank->domain || any_reaches(copy_quiesce, false);
 	if (!copy_quiesce->copies)
 		return;
-	/* 0: it has no number here. Our own end we would wait for in vain. */
+	/* 0: the router is in another PID namespace. To wait for the end of this process itself would be in vain. */
 	if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) || peer.pid <= 0 || peer.pid == getpid())
 		return;
 	copy_quiesce->pid = peer.pid;
@@ -81,7 +81,7 @@ static bool any_moves(const struct ferry_copy_quiesce *copy_quiesce)
 {
 	const struct ferry_rank *rank = copy_quiesce->rank;
 	uint32_t self = (uint32_t)rank->self;
-	ferry_full_fence(); /* against that of ferry_traffic_may_move */
+	ferry_full_fence(); /* pairs with the fence of ferry_traffic_may_move */
 	if (copy_quiesce->domain == rank->domain &&
 	    (lane_moves(rank, self, FERRY_DIR_D2H) || lane_moves(rank, self, FERRY_DIR_H2D)))
 		return true;

@@ -256,7 +256,7 @@ ferryResult_t ferry_journal_check(struct ferry_journal *journal)
 	return result;
 }
 
-/* With room for such a record. NULL: no memory. */
+/* Takes an entry with room for such a record. NULL: no memory. */
 static struct ferry_journal_entry *take_spare(struct ferry_journal *journal, size_t bytes)
 {
 	struct ferry_journal_entry *entry = journal->spare;
@@ -271,7 +271,7 @@ static struct ferry_journal_entry *take_spare(struct ferry_journal *journal, siz
 	return entry;
 }
 
-/* The record has been written. */
+/* Keeps a copy of the record, which has been written to the ring. */
 static void keep(struct ferry_journal *journal, const struct ferry_submission *head, const void *behind, size_t more,
                  struct ferry_journal_entry *entry)
 {
@@ -334,7 +334,7 @@ struct replay {
 	const struct ferry_journal_entry *before; /* the submission that was read last */
 };
 
-/* A router gets all records of a group of captured messages or none, though its graph may go between two of them. */
+/* A router gets all records of a group of captured messages, or none, even if the graph ends meanwhile. */
 static bool is_wanted(const struct replay *replay, const struct ferry_journal_entry *entry)
 {
 	if (!(head_of(entry)->flags & FERRY_SUBMIT_CAPTURED) ||
@@ -417,7 +417,7 @@ ferryResult_t ferry_journal_replay(struct ferry_journal *journal, uint32_t domai
 	if (own && !(replay.records = malloc(FERRY_RESUBMIT_MOST)))
 		return ferry_fail(ferrySystemError, "no memory to hand submissions over");
 	pthread_mutex_lock(&journal->lock);
-	/* a thread that names an export sees that the cells are cleared, or we see its `until` */
+	/* either a thread that names an export sees the cleared cells, or this one sees its `until` */
 	ferry_full_fence();
 	replay.over = over(journal);
 	if (own) {

@@ -20,7 +20,7 @@ void ferry_link_init(struct ferry_link *link)
 	pthread_condattr_destroy(&attributes);
 }
 
-/* First: a thread that forks must not find a number that another file has by then. */
+/* Clears the field first: a fork handler must not close a number that another file has got by then. */
 static void close_one(int *descriptor)
 {
 	int closed = *descriptor;
@@ -52,7 +52,7 @@ static void wait_for_change(struct ferry_link *link)
 	pthread_cond_timedwait(&link->changed, &link->lock, &until);
 }
 
-/* Under the lock. True: the router that has ended has a successor, which is to be asked. */
+/* Under the lock. Returns true if the router that has ended has a successor to ask. */
 static bool await_next(struct ferry_link *link, const struct ferry_deadline *deadline)
 {
 	uint64_t count = link->count;
@@ -81,7 +81,7 @@ ferryResult_t ferry_link_request_within(struct ferry_link *link, struct ferry_at
 	pthread_mutex_lock(&link->lock);
 	do {
 		result = ask(link, message, payload, sent, reply, deadline);
-		/* A router that has answered may say the same, of the job. */
+		/* A living router may answer ferryRemoteError, too, about the job. */
 	} while (result == ferryRemoteError && link->socket >= 0 && ferry_endpoint_closed(link->socket) &&
 	         await_next(link, deadline));
 	pthread_mutex_unlock(&link->lock);

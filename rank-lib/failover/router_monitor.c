@@ -18,7 +18,7 @@
 #define LOOK_MS  1
 #define WATCH_MS 250
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all below; not held in what the router monitor calls */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all below; not held while an entry's function runs */
 static pthread_cond_t called = PTHREAD_COND_INITIALIZER;
 static struct ferry_monitor_entry *first;
 static const struct ferry_monitor_entry *calling; /* the one whose function runs */
@@ -110,7 +110,7 @@ static void call_watch(struct ferry_monitor_entry *entry)
 	pthread_cond_broadcast(&called);
 }
 
-/* An entry added since may have a descriptor with the number of another one that was polled. */
+/* Only if `polled`: an entry added since may have a descriptor whose number another one had in the poll. */
 static struct ferry_monitor_entry *next_closed(const struct pollfd *set, nfds_t count)
 {
 	struct ferry_monitor_entry *entry = first;
@@ -119,7 +119,10 @@ static struct ferry_monitor_entry *next_closed(const struct pollfd *set, nfds_t 
 	return entry;
 }
 
-/* Entries may leave the list, and others come, while one is called: starts from the beginning after each call. */
+/*
+ * Entries may leave the list, and others come, while one is called. So closed ones are searched from the start after
+ * each call, and the looks end for now once the called entry has left.
+ */
 static bool attend(const struct pollfd *set, nfds_t count)
 {
 	bool looks = false;
@@ -170,7 +173,7 @@ static void *router_monitor_main(void *argument)
 	return NULL;
 }
 
-/* Signals are the application's threads' business. */
+/* Signals are left to the application's threads. */
 static ferryResult_t start(void)
 {
 	sigset_t all, before;

@@ -65,7 +65,7 @@ static bool end(struct ferry_takeover *takeover, const char *why)
 	return end_failed(takeover);
 }
 
-/* Whether it has lasted too long; *text says what. */
+/* Whether the takeover has failed for good; `text` gets the reason. */
 static bool is_over(const struct ferry_takeover *takeover, uint64_t now, char *text, size_t bytes)
 {
 	if (takeover->state == FERRY_ROUTER_ENDS && now - takeover->since_ns > END_SECONDS * SECOND_NS)
@@ -122,7 +122,7 @@ static bool still_adopts(struct ferry_takeover *takeover)
 	return false;
 }
 
-/* Then a router may go on without this rank, and refuses it, which is harmless. */
+/* Whether the rank leaves: a router may then go on without it, and refuse it, which is harmless. */
 static bool leaves(const struct ferry_takeovers *all)
 {
 	return atomic_load(&all->given_up) || ferry_departed(&all->rank->shared) >> all->rank->self & 1;
@@ -156,7 +156,7 @@ static bool go_over(struct ferry_takeover *takeover, int connection)
 	}
 	takeover->since_ns = ferry_now_ns();
 	if (process >= 0) {
-		count_death(takeover, false); /* else it had not answered, and may be counted, or listen, still */
+		count_death(takeover, false); /* else the router has not answered, and may still listen */
 		ferry_link_replace_process(link_of(takeover), process);
 		takeover->state = FERRY_ROUTER_ENDS;
 	}
@@ -189,7 +189,7 @@ static void see_end(struct ferry_takeover *takeover)
 	takeover->since_ns = ferry_now_ns();
 }
 
-/* Router monitor: until it returns false. */
+/* The router monitor calls it until it returns false. */
 static bool step(struct ferry_monitor_entry *entry)
 {
 	struct ferry_takeover *takeover = (struct ferry_takeover *)entry;
