@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CLOSE 1000       /* a part of so many of the time is no difference */
-#define NEAR 32          /* what is so near to the most loaded resource is relieved along with it */
-#define MOST_STALE 8     /* rounds in a row that make no difference */
-#define MOST_UNITS 32    /* bits of all traffic in units, so that a load by its weight fits 60 bits */
-#define GRAIN 65536u     /* bytes: what is moved is a multiple, so that pieces begin between pages */
+#define CLOSE 1000       /* a gain below 1 / CLOSE of the worst time counts as none */
+#define NEAR 32          /* a resource within 1 / NEAR of the worst time is relieved in the same round */
+#define MOST_STALE 8     /* rounds in a row without a gain end the search */
+#define MOST_UNITS 32    /* bits: all traffic in units fits in so many, and a load times its weight in 60 */
+#define GRAIN 65536u     /* bytes: a part of a flow moves in multiples of this, so that pieces begin at pages */
 
 bool ferry_balance_open(struct ferry_balancer *balance, const struct ferry_paths *paths)
 {
@@ -48,7 +48,7 @@ static const uint16_t *uses_of(const struct ferry_paths *paths, uint32_t path)
 	return paths->uses + paths->paths[path].first_use;
 }
 
-/* More, or with a wrapped count fewer, units go that way. */
+/* Adds units to the path and to the loads of its resources; a negative count, wrapped, takes them away. */
 static void put_on(struct ferry_balancer *balance, uint32_t path, uint64_t units)
 {
 	const uint16_t *uses = uses_of(balance->paths, path);
@@ -70,7 +70,7 @@ static uint32_t hops_of(const struct ferry_paths *paths, uint32_t path)
 	return paths->paths[path].hops ? paths->paths[path].hops : 2;
 }
 
-/* How much can go from a path over the worst resource to this one before that is as loaded; 0: it uses that, too. */
+/* Units that can move to `path` before one of its resources is as loaded as `resource`; 0: it uses that, too. */
 static uint64_t room_on(const struct ferry_balancer *balance, uint32_t resource, uint32_t path, uint64_t most)
 {
 	const struct ferry_paths *paths = balance->paths;
@@ -127,7 +127,7 @@ static void look_from(struct ferry_balancer *balance, uint32_t resource, uint32_
 	mark(balance, from, 0);
 }
 
-/* Takes the most off the resource that one move can, the fewer hops the better. False: nothing that matters. */
+/* Makes the move that takes the most units per hop off the resource. False: no move gains enough (CLOSE). */
 static bool relieve(struct ferry_balancer *balance, uint32_t resource)
 {
 	const struct ferry_paths *paths = balance->paths;
@@ -166,7 +166,7 @@ static void go_direct(struct ferry_balancer *balance, const uint64_t *bytes)
 			put_on(balance, paths->first[pair], bytes[pair] >> balance->shift);
 }
 
-/* What units have cut off goes where the first bytes of the pair go. */
+/* Turns units into bytes. The remainder that units cut off goes by the first path that the pair uses. */
 static void to_bytes(struct ferry_balancer *balance, const uint64_t *bytes)
 {
 	const struct ferry_paths *paths = balance->paths;

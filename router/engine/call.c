@@ -51,7 +51,7 @@ void ferry_call_fill_transfer(const struct ferry_plan *plan, const struct ferry_
 		destination = buffers->receive_offsets[instr->chunk];
 	}
 	if (instr->nsources && step->division)
-		transfer->length = 0; /* others' data: it is told with the part */
+		transfer->length = 0; /* a relay: its length comes with its part (take_part in slices.c) */
 	transfer->whole = transfer->length;
 	transfer->target_offset = instr->opcode == FERRY_WAIT_PUT ? offset : 0;
 	transfer->nslices = (uint32_t)((transfer->length + plan->slice - 1) / plan->slice);
@@ -131,7 +131,7 @@ void ferry_call_arm(struct ferry_call *call, uint32_t parity)
 			struct ferry_transfer *transfer = &half->transfers[i];
 			transfer->issued = transfer->finished = transfer->open = 0;
 			transfer->current = transfer->published = false;
-			if (transfer->step && transfer->step->division) /* nor is its part known */
+			if (transfer->step && transfer->step->division) /* its part is not known yet */
 				transfer->length = transfer->nslices = 0;
 			if (!transfer->step || transfer->step->instr->opcode == FERRY_PUT)
 				transfer->destination = NULL; /* each run finds its put target anew */
@@ -146,7 +146,7 @@ static void resume_half(struct ferry_half *half, uint64_t seq)
 		struct ferry_transfer *transfer = &half->transfers[i];
 		uint8_t opcode = (uint8_t)transfer->step->instr->opcode;
 		if (opcode == FERRY_COPY || opcode == FERRY_WAIT_PUT || !transfer->nslices)
-			continue; /* which publish nothing */
+			continue; /* COPY and WAIT_PUT publish nothing */
 		uint64_t value = atomic_load_explicit(&transfer->step->counter->value, memory_order_acquire);
 		uint32_t slices = ferry_counter_slices(value, seq);
 		transfer->issued = transfer->finished = slices < transfer->nslices ? slices : transfer->nslices;

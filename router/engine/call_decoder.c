@@ -73,7 +73,7 @@ static ferryResult_t read_parts(const struct ferry_submission *head, const void 
 	return ferrySuccess;
 }
 
-/* Everything is taken that can fail, before the lanes see the call. */
+/* Takes all that can fail, before the lanes see the call. */
 static ferryResult_t fill_collective(struct ferry_mapped_call *mapped, const struct ferry_submission *head,
                                      const void *behind)
 {
@@ -123,8 +123,8 @@ static ferryResult_t check_collective(const struct ferry_remote_rank *remote_ran
 }
 
 /*
- * The number of a call whose stream has come to it, and that a router before this one may have begun; 0: it has none.
- * The number of a named call is in the rank's own descriptor; a number of an earlier run is over.
+ * The number of a call that its stream has reached, so that a router before this one may have begun it; 0: it has none.
+ * A named call has its number in the rank's own descriptor, unless that number is of an earlier run, which is over.
  */
 static uint64_t number_under_way(const struct ferry_remote_rank *remote_rank, const struct ferry_submission *head)
 {
@@ -229,9 +229,9 @@ static void find_last(struct ferry_half *half)
 }
 
 /*
- * Numbers the named messages of a call under way again. They keep their numbers if the last turn was that of one of its
- * messages; else no rank has seen any number of it. passed: ranks with which all its messages are over; those need no
- * number.
+ * Numbers the messages of a named call under way again. Messages with a peer keep their numbers if the last turn with
+ * that peer was of this call; else no rank has seen a number of theirs. passed: bit r: all messages with rank r are
+ * over and need no number.
  */
 static void number_again(struct ferry_remote_rank *remote_rank, struct ferry_call *call, enum ferry_direction direction,
                          uint64_t passed)
@@ -256,10 +256,7 @@ static void number_again(struct ferry_remote_rank *remote_rank, struct ferry_cal
 	}
 }
 
-/*
- * For a job that another router has served: marks as done what was done of earlier messages, and of the one whose turn
- * it was.
- */
+/* After another router: marks as done the messages before the one that has its turn, and the slices of that one. */
 static void resume_messages(const struct ferry_remote_rank *remote_rank, struct ferry_half *half,
                             enum ferry_direction direction, uint64_t passed)
 {
@@ -375,13 +372,13 @@ static ferryResult_t take_record(struct ferry_remote_rank *remote_rank, const st
 	return messages ? take_messages(remote_rank, head, head + 1) : take_collective(remote_rank, head, head + 1);
 }
 
-/* A rank that submits more than can be under way waits for room in its ring; one lane serves other jobs, too. */
+/* Whether the rank may have more calls. If not, its records wait in its ring, as the lane serves other jobs, too. */
 static bool has_room(const struct ferry_remote_rank *remote_rank)
 {
 	return atomic_load_explicit(&remote_rank->calls, memory_order_relaxed) < MOST_CALLS;
 }
 
-/* Once: the rest of what it submits is taken in vain. */
+/* Fails the job, once: the rest of what the rank submits is taken in vain. */
 static void refuse(struct ferry_remote_rank *remote_rank)
 {
 	if (!remote_rank->refused)
@@ -390,8 +387,8 @@ static void refuse(struct ferry_remote_rank *remote_rank)
 }
 
 /*
- * The job has failed, and the stream that comes to this call has to go on: a call of nothing does that. lost: it fails
- * once the stream comes.
+ * Takes the record as a call without transfers, so that the stream that comes to it goes on though the job has failed.
+ * lost: the job has not failed; it fails once the stream comes.
  */
 static void take_in_vain(struct ferry_remote_rank *remote_rank, const struct ferry_submission *head, bool lost)
 {
@@ -407,7 +404,7 @@ static void take_in_vain(struct ferry_remote_rank *remote_rank, const struct fer
 	ferry_lanes_submit(&remote_rank->member, &mapped->call);
 }
 
-/* Nothing was missing of the call, or of a run of a captured one, but that it be said: what of that is missing. */
+/* Publishes the end of a call, or of a captured call's run, of which only that was missing. */
 static void complete(struct ferry_remote_rank *remote_rank, const struct ferry_submission *head)
 {
 	uint64_t seq = head->kind == FERRY_SUBMIT_COLLECTIVE ? number_under_way(remote_rank, head) : 0;
@@ -418,7 +415,7 @@ static void complete(struct ferry_remote_rank *remote_rank, const struct ferry_s
 	ferry_wake(remote_rank->member.shared, ferry_rankset_all(remote_rank->member.shared->nranks), 0, 0);
 }
 
-/* The submissions between this one and the one before are over, or no graph has them any more. */
+/* Skips numbers before this record: those submissions are over, or no graph has them any more. */
 static ferryResult_t pass_over(struct ferry_remote_rank *remote_rank, const struct ferry_submission *head)
 {
 	if (head->number <= remote_rank->number || head->number > remote_rank->recovery->number)

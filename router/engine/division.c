@@ -77,7 +77,9 @@ static struct ferry_counter *counter_of(const struct ferry_job_arenas *shared, c
 	return &shared->arenas[instr->domain].counters[seq % FERRY_PARITIES][instr->counter];
 }
 
-/* What both ends have announced by the first path's instructions. Any process that shares the arena can write there. */
+/*
+ * Reads the lengths that both ends announce in the first path's counters. Any process with the arena can write there.
+ */
 static bool read_lengths(const struct ferry_division *division, const struct ferry_job_arenas *shared, uint64_t seq,
                          struct ferry_divided *divided, char text[FERRY_MESSAGE_BYTES])
 {
@@ -121,7 +123,7 @@ static bool lengths_agree(const struct ferry_division *division, const struct fe
 	return true;
 }
 
-/* The first path's part, which need not end between pages, is the block's last. */
+/* Parts lie in the order of the paths, but the first path's part is the last: it need not end at a page. */
 static void store_part(const struct ferry_division *division, const struct ferry_job_arenas *shared,
                        const struct ferry_divided *divided, const struct ferry_instr *instr, uint64_t seq)
 {
@@ -150,7 +152,7 @@ static void show_path(const struct ferry_path *path, uint64_t bytes, FILE *out)
 		fprintf(out, "%s%u", hop ? "-" : "by ", path->via[hop]);
 }
 
-/* A line per pair that takes another path than its own. */
+/* Prints a line for each pair that uses other paths than the direct one. */
 static void show(const struct ferry_division *division, const struct ferry_divided *divided)
 {
 	const struct ferry_paths *paths = &division->paths;

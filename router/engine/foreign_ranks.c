@@ -32,12 +32,12 @@ static void foreign_rank_close(struct ferry_foreign_rank *foreign_rank)
 	const struct ferry_job_arenas *shared = &foreign_rank->job->shared;
 	uint32_t rank = foreign_rank->imports->rank;
 	ferry_imports_shut(foreign_rank->imports);
-	/* Its own router says no more of calls that it has not taken up. */
+	/* The rank's own router reports no more ends of calls: all submissions count as ended from here on. */
 	ferry_imports_ended(foreign_rank->imports, UINT64_MAX);
 	ferry_imports_follow(foreign_rank->imports, &foreign_rank->imports->ended);
 	/*
-	 * After the last bytes: a rank that sees the bit may let its streams go on, and free the buffers that others
-	 * put into.
+	 * The bit is set after the last bytes: a rank that sees it may let its streams go on, and free the buffers that
+	 * others put into.
 	 */
 	atomic_fetch_or_explicit(&shared->arenas[foreign_rank->job->domain].header->released, 1ull << rank,
 	                         memory_order_release);

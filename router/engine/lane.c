@@ -49,9 +49,9 @@ static bool advance(struct ferry_lane *lane, struct ferry_call *call, bool *prog
 }
 
 /*
- * Copies that the lane rank may have under way. Engines take copies in order, so a lane rank with three times as many
- * has three times the turns. Never none. A lane rank that is alone at work has as many as if all were, so that the next
- * one to come finds no long queue.
+ * How many copies the lane rank may have under way, at least 1. Engines take copies in order, so a lane rank with three
+ * times as many gets three times the turns. A lane rank that works alone gets no more than beside others, so that the
+ * next one to come finds a short queue.
  */
 static uint32_t most_copies(const struct ferry_lane *lane, const struct ferry_lane_rank *lane_rank)
 {
@@ -96,7 +96,7 @@ static void end_half(struct ferry_lane_rank *lane_rank, struct ferry_call *call)
 	ferry_order_end_half(lane_rank->member, call);
 }
 
-/* Its number is its place among the calls made: it begins only when the call FERRY_PARITIES before it is over. */
+/* Whether its number is its place among the calls made. It begins when the call FERRY_PARITIES before it is over. */
 static bool is_in_line(const struct ferry_call *call)
 {
 	return call->steps && !call->name;
@@ -114,13 +114,13 @@ static void unlink_call(struct ferry_lane_rank *lane_rank, struct ferry_call **l
 	ferry_call_drop(call);
 }
 
-/* The job has failed: whether its stream must not go on yet, as others put into what it receives. */
+/* The job has failed. Whether the call must not end yet, as other ranks may still put into its receive buffer. */
 static bool is_put_into(struct ferry_lane_rank *lane_rank, const struct ferry_call *call)
 {
 	return lane_rank->direction == FERRY_DIR_H2D && !ferry_put_targets_are_quiet(lane_rank->member, call);
 }
 
-/* The job has failed: ends this lane's half of the run that a captured call may be in, and any that is asked for. */
+/* The job has failed. Ends this lane's half of the call's run, or (D2H) a run that the stream has just asked for. */
 static bool fail_captured(struct ferry_lane_rank *lane_rank, struct ferry_call *call)
 {
 	uint64_t seq = atomic_load_explicit(&call->seq, memory_order_acquire);
@@ -147,7 +147,7 @@ static bool captured_round(struct ferry_lane *lane, struct ferry_lane_rank *lane
 	     progress = failed ? fail_captured(lane_rank, call) : call_round(lane, lane_rank, call, &ended);
 	if (ended)
 		end_half(lane_rank, call);
-	/* Whatever the rank says, its copies may be under way while this half of a run is. */
+	/* Even if no graph has the call any more, its copies may be under way while this half of a run is. */
 	uint64_t seq = atomic_load_explicit(&call->seq, memory_order_acquire);
 	if ((seq && seq != call->halves[lane_rank->direction].ended) || !call->ops->forgotten(call))
 		return progress;
@@ -174,7 +174,7 @@ static bool plain_round(struct ferry_lane *lane, struct ferry_lane_rank *lane_ra
 
 /* ---- lane ranks ---- */
 
-/* True if there was a call: the lane spins for its start at first, however long it had nothing to do before. */
+/* True if there was a call: as after any progress the lane then spins, even if it was idle for long before. */
 static bool take_inbox(struct ferry_lane_rank *lane_rank)
 {
 	if (!atomic_load_explicit(&lane_rank->inbox_filled, memory_order_acquire))
@@ -195,8 +195,8 @@ static bool take_inbox(struct ferry_lane_rank *lane_rank)
 }
 
 /*
- * The job has failed, and no copy is under way. Others' buffers: whether the calls end depends on the rank's streams,
- * or on what it says of them.
+ * The job has failed, and no copy is under way. Releases other ranks' buffers now: the calls that hold them may end
+ * much later, when the rank's streams reach them, or when it drops its graphs.
  */
 static void stop_putting(struct ferry_lane_rank *lane_rank)
 {
@@ -212,15 +212,15 @@ static bool lane_rank_round(struct ferry_lane *lane, struct ferry_lane_rank *lan
 	progress |= take_inbox(lane_rank);
 	if (!lane_rank->calls && (lane_rank->direction == FERRY_DIR_H2D || lane_rank->member->stopped))
 		return progress;
-	/* for good, whatever is written into the arenas later: other ranks have read it */
+	/* once true, always true: other ranks have read it, whatever is written into the arenas later */
 	bool stopped = lane_rank->direction == FERRY_DIR_D2H && lane_rank->member->stopped;
 	bool failed = stopped || ops->failed(lane_rank->member);
 	if (failed && lane_rank->under_way)
 		return progress; /* the device may still write to the buffers of copies under way */
-	if (failed && lane_rank->direction == FERRY_DIR_D2H) /* also of calls that were taken since */
+	if (failed && lane_rank->direction == FERRY_DIR_D2H) /* each round: calls may have come since the last */
 		stop_putting(lane_rank);
 	if (failed && ops->shut && !ops->shut(lane_rank->member, lane_rank->direction))
-		return progress; /* others may */
+		return progress; /* other ranks may still write there */
 	/*
 	 * Callers run far ahead: of hundreds of calls in line only the first of each parity can make progress, and the
 	 * rest is skipped.

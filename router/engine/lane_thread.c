@@ -12,17 +12,17 @@
 #define POLL_LEAST_US 5 /* below this, sleeping takes longer than looking again */
 #define POLL_MOST_US  2000
 #define SLEEP_MOST_US 1000000
-/* a program's products between two calls take some ms, and its step some tens: for so long the lane polls so often, */
+/* microseconds: programs compute some ms between calls, and some tens per step: up to then the lane polls so often, */
 #define PROMPT_US         100000
 #define PROMPT_STEP_US    30  /* which takes a tenth of a core */
-#define UNHURRIED_STEP_US 250 /* of a lane that is told not to spin, as CPU is short */
+#define UNHURRIED_STEP_US 250 /* a lane that does not spin, as CPUs are short, polls no more often */
 
 /* ---- when it sleeps ---- */
 
 /*
- * Whether the lane spins before it sleeps. For a GPU it also does after the last call: the next one often comes soon,
- * and waking up takes longer than a short call itself. Ranks of host devices usually outnumber the cores, and a thread
- * that spins keeps another from working.
+ * Whether the lane spins before it sleeps. A lane of a GPU also spins after its last call: the next one often comes
+ * soon, and waking up takes longer than a short call itself. Ranks of host devices usually outnumber the cores, and a
+ * thread that spins keeps another from working.
  */
 static bool may_look(const struct ferry_lane *lane)
 {
@@ -30,7 +30,7 @@ static bool may_look(const struct ferry_lane *lane)
 	       !atomic_load_explicit(&lane->lanes->stopping, memory_order_relaxed);
 }
 
-/* Whether the D2H lane has a call that its stream has not reached, or may reach again. It wakes the other one. */
+/* Whether the D2H lane has a call that its stream has not reached, or may reach again. It also wakes the H2D lane. */
 static bool awaits_start(const struct ferry_lane *lane)
 {
 	for (uint32_t i = 0; lane->direction == FERRY_DIR_D2H && i < lane->nlane_ranks; i++)
@@ -42,11 +42,12 @@ static bool awaits_start(const struct ferry_lane *lane)
 }
 
 /*
- * How long to sleep at most; 0: not at all. Never for ever: the bell is in the arena, where another rank of the job may
- * have overwritten the count of its sleepers. A GPU rings no bell. While it copies for this lane, the lane polls again
- * at once. For a call that it has not reached, the lane polls after a 64th of the time already spent waiting, which
- * finds it late by less than 2%, at first within PROMPT_STEP_US, and after POLL_MOST_US at most: captured calls may be
- * replayed after any time. A lane that never spins polls every UNHURRIED_STEP_US at most.
+ * How many microseconds to sleep at most; 0: not at all. Never for ever: the bell is in the arena, where another rank
+ * of the job may have overwritten the count of its sleepers. A GPU rings no bell. While a GPU copies for this lane, the
+ * lane polls again at once. For a stream that has not reached a call, the lane polls after a 64th of the time that it
+ * has waited, so it is late by less than 2%. It polls at first within PROMPT_STEP_US, and never later than after
+ * POLL_MOST_US, as captured calls may be replayed after any time. A lane that never spins polls no more often than
+ * every UNHURRIED_STEP_US.
  */
 static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 {
@@ -69,7 +70,7 @@ static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 	return step < POLL_LEAST_US ? 0 : step;
 }
 
-/* Nothing is copied any more. */
+/* The device has failed: fails the jobs, and drops all copies, which will not finish. */
 static void fail_all(struct ferry_lane *lane)
 {
 	struct ferry_copying copying;
@@ -113,7 +114,7 @@ static void cancel_sleep(struct ferry_lane *lane)
 	lane->nbells = 0;
 }
 
-/* bells: of prepare_sleep. */
+/* Behind prepare_sleep. */
 static void sleep_at_bells(struct ferry_lane *lane, int64_t timeout)
 {
 	for (uint32_t i = 0; i < lane->nlane_ranks; i++)
@@ -142,7 +143,7 @@ static void *lane_main(void *argument)
 		ferry_idle_looked(&lane->idle, now);
 		if (found) {
 			ferry_idle_found(&lane->idle);
-			if (now && lane->nlane_ranks > 1) /* one's work is no reason to leave another alone */
+			if (now && lane->nlane_ranks > 1) /* while one lane rank works, another may stall */
 				watch(lane, now);
 			continue;
 		}

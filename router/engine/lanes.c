@@ -112,9 +112,9 @@ void ferry_lanes_submit(struct ferry_member *member, struct ferry_call *call)
 		atomic_store_explicit(&lane_rank->inbox_filled, 1, memory_order_release);
 		pthread_mutex_unlock(&lane_rank->inbox_lock);
 		/*
-		 * A device that is polled rings no bell; and waking a thread takes longer than many a call, so it
-		 * starts now. The thread that ends the job rings once: either the lane finds the call in the inbox
-		 * then, or this thread sees here that the job has failed.
+		 * A device that is polled rings no bell, and waking a thread takes longer than many calls: so it is
+		 * woken now. The thread that fails the job rings once: either the lane then finds the call in the
+		 * inbox, or this thread sees here that the job has failed.
 		 */
 		ferry_full_fence();
 		if (ops->polled || member->ops->failed(member))

@@ -61,7 +61,7 @@ uint32_t ferry_order_blocking_router(const struct ferry_member *member, uint64_t
 {
 	uint32_t parity = before % FERRY_PARITIES;
 	for (uint32_t domain = 0; domain < member->shared->ndomains; domain++) {
-		/* if later than `before`: it began because that was over */
+		/* a call later than `before` began only when `before` was over */
 		uint64_t last = member->order.router_seq[parity][domain];
 		if (last <= before && atomic_load_explicit(&member->shared->arenas[domain].header->finished[parity],
 		                                           memory_order_acquire) < last)
@@ -103,7 +103,6 @@ static uint64_t number_of(const struct ferry_member *member, const struct ferry_
 	return 0;
 }
 
-/* The stream has reached a call whose number rank 0 decides: true once it has one, and its parity is free. */
 bool ferry_order_begin(struct ferry_member *member, struct ferry_call *call)
 {
 	uint64_t seq = number_of(member, call);
@@ -182,8 +181,8 @@ static void describe(const struct ferry_call *call, struct ferry_descriptor_fiel
 }
 
 /*
- * Variable plans: how long each part is that the rank sends, and where it receives those that others put. Written
- * before the descriptor: a reader of all descriptors finds the parts, too.
+ * Variable plans: announces how long each part is that the rank sends, and where it receives the parts that others put.
+ * Before the descriptor is written: a rank that has read all descriptors finds the parts, too.
  */
 static void announce_parts(struct ferry_member *member, const struct ferry_call *call, uint64_t seq)
 {
@@ -195,11 +194,11 @@ static void announce_parts(struct ferry_member *member, const struct ferry_call 
 			if (direction == FERRY_DIR_H2D && transfer->step->instr->opcode != FERRY_WAIT_PUT &&
 			    !transfer->step->division)
 				continue;
-			if ((uint32_t)(value >> 32) == (uint32_t)seq) /* by the router before this one, and more */
+			if ((uint32_t)(value >> 32) == (uint32_t)seq) /* the router before this one did that */
 				continue;
 			atomic_store_explicit(&counter->length, transfer->whole, memory_order_relaxed);
 			atomic_store_explicit(&counter->target_offset, transfer->target_offset, memory_order_relaxed);
-			if (transfer->step->division) /* which all wait for */
+			if (transfer->step->division) /* all wait for the division: none is woken */
 				atomic_store_explicit(&counter->value, ferry_counter_value(seq, 0),
 				                      memory_order_release);
 			else
@@ -217,7 +216,7 @@ void ferry_order_submit(struct ferry_member *member, struct ferry_call *call)
 	describe(call, &fields);
 	if (call->steps->plan->flags & FERRY_PLAN_VARIABLE)
 		announce_parts(member, call, seq);
-	/* One that is there is not taken back: a number that rank 0 has given would be lost with this router. */
+	/* One that is there stays: rewriting it first takes it back, and a number of rank 0 could get lost. */
 	if (!call->recovery || atomic_load_explicit(&own->seq, memory_order_relaxed) != seq)
 		ferry_descriptor_write(own, seq, &fields);
 	for (uint32_t domain = 0; domain < member->shared->ndomains; domain++)
@@ -225,7 +224,7 @@ void ferry_order_submit(struct ferry_member *member, struct ferry_call *call)
 			member->order.router_seq[call->parity][domain] = seq;
 	/* of two ranks that submit together, at least one sees that both have: it wakes the lanes that wait */
 	ferry_full_fence();
-	if (call->name && member->rank == 0) /* they wait for the name */
+	if (call->name && member->rank == 0) /* the other ranks wait for the name */
 		wake_ranks(member, call, 0);
 	if (!ferry_order_missing(member, call))
 		wake_ranks(member, call, call->steps->domains);
@@ -252,7 +251,6 @@ bool ferry_order_start(struct ferry_member *member, struct ferry_call *call)
 	return true;
 }
 
-/* True once all ranks have submitted the same call; a difference ends the communicator. */
 bool ferry_order_agreed(struct ferry_member *member, const struct ferry_call *call)
 {
 	struct ferry_descriptor_fields mine, theirs;
@@ -290,8 +288,8 @@ void ferry_order_end(struct ferry_member *member, struct ferry_call *call)
 	}
 	call->ops->finish(call, result, message);
 	/*
-	 * Not before the stream flag is 0 again: the D2H lane, which sees the last run over by this, would take it for
-	 * the next replay.
+	 * After the stream flag is 0 again: the D2H lane takes this store for the end of the run, and would take a flag
+	 * that is still 1 for the next replay.
 	 */
 	if (call->captured)
 		atomic_store_explicit(&call->seq, 0, memory_order_release);

@@ -9,15 +9,15 @@
 #include <math.h>
 
 /*
- * The root is tuning.c's: each slice costs its lanes the same, whatever its length, and a message takes the time of
- * one more slice than it has. The factor was found by trying (docs/lab/send-receive.md).
+ * The square root is as in tuning.c: each slice costs its lanes the same, whatever its length, and a message takes the
+ * time of one more slice than it has. The factor was found by trying (docs/lab/send-receive.md).
  */
 #define COST_BYTES 400000.0
 #define SLICE_LEAST (64u << 10)
 #define ROUND 4096u
 #define PUSH_SLICE (256u << 20) /* one copy: engines pause between copies */
 
-/* Ends that agree on a message's length agree on this; ends that do not agree find that out from the first slot. */
+/* Ends with the same length compute the same slice; other ends find the difference in the first slot. */
 static uint32_t slice_of(uint32_t slot_bytes, uint64_t length)
 {
 	uint64_t best = length > SLICE_LEAST ? (uint64_t)sqrt(COST_BYTES * (double)length) : SLICE_LEAST;
@@ -130,7 +130,7 @@ static void post(struct ferry_lane_rank *lane_rank, const struct ferry_transfer 
 	ferry_wake_end(lane_rank->member->shared, transfer->peer, false);
 }
 
-/* Sender: true once the receiver has posted where its buffer is, which is *to then. */
+/* Sender: true once the receiver has posted its buffer; transfer->destination then is the address of that. */
 static bool find_put_target(struct ferry_lane_rank *lane_rank, struct ferry_transfer *transfer)
 {
 	const struct ferry_pair_post *there = &line_of(lane_rank, transfer, 0, NULL)->post;
@@ -182,8 +182,8 @@ static void fill_head(struct ferry_pair_slot *slot, const struct ferry_transfer 
 }
 
 /*
- * A receiver that does not expect a push, as it expects fewer bytes or its settings are others, posts nothing, and
- * waits for a slice: it is to find out.
+ * Shows the head before the first push: a receiver that expects no push, as it expects fewer bytes or has other
+ * settings, posts nothing, waits for a slice, and finds the difference in the head.
  */
 static void notify(struct ferry_lane_rank *lane_rank, struct ferry_pair_slot *slot, struct ferry_transfer *transfer)
 {
@@ -194,7 +194,7 @@ static void notify(struct ferry_lane_rank *lane_rank, struct ferry_pair_slot *sl
 	ferry_wake_end(lane_rank->member->shared, transfer->peer, true);
 }
 
-/* Nothing has been published: the message is about to be pushed, and this end expects one that is not. */
+/* No slice has come. If this end expects no push, and the head says that the sender is about to push, the job fails. */
 static void look_for_push(struct ferry_lane_rank *lane_rank, const struct ferry_transfer *transfer,
                           const struct ferry_pair_slot *slot)
 {
@@ -258,7 +258,7 @@ static bool is_current(struct ferry_lane_rank *lane_rank, const struct ferry_cal
 		return true;
 	if (lane_rank->message[transfer->peer] != transfer->message)
 		return false;
-	/* One whose receiver has left is not sent into the window, as if it had arrived (router/engine/stall.h). */
+	/* To a rank that has left nothing is sent: it would seem to have arrived (router/engine/stall.h). */
 	if (lane_rank->direction == FERRY_DIR_D2H && ferry_departed(lane_rank->member->shared) >> transfer->peer & 1)
 		return false;
 	transfer->current = true;
@@ -292,7 +292,7 @@ static bool has_free_slot(struct ferry_lane_rank *lane_rank, uint32_t peer, cons
 	return slice < *until;
 }
 
-/* False: its slot is not free, or it is not there; or the ends disagree. */
+/* False: the slot is not free, or the slice has not come, or the ends disagree. */
 static bool find_next(struct ferry_lane_rank *lane_rank, struct ferry_transfer *transfer, struct next *next)
 {
 	uint64_t slice = transfer->base + transfer->issued;
@@ -397,7 +397,7 @@ void ferry_pair_publish(struct ferry_lane_rank *lane_rank, struct ferry_transfer
 
 void ferry_pair_done(struct ferry_lane_rank *lane_rank, const struct ferry_call *call, struct ferry_transfer *transfer)
 {
-	/* Now, not with the call: others of its messages may wait for ranks that come much later. */
+	/* Released now, not when the call ends: other messages of the call may wait for ranks that come much later. */
 	if (transfer->hold)
 		lane_rank->member->ops->released(lane_rank->member, transfer->hold);
 	transfer->hold = NULL;

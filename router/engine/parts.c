@@ -102,7 +102,7 @@ static int64_t divide(struct ferry_job *job, const struct ferry_job_plan *entry,
 	return -1;
 }
 
-/* How many bytes it has read and written; below 0: it has failed. */
+/* Returns how many bytes it has read and written; below 0: the job has failed. */
 static int64_t run_part(struct ferry_job *job, const struct ferry_job_plan *entry, const struct ferry_run *run,
                      uint64_t seq, struct ferry_work *work, uint32_t slice, uint32_t part)
 {
@@ -152,7 +152,7 @@ static void count_slices(struct ferry_job *job, const struct ferry_plan *plan, c
 	atomic_fetch_add_explicit(&job->bytes, (end - begin) * (instr->nsources + 1), memory_order_relaxed);
 }
 
-/* The same: how long the call took here, and what its workers spent of that on their parts, all together. */
+/* For ferry-stat: how long the call took here, and how long all its workers together have worked on its parts. */
 static void count_call(struct ferry_job *job, const struct ferry_run *run)
 {
 	atomic_fetch_add_explicit(&job->calls_ns, ferry_now_ns() - run->began_ns, memory_order_relaxed);
@@ -208,7 +208,7 @@ static uint32_t work_run(struct ferry_job *job, uint32_t parity, uint64_t seq, u
 				began = ferry_now_ns();
 			int64_t bytes = run_part(job, entry, run, seq, work, slice, part);
 			if (bytes < 0)
-				return count; /* the call stays as it is: nobody may see this part done */
+				return count; /* the job has failed: this part must not count as done */
 			spent += bytes;
 			if (atomic_fetch_add(&work->slots[slice % entry->plan->window].done, 1) + 1 ==
 			    ferry_parts_of(work))
@@ -222,7 +222,7 @@ static uint32_t work_run(struct ferry_job *job, uint32_t parity, uint64_t seq, u
 	if (credit)
 		*credit -= spent;
 	atomic_fetch_add_explicit(&run->working_ns, ferry_now_ns() - began, memory_order_relaxed);
-	/* Not before this worker has come out of publish: it would meet the parity's next call there. */
+	/* Lowered only when this worker is out of `publish`, where it could else meet the parity's next call. */
 	if (atomic_fetch_sub(&run->left, count) == count) {
 		count_call(job, run);
 		ferry_job_end_call(job, parity, seq, entry);

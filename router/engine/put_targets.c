@@ -16,8 +16,8 @@ static bool is_put_to(const struct ferry_transfer *transfer, uint32_t peer)
 }
 
 /*
- * Whether something is left of a PUT. What a router before this one has put is over, and so may the call be for the
- * rank that receives, whose buffer is its application's then.
+ * Whether something is left of a PUT. If a router before this one has put all of it, the call may be over for the rank
+ * that receives, and the buffer the application's again: so nothing is put there.
  */
 static bool is_left(const struct ferry_call *call, const struct ferry_transfer *transfer)
 {
@@ -33,9 +33,9 @@ static bool is_left(const struct ferry_call *call, const struct ferry_transfer *
 }
 
 /*
- * Where a PUT lands in that rank's buffer, and whether that rank expects as much: of a variable plan it has said so
- * before its descriptor. Read once: others can write there. A difference ends the job. What passes another rank's block
- * on learns here how long that is.
+ * Finds where a PUT lands in the peer's buffer. In a variable plan the peer announces place and length before its
+ * descriptor; both are read once, as any rank can write there. Lengths that differ fail the job. A relay, which passes
+ * another rank's block on, takes the block's length from there.
  */
 static bool find_target(struct ferry_member *member, const struct ferry_call *call, struct ferry_transfer *transfer)
 {
@@ -65,8 +65,8 @@ static bool find_target(struct ferry_member *member, const struct ferry_call *ca
 }
 
 /*
- * How far this rank's PUTs reach into that rank's buffer. False: the job has failed. What is left is read once, as any
- * rank can write there: no other PUT gets a target that was not looked at for it.
+ * How far this rank's PUTs reach into the peer's buffer. False: the job has failed. What is left is read once, into
+ * `aims`, as any rank can write there: only those PUTs get a target.
  */
 static bool find_reach(struct ferry_member *member, const struct ferry_call *call, uint32_t peer, uint64_t *bytes)
 {
@@ -158,7 +158,7 @@ void ferry_put_targets_stop(struct ferry_member *member)
 	ferry_wake(member->shared, 0, ferry_rankset_all(member->shared->nranks), 0);
 }
 
-/* By the call as it was made: the D2H lane may be about to ready it for a run. */
+/* Whether others put for the call. Reads the transfers as they were made: the D2H lane may be arming the call. */
 static bool waits_for_puts(const struct ferry_call *call)
 {
 	const struct ferry_half *half = &call->halves[FERRY_DIR_H2D];
@@ -174,8 +174,8 @@ static bool waits_for_puts(const struct ferry_call *call)
 }
 
 /*
- * Bit r: rank r, whose GPU reaches this rank's memory, may still put into it. A rank that has left does not: its calls
- * are over, but where its router had died by then, its line does not say `stopped`.
+ * Bit r: rank r, whose GPU reaches this rank's memory, may still put into it. A rank that has left does not put: its
+ * calls are over. Its line may not say `stopped`, if its router had died by then.
  */
 static uint64_t putting(const struct ferry_member *member)
 {

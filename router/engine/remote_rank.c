@@ -35,7 +35,7 @@ static void finish(struct ferry_call *call, ferryResult_t result, const char *me
 	const struct ferry_mapped_call *mapped = mapped_of(call);
 	(void)result, (void)message; /* the rank asks its communicator */
 	ferry_stream_flag_pass(mapped->flag, mapped->turn);
-	if (call->captured) /* the next run's: no lane reads it before its number is 0 again */
+	if (call->captured) /* for the next run: no lane reads it before the number is 0 again */
 		((struct ferry_mapped_call *)call)->turn++;
 }
 
@@ -55,7 +55,7 @@ static bool forgotten(const struct ferry_call *call)
 	return atomic_load_explicit(&mapped_of(call)->flag->forgotten, memory_order_acquire);
 }
 
-/* Under the lock: which submissions other domains' routers need not keep anything for (router/gpu/imports.h). */
+/* Under the lock. Publishes the last submission for which other routers need keep nothing (router/gpu/imports.h). */
 static void publish_over(struct ferry_remote_rank *remote_rank)
 {
 	uint64_t before = remote_rank->first ? remote_rank->first->number - 1 : UINT64_MAX;
@@ -90,7 +90,7 @@ static void unlist_call(struct ferry_mapped_call *mapped)
 void ferry_remote_rank_listed(struct ferry_remote_rank *remote_rank, uint64_t number)
 {
 	pthread_mutex_lock(&remote_rank->over_lock);
-	if (number > remote_rank->listed) /* captured calls are taken again that are older than calls that are over */
+	if (number > remote_rank->listed) /* a captured call that is taken again may be older than the last one */
 		remote_rank->listed = number;
 	publish_over(remote_rank);
 	pthread_mutex_unlock(&remote_rank->over_lock);
@@ -106,7 +106,7 @@ void ferry_mapped_call_free(struct ferry_mapped_call *mapped)
 {
 	for (uint32_t i = 0; i < mapped->nimports; i++)
 		ferry_imports_release(mapped->imports[i]);
-	unlist_call(mapped); /* whose submission is over, of that nothing is held */
+	unlist_call(mapped); /* after the imports: of a submission that is over nothing is held */
 	if (mapped->plan)
 		ferry_job_release_plan(mapped->plan);
 	ferry_call_unprepare(&mapped->call);

@@ -23,7 +23,7 @@ static void member_fail(struct ferry_member *member, ferryResult_t code, const c
 	ferry_job_fail(ferry_remote_rank_of(member)->job, code, message);
 }
 
-/* Also a failure that another domain's router, or a rank, has found; for good, even if it is overwritten. */
+/* Also where a rank or another domain's router says so. Once true, always true, even if the word is overwritten. */
 static bool member_failed(struct ferry_member *member)
 {
 	struct ferry_job *job = ferry_remote_rank_of(member)->job;
@@ -36,7 +36,7 @@ static bool member_failed(struct ferry_member *member)
 	       atomic_load_explicit(&job->dead, memory_order_acquire);
 }
 
-/* The rank finds out itself. */
+/* The rank reads the reason itself. */
 static ferryResult_t member_error(struct ferry_member *member, const char **message)
 {
 	(void)member;
@@ -138,7 +138,7 @@ static ferryResult_t map_flags(int descriptor, struct ferry_stream_flag **flags,
 	if (memory == MAP_FAILED)
 		return ferry_fail(ferrySystemError, "mmap of a rank's words: %s", strerror(errno));
 	*flags = memory;
-	*process = (uint64_t)status.st_ino; /* all of them are in one file system */
+	*process = (uint64_t)status.st_ino; /* names the process: all such files are in one file system */
 	return ferrySuccess;
 }
 
@@ -151,7 +151,7 @@ static void restore_order(struct ferry_member *member)
 		const struct ferry_descriptor *last = &ferry_member_line(member)->ring[parity];
 		uint64_t seq = atomic_load_explicit(&last->seq, memory_order_acquire);
 		uint32_t domains = atomic_load_explicit(&last->domains, memory_order_relaxed);
-		/* 0: it was being replaced, so all calls of the parity were over. And so are those before it. */
+		/* 0: it was being replaced, so all calls of the parity were over. Calls before `seq` are over, too. */
 		for (uint32_t domain = 0; seq && domain < member->shared->ndomains; domain++)
 			if (domains >> domain & 1)
 				member->order.router_seq[parity][domain] = seq;
@@ -241,9 +241,9 @@ static void restore_turn(struct ferry_remote_rank *remote_rank, enum ferry_direc
 		return;
 	remote_rank->turns[direction][peer].first = found.first;
 	remote_rank->turns[direction][peer].call = found.call;
-	/* all that its call has are numbered */
+	/* all messages of the call with that peer have numbers */
 	member->order.messages[direction][peer] = found.first + found.count - 1;
-	if (over && number == member->order.messages[direction][peer]) /* that was not said, and others' turn comes */
+	if (over && number == member->order.messages[direction][peer]) /* unpublished until here */
 		atomic_fetch_or_explicit(&remote_rank->flags[(uint32_t)(found.call >> 32) - 1].passed[direction],
 		                         1ull << peer, memory_order_release);
 }
@@ -256,7 +256,7 @@ static void restore(struct ferry_remote_rank *remote_rank)
 	remote_rank->taken = atomic_load_explicit(&remote_rank->ring->taken, memory_order_acquire);
 	uint64_t over = atomic_load_explicit(&remote_rank->ring->over, memory_order_acquire);
 	remote_rank->listed = over < remote_rank->recovery->number ? over : remote_rank->recovery->number;
-	/* Its one writer has ended. Less than it was for a moment: calls that are over are counted again. */
+	/* The old router, its writer, has ended. It is lower for a moment: calls that are over are counted again. */
 	uint64_t ended = remote_rank->recovery->calls - ferry_recovery_calls(remote_rank->recovery);
 	atomic_store_explicit(&remote_rank->ring->ended, ended, memory_order_release);
 	restore_order(&remote_rank->member);
@@ -394,8 +394,8 @@ static void remote_rank_close(struct ferry_job *job, struct ferry_remote_rank *r
 	ferry_imports_shut(remote_rank->imports);
 	ferry_imports_ended(remote_rank->imports, UINT64_MAX); /* the records in its ring are not taken any more */
 	/*
-	 * After its copies' last bytes: a rank that sees the bit may let its streams go on, and free the buffers that
-	 * they copied.
+	 * The bit is set after the last bytes of the rank's copies: a rank that sees it may let its streams go on, and
+	 * free the buffers that they copied.
 	 */
 	atomic_fetch_or_explicit(&job->shared.arenas[job->domain].header->released, 1ull << remote_rank->member.rank,
 	                         memory_order_release);

@@ -8,11 +8,11 @@
 
 #include <stdio.h>
 
-#define PASSED_ON 4u /* slices of a PUT in one copy, where others wait for them to pass them on */
-#define HURRY_AHEAD 8u /* copies under way to a rank, of data that all wait for */
+#define PASSED_ON 4u /* slices of a PUT in one copy, where other ranks pass them on */
+#define HURRY_AHEAD 8u /* copies of a broadcast under way to a rank (hurries) */
 /*
- * Slices of a PUT under way at a time, where slices of relays go over the same links: a part of all, so that PUTs that
- * share a port end together.
+ * How many slices of a PUT may be under way where relays use the same links: a part of all its slices, so that PUTs
+ * that share a port end together.
  */
 #define AHEAD_PART  16u
 #define AHEAD_LEAST 4u
@@ -47,7 +47,7 @@ static void keep_window(const struct ferry_call *call, const struct ferry_transf
 	                bytes_in_slice(plan, transfer, slice), lap);
 }
 
-/* A slice has arrived: publish it. */
+/* A copy has finished: publishes its slices. */
 static void slice_done(const struct ferry_copies *copies, const struct ferry_copying *copying)
 {
 	struct ferry_lane_rank *lane_rank = copying->lane_rank;
@@ -135,8 +135,8 @@ static void beyond_its_block(struct ferry_member *member)
 }
 
 /*
- * False until a router has divided the call among paths, and so compared lengths; then it is known how much goes over
- * this one. A router that took up the call may have moved some of it.
+ * Takes the part of this path, once a router has divided the call among paths, which compares the lengths, too; false
+ * before. A router before this one may have moved some of the part.
  */
 static bool take_part(struct ferry_member *member, const struct ferry_call *call, struct ferry_transfer *transfer)
 {
@@ -147,7 +147,7 @@ static bool take_part(struct ferry_member *member, const struct ferry_call *call
 	uint64_t length = atomic_load_explicit(&step->counter->part, memory_order_relaxed);
 	uint64_t at = atomic_load_explicit(&step->counter->part_at, memory_order_relaxed);
 	bool relays = step->instr->nsources, fits = length <= transfer->whole && at <= transfer->whole - length;
-	if (length >> 56 || at >> 56 || (!relays && !fits)) { /* of others' blocks, a PUT checks it when it goes */
+	if (length >> 56 || at >> 56 || (!relays && !fits)) { /* a relay checks it when it puts */
 		beyond_its_block(member);
 		return false;
 	}
@@ -179,8 +179,8 @@ static bool shares_port(const struct ferry_lane_rank *lane_rank, const struct fe
 }
 
 /*
- * The port serves one push after another. No more wait for it than a relay's window has slots: the slice that the relay
- * waits for is there before the other slots are passed on.
+ * The port serves one push after another. No more pushes wait for it than a relay's window has slots: the slice that
+ * the relay waits for is there before the other slots are passed on.
  */
 static bool may_push(const struct ferry_pushes *pushes, const struct ferry_lane_rank *lane_rank,
                      const struct ferry_call *call)
@@ -189,9 +189,9 @@ static bool may_push(const struct ferry_pushes *pushes, const struct ferry_lane_
 }
 
 /*
- * Of host devices, whose links and ports are first in, first out: what one rank's data needs to come to all is the time
- * of what is under way, for each hop. So little is, and short. Where all ranks push their own data links have other
- * work, and copies may be longer.
+ * Whether pushes are kept few and short: in a broadcast between host devices, whose links and ports are first in, first
+ * out. Each hop delays the data by what is under way there. Where all ranks push data of their own, links have other
+ * work meanwhile, and copies may be longer.
  */
 static bool hurries(const struct ferry_pushes *pushes, const struct ferry_plan *plan)
 {
@@ -199,8 +199,8 @@ static bool hurries(const struct ferry_pushes *pushes, const struct ferry_plan *
 }
 
 /*
- * Enough is under way to that rank, or another transfer could go on that is further behind, to whichever rank. So
- * transfers that share a port advance equally, also where two of them go to one rank.
+ * Whether the PUT should wait: enough is under way to its rank, or another PUT, to whichever rank, can go on and is
+ * further behind. So PUTs that share a port advance equally, also two to one rank.
  */
 static bool is_ahead(const struct ferry_pushes *pushes, const struct ferry_half *half,
                      const struct ferry_transfer *transfer)
@@ -253,7 +253,7 @@ static bool issue_put(struct ferry_pushes *pushes, struct ferry_lane_rank *lane_
 	return ferry_pushes_start(pushes, lane_rank, call, transfer, to, source, bytes, slices);
 }
 
-/* Nothing is copied: as far as others have put it. */
+/* Copies nothing: has the slices that other ranks have put. */
 static bool wait_put(struct ferry_lane_rank *lane_rank, struct ferry_call *call, struct ferry_transfer *transfer)
 {
 	transfer->issued = transfer->finished = transfer->open;
@@ -271,7 +271,7 @@ static bool issue_step(struct ferry_copies *copies, struct ferry_pushes *pushes,
 	if (variable && (step->producer || step->division) && !transfer->current) {
 		if (!(step->division ? take_part : lengths_agree)(lane_rank->member, call, transfer))
 			return false;
-		/* what else a router before this one had finished is no longer counted (ferry_call_resume) */
+		/* `left` does not count what the router before this one had finished (ferry_call_resume) */
 		if (!transfer->nslices || (step->division && transfer->finished == transfer->nslices)) {
 			transfer_done(lane_rank, call, transfer);
 			return true;
@@ -323,7 +323,7 @@ static bool issue(struct ferry_copies *copies, struct ferry_pushes *pushes, stru
 	return true;
 }
 
-/* A smaller part of the first one is issued (one of no slices counts as one of one); of equal parts the earlier one. */
+/* Whether the first has issued a smaller part of its slices, counted plus one; of equal parts the earlier one is. */
 static bool is_behind(const struct ferry_transfer *first, const struct ferry_transfer *second)
 {
 	uint64_t one = (uint64_t)first->issued * (second->nslices + 1ull);
@@ -331,7 +331,7 @@ static bool is_behind(const struct ferry_transfer *first, const struct ferry_tra
 	return one < other || (one == other && first < second);
 }
 
-/* Furthest behind of those that have more to issue, or do not know their part, but ahead of `tried`; NULL: none. */
+/* The transfer furthest behind that has more to issue, or no known part, but is ahead of `tried`; NULL: none. */
 static struct ferry_transfer *furthest_behind(const struct ferry_half *half, const struct ferry_transfer *tried)
 {
 	struct ferry_transfer *behind = NULL;
@@ -345,8 +345,8 @@ static struct ferry_transfer *furthest_behind(const struct ferry_half *half, con
 }
 
 /*
- * Parts are divided so that all paths are busy to the end. Of paths that share a port each gets what its part is of
- * them all: by turns a short part would be over first, and too much would be left for the slow links of the others.
+ * Parts are chosen so that all paths are busy to the end. So paths that share a port go on in proportion to their
+ * parts: by turns a short part would be over first, and too much would be left for the slow links of the others.
  */
 static bool move_evenly(struct ferry_copies *copies, struct ferry_pushes *pushes, struct ferry_lane_rank *lane_rank,
                         struct ferry_call *call, uint32_t most)

@@ -27,8 +27,8 @@ static uint32_t published(const struct ferry_job_arenas *shared, const struct fe
 }
 
 /*
- * Of alltoallv, the sender gives the length with the call; the receiver has the same. What is divided among paths has
- * its part in its own counter.
+ * In alltoallv the sender announces the length, which is also the receiver's. A transfer that is divided among paths
+ * has its part in its own counter.
  */
 static uint32_t slices_of(const struct ferry_job_arenas *shared, const struct ferry_plan *plan,
                           const struct ferry_instr *instr, uint64_t seq)
@@ -216,13 +216,13 @@ bool ferry_stall_end_departed(struct ferry_lane_rank *lane_rank)
 {
 	struct ferry_member *member = lane_rank->member;
 	char text[160];
-	/* First: what the lane reads of these ranks afterwards is the last that they have published. */
+	/* Read first: all that the lane reads of these ranks afterwards is final. */
 	uint64_t departed = ferry_departed(member->shared);
 	if (!departed)
 		return false;
 	for (const struct ferry_call *call = lane_rank->calls; call; call = call->halves[lane_rank->direction].next) {
 		struct blocker blocker = find_blocker(lane_rank, call, departed);
-		/* what has to finish before this call is in this list, too, or is about to be over */
+		/* the call that has to finish first is in this list, too, or about to be over */
 		if (blocker.kind == FINISHING || !(blocker.ranks & departed))
 			continue;
 		if (!ferry_departed_are_over(member->shared, departed))
@@ -237,8 +237,8 @@ bool ferry_stall_end_departed(struct ferry_lane_rank *lane_rank)
 /* ---- messages ---- */
 
 /*
- * Communicators may share a stream, on GPUs the default one of all threads: two ranks that call with them in another
- * order wait for each other.
+ * Communicators may share a stream, on GPUs the default one of all threads: two ranks that use them in different orders
+ * wait for each other.
  */
 static void format_beside(struct ferry_member *member, char *text, size_t bytes)
 {
@@ -357,7 +357,7 @@ static void format_blocker(struct ferry_lane_rank *lane_rank, const struct block
 	snprintf(line, bytes, "rank %u has waited %llu s %s", member->rank, seconds, what);
 }
 
-/* Once per wait; and where it is too long to go on, on all ranks. */
+/* Logs the line, once per wait; where the wait is too long to go on, fails the job with it. */
 static void notify(struct ferry_lane_rank *lane_rank, const struct ferry_timeout *timeout, uint64_t waited,
                    const char *line)
 {
@@ -372,7 +372,7 @@ static void notify(struct ferry_lane_rank *lane_rank, const struct ferry_timeout
 	lane_rank->reported = true;
 }
 
-/* True once for each call: a lane that slept has not seen it begin, and has not waited for any rank in it before. */
+/* True once for each call: the lane may have slept when it began, so the wait counts from now on. */
 static bool is_new(struct ferry_lane_rank *lane_rank, const struct ferry_call *call)
 {
 	uint64_t number = ferry_call_number(call);
@@ -383,7 +383,7 @@ static bool is_new(struct ferry_lane_rank *lane_rank, const struct ferry_call *c
 	return true;
 }
 
-/* Waiting for one's own stream is nothing to report; the D2H lane reports ranks that have not come. */
+/* Whether the wait counts. A wait for the rank's own stream does not; the D2H lane reports ranks that have not come. */
 static bool is_to_be_reported(struct ferry_lane_rank *lane_rank, const struct blocker *blocker)
 {
 	if (!blocker->call ||

@@ -12,7 +12,7 @@ static bool is_step(const struct ferry_instr *instr, uint32_t rank, enum ferry_d
 	       (direction == FERRY_DIR_D2H ? ferry_opcode_is_d2h(instr->opcode) : ferry_opcode_is_h2d(instr->opcode));
 }
 
-/* A valid plan has one. */
+/* The counter of the PUT's WAIT_PUT: a valid plan has one. */
 static struct ferry_counter *wait_put_of(const struct ferry_job_arenas *shared, const struct ferry_plan *plan,
                                         const struct ferry_instr *put, uint32_t parity)
 {

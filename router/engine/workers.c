@@ -7,16 +7,16 @@
 
 #include <string.h>
 
-/* to wake one takes a few microseconds, to wake up tens to hundreds: so not one by way of another */
+/* A worker wakes so many helpers itself: to wake one takes a few microseconds, but to wake up tens to hundreds. */
 #define WAKES_AT_ONCE 16
 #define JOBS_AT_ONCE 32
 #define QUANTUM 8 /* slice parts that a job which is alone gets before the worker checks for other jobs */
-/* that a job of weight 1 may have read and written, where there are others, before the next one's turn */
+/* bytes that a job of weight 1 may read and write in a turn, where there are other jobs */
 #define QUANTUM_BYTES (128 << 10)
-#define CREDIT_MOST 8 /* turns */
+#define CREDIT_MOST 8 /* turns that a job may save up */
 /*
- * passes without work before a worker tries the other workers' queues, whose cache lines it takes; it goes on once it
- * finds something
+ * passes without work before a worker tries the other workers' queues, which takes their cache lines; it keeps trying
+ * while it finds something
  */
 #define PATIENCE 32
 
@@ -130,7 +130,7 @@ static uint32_t take_turn(struct round *round, uint32_t place, uint32_t worker, 
 		return 0;
 	}
 	uint32_t count = ferry_parts_work(job, worker, UINT32_MAX, steal, wanted, credit);
-	/* Nothing more of it is ready: what its ranks are late with it may have later, but no more than so much. */
+	/* No part of it is ready any more. It saves credit for parts that its ranks are late with, up to a limit. */
 	if (*credit > CREDIT_MOST * quantum_of(job))
 		*credit = CREDIT_MOST * quantum_of(job);
 	return count;
@@ -155,7 +155,7 @@ static uint32_t work_round(struct ferry_workers *workers, struct round *round, u
 	uint32_t count = 0, wanted = 0;
 	bool owes = false;
 	if (atomic_load_explicit(&workers->asleep, memory_order_relaxed)) {
-		/* before any part: they take longer to wake up than it does */
+		/* before any part: a helper takes longer to wake up than a part takes */
 		for (uint32_t i = 0; i < round->njobs; i++)
 			ferry_parts_work(round->jobs[i], worker, 0, false, &wanted, NULL);
 		if (wanted)
@@ -174,7 +174,7 @@ static uint32_t work_round(struct ferry_workers *workers, struct round *round, u
 	return count;
 }
 
-/* This thread would have stayed until no job had work: the other jobs' threads may have gone to sleep because of it. */
+/* Wakes the other jobs' threads: they may sleep because this thread worked for all jobs, and it now leaves early. */
 static void hand_over(struct ferry_workers *workers, const struct ferry_job *attended)
 {
 	pthread_mutex_lock(&workers->lock);

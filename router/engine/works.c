@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PART_LEAST (32u << 10)         /* where workers must be woken */
-#define PART_LEAST_LOOKING (16u << 10) /* where they spin */
-#define PART_MOST (64u << 10)         /* other jobs' parts wait for the end of one */
-#define PART_MOST_LOOKING (64u << 10)  /* smaller is more to claim, larger takes longer from a worker that is late */
-/* takes some ten microseconds: to check all queues before it costs little of that */
+#define PART_LEAST (32u << 10)         /* bytes: a smaller part is not worth waking a worker */
+#define PART_LEAST_LOOKING (16u << 10) /* the same where workers spin */
+#define PART_MOST (64u << 10)         /* bytes: parts of other jobs wait for the end of one */
+#define PART_MOST_LOOKING (64u << 10)  /* smaller parts cost more claims, larger ones wait longer for a late worker */
+/* bytes: such a part takes some ten microseconds, and checking all queues first little of that */
 #define PART_LONG (32u << 10)
 
 static bool is_mine(const struct ferry_instr *instr, uint32_t domain)
