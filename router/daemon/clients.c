@@ -22,12 +22,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define MOST_REFUSED 16 /* requests of a client that is no rank: each RANK may have made an arena, and taken it away */
-#define RETRY_MS 1000 /* how long the listener rests before it is seen whether there is a descriptor again */
+#define MOST_REFUSED 16 /* refused requests of a client that is no rank: each may have made an arena and freed it */
+#define RETRY_MS 1000 /* how often to try for a spare descriptor while the listener rests */
 
 /*
- * A descriptor to close when there are no others: without it the router could not refuse a client, and the listener
- * would not come to rest.
+ * A descriptor that is closed when there are no others, to accept a client and refuse it. Without it the client would
+ * stay in the queue, and poll would return at once for ever.
  */
 static int spare_descriptor(const struct ferry_clients *clients)
 {
@@ -58,8 +58,8 @@ static void client_free(struct ferry_client *client)
 }
 
 /*
- * The rank has told another router so: where the router before this one died, it may close its connection without
- * DETACH.
+ * Whether the rank has left in order, which another router may have recorded: where the router before this one died, a
+ * rank may close its connection without DETACH.
  */
 static bool has_left(const struct ferry_job *job, uint32_t rank)
 {
@@ -89,7 +89,9 @@ static void client_close(struct ferry_clients *clients, size_t index)
 		}
 		if (!lost)
 			ferry_adoption_leave(job, client->rank);
-		/* Its connection closes after that: it may still be there, and then takes that for our end. */
+		/*
+		 * The connection closes after that: a rank that still lives would take it for the end of this router.
+		 */
 		struct ferry_ending *ending = ferry_remote_rank_leave(job, client->rank, client->descriptor, false,
 		                                                      client->detached);
 		if (!ending)
@@ -109,8 +111,7 @@ static void client_close(struct ferry_clients *clients, size_t index)
 
 /* ---- reading ---- */
 
-/* Keeps what rode on the message's bytes. They come with its first one: with the payload, or twice, is not how it is
- * done. */
+/* Keeps the descriptors that came with the message's bytes: with its first byte, not twice nor with the payload. */
 static ferryResult_t keep_descriptors(struct ferry_client *client, const struct ferry_attach_received *received)
 {
 	uint32_t count = received->ndescriptors;
@@ -256,8 +257,8 @@ static void client_accept(struct ferry_clients *clients)
 /* ---- slow clients ---- */
 
 /*
- * Milliseconds until the first of the clients that are in the middle of a message has had long enough, by `now`; -1:
- * there is none. Without this, a client that sends no more would keep its place for ever.
+ * Milliseconds from `now` until the first client in the middle of a message runs out of time; -1: there is none.
+ * Without this, a client that stops sending would keep its place for ever.
  */
 static int patience_left_ms(const struct ferry_clients *clients, uint64_t now)
 {

@@ -51,7 +51,7 @@ static void fill_head(struct ferry_jobs *jobs, struct ferry_counters *head)
 	}
 }
 
-/* Not the key, as every client that has it may join; each user has keys of its own. */
+/* A hash in place of the key, which would let others join; of the owner, too, as users have keys of their own. */
 static uint32_t name_of(const struct ferry_job *job)
 {
 	uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */

@@ -8,7 +8,7 @@
 #include <stdio.h>
 
 #define LOOK_MS     5
-#define PATIENCE_NS 10000000000ull /* with the others' calls, while nothing moves in them */
+#define PATIENCE_NS 10000000000ull /* how long the other ranks' calls may stand still */
 
 /* ---- a call that it was in ---- */
 
@@ -46,7 +46,7 @@ static void format_finished(struct ferry_job *job, uint32_t rank, uint32_t parit
 	ferry_wake_all(&job->shared);
 }
 
-/* In its place: nobody reads those slots any more, so their writers need not wait. */
+/* Finishes the call in the rank's place: the rank reads no slots any more, so their writers need not wait. */
 static void finish_for(struct ferry_job *job, uint32_t rank, const struct ferry_steps *steps, uint32_t parity,
                        uint64_t seq)
 {
@@ -72,8 +72,8 @@ static bool all_submitted(const struct ferry_job *job, uint32_t parity, uint64_t
 }
 
 /*
- * Whether the others need nothing of the rank for call `seq`; then this finishes it in the rank's place, if its domain
- * is this router's. Others put into the memory of a rank themselves, which is gone: such calls do not complete.
+ * Whether the other ranks need nothing more of the rank for call `seq`. If so, and its domain is this router's,
+ * finishes the call in its place. Where others put into memory of a rank that is gone, calls do not complete.
  */
 static bool finish_call(struct ferry_job *job, uint32_t rank, uint32_t parity, uint64_t seq)
 {
@@ -82,7 +82,7 @@ static bool finish_call(struct ferry_job *job, uint32_t rank, uint32_t parity, u
 	if (job->imports[rank] || !all_submitted(job, parity, seq))
 		return false;
 	ferry_descriptor_read(&ferry_rank_line(&job->shared, rank)->ring[parity], &fields);
-	if (fields.plan_hash == FERRY_SHORT_CALL) { /* all that the others need lay there before it submitted */
+	if (fields.plan_hash == FERRY_SHORT_CALL) { /* what others need of a short call lay there before it submitted */
 		if (job->shared.rank_domain[rank] == job->domain)
 			format_finished(job, rank, parity, seq);
 		return true;
@@ -120,7 +120,7 @@ static bool finish_calls(struct ferry_job *job, uint32_t rank)
 
 /* ---- the others ---- */
 
-/* The router of its domain may be about to finish for it. */
+/* Where its calls are not finished yet, the router of its domain may be about to do that. */
 static bool is_finished(const struct ferry_job *job, uint32_t rank)
 {
 	for (uint32_t parity = 0; parity < FERRY_PARITIES; parity++)
@@ -169,7 +169,7 @@ void ferry_dead_ranks_add(struct ferry_job *job, uint32_t rank, const char *text
 	ferry_job_mark_departed(job, rank); /* ends the waiting for calls that it never made */
 }
 
-/* The others are not to wait for a stopped rank to hear of the death. */
+/* Whether nothing has moved for PATIENCE_NS: the job must not wait for a stopped rank before it fails. */
 static bool stands_still(struct ferry_job *job)
 {
 	uint64_t progress = ferry_job_progress(&job->shared), now = ferry_now_ns();

@@ -267,7 +267,7 @@ ferryResult_t ferry_job_failure(struct ferry_job *job)
 	return ferry_fail((ferryResult_t)code, "the job has failed: %s", message);
 }
 
-/* By this router, when the job is ready. Its remote rank is opened then. */
+/* Whether this router moves its data once the job is ready, when the remote rank is opened. */
 static bool is_to_be_moved(const struct ferry_job *job, uint32_t rank)
 {
 	return job->imports[rank] && ferry_imports_gpu(job->imports[rank]);

@@ -75,7 +75,7 @@ static void allocate(struct ferry_job *job)
 		ferry_job_fail(job, result, ferry_last_message());
 }
 
-/* Also where a call is about to come: waking up takes about as long as the call takes to get here. */
+/* Whether there is work, or a call is about to come: waking up takes about as long as the call takes to get here. */
 static bool has_work(struct ferry_workers *workers, struct ferry_job *job)
 {
 	ferry_workers_enter(workers, job);

@@ -198,7 +198,7 @@ ferryResult_t ferry_jobs_join(struct ferry_jobs *jobs, const struct ferry_attach
 	return ferrySuccess;
 }
 
-/* Mapped by themselves, so that the job has all of them, counted, or none. */
+/* Maps them into a struct of their own first, so that the job has all of them, counted, or none. */
 static ferryResult_t bring(struct ferry_jobs *jobs, struct ferry_job *job, int *descriptors)
 {
 	struct ferry_job_arenas others = {.nranks = job->shared.nranks, .ndomains = job->shared.ndomains};

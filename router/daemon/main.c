@@ -193,7 +193,7 @@ static struct {
 	_Atomic bool over; /* then a SIGHUP ends it */
 } reloader;
 
-/* Its own thread, as a file may take its time, and so may looking up the users that it names. */
+/* A thread of its own, as it may take long to read the file, and to look up the users that the file names. */
 static void *reload_on_hangup(void *unused)
 {
 	sigset_t signals;
@@ -210,7 +210,7 @@ static void *reload_on_hangup(void *unused)
 	return NULL;
 }
 
-/* Before the router goes, which it would reload. */
+/* Ends that thread before the router, which it uses. */
 static void end_reloading(void)
 {
 	if (!reloader.begun)
@@ -221,8 +221,8 @@ static void end_reloading(void)
 }
 
 /*
- * At once, whatever other threads do: nothing that was begun in the context may go on beside the next router's, and
- * nothing is to be saved that is not in the jobs' arenas.
+ * Ends the process at once, whatever other threads do: nothing that was begun in the lost context may go on beside the
+ * next router, and all that the next one needs is in the jobs' arenas.
  */
 static void end_of_loss(const char *why)
 {
@@ -237,7 +237,7 @@ static int fail(const char *doing)
 	return EXIT_FAILED;
 }
 
-/* The process that started a daemon waits for the command's end: in the foreground it would not come. */
+/* Exits, as the process that started the daemon waits until this command ends, which it would not in the foreground. */
 static void exit_for_want(const char *what)
 {
 	ferry_fail(ferrySystemError, "%s: %s%s", what, strerror(errno), ferry_ulimit_threads_hint(errno));
@@ -318,7 +318,7 @@ static const struct argp argp = {
 	"Usually ferryrun or the first rank (FERRY_ROUTER=auto) starts this command.",
 	NULL, NULL, NULL};
 
-/* What --log overrides. */
+/* Reads FERRY_LOG, which --log overrides, and FERRY_DEBUG. */
 static int read_environment(void)
 {
 	const char *log = ferry_env("FERRY_LOG");
@@ -358,7 +358,7 @@ static int start(const struct arguments *arguments)
 	}
 	ferryResult_t result = ferry_router_start(&arguments->router, &running);
 	if (result == ferryInvalidUsage && (arguments->daemon || arguments->spare))
-		/* there is a router, which is all that the starter of a daemon wants: ranks do it at the same time */
+		/* there is a router, as the starter of a daemon wants: ranks start routers at the same time */
 		return EXIT_TAKEN;
 	if (result) {
 		if (run_is_over(arguments))
@@ -382,7 +382,7 @@ static int start(const struct arguments *arguments)
 	return EXIT_DONE;
 }
 
-/* To systemd, where that has started this process and waits for it (sd_notify(3)). */
+/* Tells systemd that the router is ready, if systemd has started it and waits (sd_notify(3)). */
 static void notify_systemd(void)
 {
 	static const char ready[] = "READY=1";
@@ -402,7 +402,7 @@ static void notify_systemd(void)
 		close(descriptor);
 }
 
-/* Once: a spare is ready when it stands by. */
+/* Reports it once: a spare is ready when it stands by. */
 static void report_ready(struct arguments *arguments)
 {
 	static bool said;
@@ -420,7 +420,7 @@ static void report_ready(struct arguments *arguments)
 	arguments->ready_fd = -1;
 }
 
-/* As start; where another router has the socket, and this is a spare, when that one has ended. */
+/* As `start`, but a spare waits until the router that has the socket has ended. */
 static int start_when_free(struct arguments *arguments)
 {
 	int failed;

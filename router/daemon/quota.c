@@ -7,8 +7,8 @@
 #define DEFAULT_STAGING (16u << 20) /* where the machine does not report its cache sizes */
 /* For a job of one rank, which uses staging only for a scaled sum, or by a program of its user's. */
 #define ALONE_STAGING (256u << 10)
-#define LEAST_USEFUL (1u << 20)     /* that a job is given by default; calls with less are slow */
-#define PART 4                      /* of the memory that is left an arena by default takes one, at most */
+#define LEAST_USEFUL (1u << 20)     /* bytes: a job that names no size gets no less; calls with less are slow */
+#define PART 4                      /* an arena of no named size takes 1 / PART of the memory that is left, at most */
 
 ferryResult_t ferry_quota_open(struct ferry_quota *quota, const struct ferry_layout *layout, uint32_t domain,
                                uint64_t limit)
@@ -41,7 +41,7 @@ static uint64_t at_most(uint64_t a, uint64_t b)
 	return a > b ? b : a;
 }
 
-/* The staging of a job that does not insist. */
+/* The staging of a job that names no size, or one that may be lowered. */
 static uint64_t fit(uint64_t wish, uint64_t limit_left, uint64_t memory_left, const struct ferry_arena_shape *shape)
 {
 	struct ferry_arena_shape fitting = *shape;
@@ -82,7 +82,7 @@ ferryResult_t ferry_quota_take(struct ferry_quota *quota, uint64_t asked, bool w
 {
 	struct ferry_memory memory;
 	ferry_memory_read(&quota->question, &memory, NULL);
-	/* Memory that is being freed is there soon; memory that is promised is not there any more. */
+	/* Memory that is being freed counts as free; memory that other jobs are promised counts as used. */
 	uint64_t left = memory.left + at_most(atomic_load(&quota->freeing), UINT64_MAX - memory.left);
 	left -= at_most(left, promised);
 	uint64_t limit_left = quota->limit - at_most(quota->limit, quota->used);

@@ -68,7 +68,7 @@ static ferryResult_t attach_rank(struct ferry_jobs *jobs, struct ferry_client *c
 	return ferrySuccess;
 }
 
-/* Of a rank that comes from a router that has ended. */
+/* ADOPT: the rank comes from a router that has ended. */
 static ferryResult_t adopt(struct ferry_jobs *jobs, struct ferry_client *client)
 {
 	const int handed[FERRY_ATTACH_ANSWERED] = {jobs->process, -1};
@@ -204,7 +204,7 @@ ferryResult_t ferry_request_admit(const struct ferry_client *client, const struc
 	return ferrySuccess;
 }
 
-/* The file is this client's alone, which may write to it. */
+/* Makes a file for this client alone, as the client may write to it. */
 static ferryResult_t send_layout(const struct ferry_jobs *jobs, const struct ferry_client *client)
 {
 	const struct ferry_layout *layout = &jobs->layout;
@@ -221,7 +221,7 @@ static ferryResult_t send_layout(const struct ferry_jobs *jobs, const struct fer
 	return result;
 }
 
-/* Asked again, it has the page as things are now. */
+/* A client that asks again gets the page as things are now. */
 static ferryResult_t open_counters(struct ferry_jobs *jobs, struct ferry_client *client, int *descriptor)
 {
 	ferry_counter_pages_close(jobs, client->counters);

@@ -48,9 +48,7 @@ static void report_done(struct ferry_router *router)
 	pthread_mutex_unlock(&router->lock);
 }
 
-/*
- * Until an idle router leaves, although a client reads its counters; -1: it stays, as long as other clients are there.
- */
+/* Milliseconds until an idle router ends; -1: it stays. Clients that only read counters do not keep it. */
 static int left_ms(const struct ferry_router *router, uint64_t idle_since)
 {
 	if (!router->idle_exit_ms || !idle_since ||
@@ -171,7 +169,7 @@ static struct ferry_router *router_new(const struct ferry_router_options *option
 	router->jobs.layout = *options->layout;
 	router->jobs.domain = options->domain;
 	router->jobs.config = options->config;
-	/* an old kernel has none: then no router takes its place */
+	/* -1, in an old kernel: then no router takes its place */
 	router->jobs.process = ferry_process_open(getpid());
 	router->idle_exit_ms = options->idle_exit_ms;
 	ferry_mapper_init(&router->jobs.mapper, options->lost);

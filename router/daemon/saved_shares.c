@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* The latest ones of that owner and as many ranks. */
+/* The setting of that owner and as many ranks that was used last, but earlier than `before`; NULL: none. */
 static const struct ferry_saved_setting *next_of(const struct ferry_saved_shares *saved, uint32_t owner,
                                                  uint32_t nranks, uint64_t before)
 {
@@ -39,7 +39,7 @@ static uint32_t settings_of(const struct ferry_saved_shares *saved, uint32_t own
 	return count;
 }
 
-/* One that is free; else of the owner that has most of them the one that was used least lately. */
+/* A free place; else the least recently used setting of the owner with the most of them. */
 static struct ferry_saved_setting *room(struct ferry_saved_shares *saved)
 {
 	struct ferry_saved_setting *found = NULL;
@@ -81,13 +81,13 @@ static struct ferry_share_line *line_in(struct ferry_saved_setting *setting, con
 	return setting->nlines < FERRY_SHARE_LINES ? &setting->lines[setting->nlines++] : NULL;
 }
 
-/* Of a kind that goes by what was measured before the job the job has learned nothing. */
+/* Whether the line holds something that the job has learned: these two kinds go by what was measured before it. */
 static bool has_learned(const struct ferry_share_line *line)
 {
 	return line->why != FERRY_BALANCE_KERNEL && line->why != FERRY_BALANCE_PRIOR;
 }
 
-/* What a job has not measured stays as an earlier one has. */
+/* What the job has not measured stays as an earlier job has measured it. */
 static void save(struct ferry_saved_setting *setting, const struct ferry_share_line *line)
 {
 	struct ferry_share_line *place = line_in(setting, line), before;

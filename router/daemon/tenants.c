@@ -16,8 +16,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MOST_GROUPS 1024        /* of one process that are checked */
-#define ENTRY_BYTES (16u << 10) /* of the user database */
+#define MOST_GROUPS 1024        /* groups of a process that are checked, at most */
+#define ENTRY_BYTES (16u << 10) /* an entry of the user database */
 
 enum member_kind { ANYBODY, USER, GROUP };
 
