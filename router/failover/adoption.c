@@ -101,7 +101,7 @@ static ferryResult_t check_same(const struct ferry_job *job, const struct ferry_
 	                         message->rank);
 }
 
-/* The lanes of the old router that moved this rank's data: what they said last of themselves is not so any more. */
+/* The old router's lanes that moved this rank's data have ended: clears what they said last of themselves. */
 static void forget_lanes(const struct ferry_job *job, uint32_t rank)
 {
 	struct ferry_rank_line *line = ferry_rank_line(&job->shared, rank);
@@ -194,7 +194,7 @@ static void serve(struct ferry_jobs *jobs, struct ferry_job *job)
 	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
 	uint64_t now = ferry_now_ns(), since = job->adoption->since_ns;
 	uint64_t epoch = atomic_load_explicit(&header->epoch, memory_order_relaxed) + 1;
-	job->attached |= ferry_departed(&job->shared); /* none is waited for */
+	job->attached |= ferry_departed(&job->shared); /* ranks that have left are not waited for */
 	job->takeover = (struct ferry_takeover_reported){.at_ns = now, .took_ns = now - since};
 	jobs->takeovers++;
 	free(job->adoption);
@@ -212,7 +212,7 @@ static void serve(struct ferry_jobs *jobs, struct ferry_job *job)
 	          jobs->domain, job->shared.nranks, (double)(now - since) / 1e6, (unsigned long long)epoch);
 }
 
-/* They have left; some in the middle of handing over. */
+/* Frees what absent ranks have handed over: they have left, some in the middle of that. */
 static void forget_absent(struct ferry_job *job)
 {
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
@@ -228,7 +228,7 @@ bool ferry_adoption_takes(const struct ferry_job *job, uint32_t rank)
 	return job->adoption && !job->adoption->opening && job->imports[rank] && !job->imports[rank]->foreign_rank;
 }
 
-/* At once where no data is moved here; else when the job thread has made ready for that. */
+/* Serves the job: at once where no data is moved here; else once the job thread has opened the lanes. */
 static void go_on(struct ferry_jobs *jobs, struct ferry_job *job)
 {
 	if (!any_moved(job)) {
@@ -249,7 +249,7 @@ static void go_on(struct ferry_jobs *jobs, struct ferry_job *job)
 ferryResult_t ferry_adoption_come(struct ferry_jobs *jobs, struct ferry_job *job, uint32_t rank,
                                   const struct ferry_attach_message *message)
 {
-	if (!job->adoption || job->adoption->opening) /* so it had left before */
+	if (!job->adoption || job->adoption->opening) /* then the rank had left before */
 		return ferry_fail(ferryInvalidUsage, "rank %u has nothing to hand over: its job is served already",
 		                  rank);
 	if (ferry_adoption_takes(job, rank)) {
@@ -265,7 +265,7 @@ ferryResult_t ferry_adoption_come(struct ferry_jobs *jobs, struct ferry_job *job
 	return ferrySuccess;
 }
 
-/* A rank that has attached here has a connection, which closes when it dies. */
+/* Whether a rank that has not attached here has died; the connection of an attached one closes when it dies. */
 static bool has_died(const struct ferry_job *job, uint32_t rank)
 {
 	const struct ferry_rank_line *line = ferry_rank_line(&job->shared, rank);
@@ -284,7 +284,7 @@ static void watch(struct ferry_jobs *jobs, struct ferry_job *job, uint64_t now)
 	for (uint64_t left = ranks; left; left &= left - 1)
 		if (has_died(job, ferry_rankset_lowest(left)))
 			dead |= left & -left;
-	dead &= ~ferry_departed(&job->shared); /* after it: it may have left before it ended */
+	dead &= ~ferry_departed(&job->shared); /* read after the rank ended: it may have left before */
 	if (dead) {
 		snprintf(text, sizeof text, "rank %u of %u died while the router of domain %u was being replaced",
 		         ferry_rankset_lowest(dead), job->shared.nranks, job->domain);
@@ -301,8 +301,8 @@ static void watch(struct ferry_jobs *jobs, struct ferry_job *job, uint64_t now)
 }
 
 /*
- * The job has failed, and no lane has begun anything here: ranks that have come already let their streams go on
- * themselves. Where lanes have been opened they do that.
+ * The job has failed. Where no lane has been opened here, sets the bits in `released`, so that ranks that have come let
+ * their streams go on. Opened lanes do that themselves.
  */
 static void released(const struct ferry_job *job)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Adoption: how a job whose router has ended goes on with this one. Nothing is left of the old router but what lies in
- * the job's arenas. Those are the ranks': each rank hands them over, with all else that the old router had from it. A
- * rank begins when the process of the old router has ended, by its pidfd: so no copy that it had begun is under way,
- * and the arenas do not change any more.
+ * Adoption: how a job whose router has ended goes on with this one. The old router leaves nothing but what lies in the
+ * job's arenas, which the ranks have, too: each rank hands them over, with all else that the old router had from it. A
+ * rank begins when the old router's process has ended, as its pidfd tells: so no copy of that router is under way, and
+ * the arenas do not change any more.
  *
  * The first rank makes the job out of the arenas of all domains; later ranks must hand over the same files. When all
  * ranks have said that they have handed over everything, or have left, the job is ready. Its calls are then admitted

@@ -44,7 +44,7 @@ static ferryResult_t check(const struct ferry_arena *arena, uint32_t domain, con
 	return ferrySuccess;
 }
 
-/* How long it takes to free memory that nobody else has any more is the rank's choice. */
+/* In quarantine: the last reference to a rank's memory may take as long to close as the rank likes. */
 static void unmap(struct ferry_arena *arena)
 {
 	int descriptor = arena->header ? arena->descriptor : -1;

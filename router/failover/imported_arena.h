@@ -14,8 +14,8 @@
 /**
  * Maps the arenas of all domains but `own`, of a job of shared->nranks and ->ndomains, each into its place in `shared`,
  * which must be empty. The descriptors that are taken become -1. Errors: those of ferry_arena_map; ferryRefused where
- * an arena is another job's, where not all ranks have attached to it, where the kernel does not fill its pages by
- * itself, or where it can be truncated. Nothing is mapped then.
+ * an arena is another job's, where not all ranks have attached to it, where the memory is not in tmpfs, so that another
+ * process might have to fill its pages, or where it can be truncated. Nothing is mapped then.
  */
 ferryResult_t ferry_imported_arena_map_others(int *descriptors, uint32_t own, struct ferry_job_arenas *shared);
 

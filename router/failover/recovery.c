@@ -78,7 +78,7 @@ uint32_t ferry_recovery_turn(const struct ferry_stream_flag *flags, const struct
 	if (!(head->flags & FERRY_SUBMIT_CAPTURED))
 		return head->turn;
 	uint32_t done = atomic_load_explicit(&flag->done, memory_order_acquire);
-	/* over but for the 0: its stream has not come to the next run */
+	/* the run lacks only the 0: the stream has not come to the next run */
 	return atomic_load_explicit(&flag->flag, memory_order_acquire) == ferry_stream_flag_mark(done - 1) ? done - 1
 	                                                                                                   : done;
 }
