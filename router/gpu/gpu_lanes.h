@@ -18,7 +18,7 @@ struct ferry_gpu_lanes {
 	struct ferry_gpu_lane_pair *pairs;
 };
 
-/** FERRY_SPIN_US and FERRY_TIMEOUT. ferryInvalidArgument where they make no sense. */
+/** Reads FERRY_SPIN_US. Error: ferryInvalidArgument where it makes no sense. */
 ferryResult_t ferry_gpu_lanes_init(struct ferry_gpu_lanes *table, struct ferry_priority *priority);
 
 /**

@@ -17,9 +17,9 @@ _Static_assert(sizeof(CUipcMemHandle) == sizeof((struct ferry_exported *)0)->han
 
 #define MOST_DEVICES FERRY_MAX_RANKS /* whose links are kept */
 #define ASK_NS 1000000000ull         /* how often the driver is asked for the memory that is left, at most */
-#define KEPT_PART 32                 /* of that memory stays mapped though it is idle */
+#define KEPT_PART 32                 /* 1 / KEPT_PART of that memory may stay mapped though it is idle */
 
-/* To the device of that number; it stays as it is. */
+/* The link to the device of that number; constant. */
 struct link {
 	bool reaches, atomics;
 	uint8_t nvlinks; /* ipc/gpu_links.h */
@@ -62,7 +62,7 @@ static ferryResult_t find_device(const struct ferry_cuda_driver *driver, const u
 	        count, uuid[0], uuid[1], uuid[2], uuid[3]);
 }
 
-/* NVML counts no NVLinks to a switch, and none where it knows nothing. All have atomics, which PCIe has not. */
+/* NVML counts 0 for links to a switch, or where it knows nothing. Without atomics, which PCIe lacks, 0 is none. */
 static void count_nvlinks(struct ferry_gpu *gpu, CUdevice to)
 {
 	struct link *link = &gpu->links[to];
@@ -76,7 +76,7 @@ static void count_nvlinks(struct ferry_gpu *gpu, CUdevice to)
 		link->nvlinks = FERRY_NVLINKS_NONE;
 }
 
-/* Once: the thread that reports them later does not wait for the driver. */
+/* Reads them once: the thread that reports them later does not wait for the driver. */
 static void find_links(struct ferry_gpu *gpu)
 {
 	const struct ferry_cuda_driver *driver = gpu->driver;
@@ -247,7 +247,7 @@ int64_t ferry_gpus_rest(struct ferry_gpus *gpus, bool all)
 	int64_t next = -1;
 	for (struct ferry_gpu **link = &gpus->all; *link;) {
 		struct ferry_gpu *gpu = *link;
-		/* No other thread holds it again: that takes a holder. */
+		/* Without a holder no other thread takes hold again: only a holder may. */
 		bool held = atomic_load_explicit(&gpu->holders, memory_order_acquire) > 0;
 		uint64_t due = atomic_load_explicit(&gpu->idle_since, memory_order_relaxed) + FERRY_GPU_IDLE_NS;
 		if (held || (!all && now < due)) {
@@ -303,7 +303,7 @@ static void unmap_pieces(struct ferry_gpu *gpu, CUdeviceptr base, const uint64_t
 	}
 }
 
-/* The handle is released here already: the mapping holds the memory. */
+/* Releases the handle: the mapping holds the memory. */
 static ferryResult_t map_piece(struct ferry_gpu *gpu, CUdeviceptr address, uint64_t bytes, int descriptor)
 {
 	const struct ferry_cuda_driver *driver = gpu->driver;
@@ -376,7 +376,7 @@ ferryResult_t ferry_gpu_map(struct ferry_gpu *gpu, const struct ferry_exported *
 	return result;
 }
 
-/* 0: it does not say. */
+/* Bytes that are free on the GPU; 0: the driver does not say. */
 static size_t ask_left(const struct ferry_gpu *gpu)
 {
 	struct ferry_cuda_visit visit;

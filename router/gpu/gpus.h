@@ -24,7 +24,7 @@ struct ferry_gpu;
 struct ferry_gpus {
 	struct ferry_gpu *all;  /* the mapper's thread changes it under the lock; others read it under that */
 	pthread_mutex_t lock;
-	_Atomic uint32_t count; /* with a context; the same, read anywhere */
+	_Atomic uint32_t count; /* GPUs with a context; the mapper writes it, any thread reads it */
 	/*
 	 * The context on the GPU of that UUID is gone for good (router/copy/cuda_loss.h); `why` names GPU and error.
 	 * Called by any thread that works in it, at any time but under `lock`; constant. NULL: losses are not reported.
@@ -57,8 +57,8 @@ bool ferry_gpu_reaches(const struct ferry_gpu *from, const struct ferry_gpu *to)
 bool ferry_gpu_reaches_uuid(const struct ferry_gpu *from, const uint8_t *uuid);
 
 /**
- * Returns how many NVLinks lead straight to the GPU of that UUID, FERRY_NVLINKS_NONE or FERRY_NVLINKS_UNKNOWN; of two
- * GPUs, whose one pair is like no other, always the last. Any thread that holds the first.
+ * Returns how many NVLinks lead straight to the GPU of that UUID, FERRY_NVLINKS_NONE or FERRY_NVLINKS_UNKNOWN: always
+ * unknown where there are only two GPUs, as there is no other pair to compare with. Any thread that holds the first.
  */
 uint8_t ferry_gpu_nvlinks(const struct ferry_gpu *from, const uint8_t *uuid);
 

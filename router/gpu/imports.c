@@ -62,8 +62,8 @@ static struct ferry_import *find(const struct ferry_imports *imports, uint32_t i
 }
 
 /*
- * Under the lock: its address for copies of that GPU, and of its own rank's lanes (NULL). NULL for a GPU where the
- * memory has not been exported as a put target.
+ * Under the lock. The address for pushes of that GPU, or (NULL) for copies of the own rank's lanes. Returns NULL where
+ * the memory has not been exported as a put target for the GPU.
  */
 static char *start_for(const struct ferry_import *import, const struct ferry_gpu *gpu)
 {
@@ -159,7 +159,7 @@ struct pass {
 	enum { NO_MORE, IDLE_ONES, UNUSED_ONES } which;
 	uint64_t now;
 	bool knows_room, wants_room;
-	uint64_t room, kept; /* bytes that may stay though they are idle; that do */
+	uint64_t room, kept; /* idle bytes that may stay; that do */
 	struct ferry_import *gone;
 };
 
@@ -473,7 +473,7 @@ static ferryResult_t import_new(struct ferry_imports *imports, const struct ferr
 	                                .comes_back = imports->idled[exported->index] == exported->generation};
 	ferryResult_t result = ferrySuccess;
 	if (imports->foreign_rank)
-		import->mapping.bytes = exported->bytes; /* of each put target, as is checked there */
+		import->mapping.bytes = exported->bytes; /* ferry_gpu_map checks it for each put target */
 	else
 		result = ferry_gpu_map(ferry_imports_gpu(imports), exported, descriptors, &import->mapping);
 	if (result)
@@ -535,7 +535,7 @@ ferryResult_t ferry_imports_map(struct ferry_imports *imports, const struct ferr
 	              : ferrySuccess;
 }
 
-/* One whose put targets are to be mapped, as it is named now or was before. NULL: none. */
+/* An import, of a current or older generation, whose put targets are to be mapped. NULL: none. */
 static struct ferry_import *find_later(struct ferry_imports *imports)
 {
 	pthread_mutex_lock(&imports->lock);

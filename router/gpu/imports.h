@@ -50,8 +50,7 @@
 
 enum ferry_import_state { FERRY_IMPORT_MAPPED, FERRY_IMPORT_REPLACED, FERRY_IMPORT_LEAVING };
 
-/* The same memory, mapped for another GPU, which puts into it. To the own GPU's address its copies go through the host.
- */
+/* The same memory, mapped for another GPU, which puts there. By the owner's mapping its copies take the host. */
 struct ferry_put_target_map {
 	struct ferry_gpu *gpu; /* held */
 	struct ferry_mapping mapping;
@@ -88,14 +87,14 @@ struct ferry_imports {
 	struct ferry_import *list; /* all but LEAVING ones, by their last use, the latest first; under the lock */
 	uint32_t nreplaced;        /* under the lock */
 	uint64_t idled[FERRY_MOST_EXPORTS]; /* the generation of that index that was last idle; mapper */
-	uint64_t kept;                      /* idle bytes that stay, as ferry_gpu_keep was told; mapper */
+	uint64_t kept;                      /* idle bytes that stay, as ferry_gpu_keep counts them; mapper */
 	/*
 	 * other GPUs of the job's ranks that reach this one's memory; the thread that makes the job ready, before
 	 * `ready`
 	 */
 	struct ferry_gpu *others[FERRY_MAX_RANKS];
 	uint32_t nothers;
-	/* other GPUs are not all known, and exports come already; set before any comes, then the mapper's */
+	/* exports come before all other GPUs are known; set before any comes, then the mapper's */
 	bool awaits_others;
 	uint32_t later_pieces;  /* that were kept meanwhile; mapper */
 	uint32_t users;         /* of all its imports; under the lock */
@@ -125,8 +124,7 @@ static inline void ferry_imports_follow(struct ferry_imports *imports, const _At
 	atomic_store_explicit(&imports->over, over, memory_order_release);
 }
 
-/** The rank's GPU, or NULL where the rank moves its data itself. Once the rank has had the reply to its attaching it
- * does not change. */
+/** The rank's GPU; NULL: the rank moves its data itself. Constant once the rank's attach has been answered. */
 static inline struct ferry_gpu *ferry_imports_gpu(const struct ferry_imports *imports)
 {
 	return atomic_load_explicit(&imports->gpu, memory_order_acquire);

@@ -24,7 +24,7 @@
 
 #define MOST_AHEAD 64 /* so many FORGETs in a row go before a request that has waited for longer */
 
-/* FORGOTTEN: but for the answer, which waits until it is unmapped. */
+/* FORGOTTEN: a FORGET that is done, but whose answer waits until the memory is unmapped. */
 enum request_kind { NOTHING, JOIN, EXPORT, FORGET, FORGOTTEN };
 
 /* What a rank asks for, one thing at a time. */
@@ -34,14 +34,14 @@ struct request {
 	int client;      /* where the answer goes: a copy */
 	uint32_t index;
 	bool unmapped;  /* FORGET: the answer says that it is */
-	uint64_t until; /* FORGOTTEN: then it is given all the same */
+	uint64_t until; /* FORGOTTEN: when it is answered in any case */
 	struct ferry_exported exported;
 	int descriptors[FERRY_MOST_PIECES]; /* exported.npieces many */
 };
 
 struct ferry_mapped_rank {
 	struct ferry_imports imports; /* first */
-	struct request request;    /* under the mapper's lock, but that the mapper alone touches one that it works on */
+	struct request request;    /* under the mapper's lock; one that the mapper works on is the mapper's alone */
 	pthread_mutex_t welcoming; /* held while the job welcomes it, and by the thread that takes the job away */
 	struct ferry_job *job;     /* NULL once that has ended; under `welcoming` */
 	bool trusted;              /* its user is; constant */
@@ -57,7 +57,7 @@ static struct ferry_mapped_rank *rank_of(struct ferry_imports *imports)
 
 /* ---- the mapper's thread ---- */
 
-/* Ranks are put in at the head, and taken out by this thread alone, which walks along them without the lock. */
+/* Other threads add ranks at the head; this thread alone removes them, so it walks along them without the lock. */
 static struct ferry_mapped_rank *first_rank(struct ferry_mapper *mapper)
 {
 	pthread_mutex_lock(&mapper->lock);
@@ -315,7 +315,7 @@ static void on_lost(struct ferry_gpus *gpus, const uint8_t *uuid, const char *wh
 	pthread_mutex_lock(&mapper->lock);
 	for (struct ferry_mapped_rank *rank = mapper->ranks; rank; rank = rank->next) {
 		const struct ferry_imports *imports = &rank->imports;
-		/* of one that has left the imports may be about to be freed */
+		/* imports of a rank that has left may be about to be freed */
 		if (rank->left || imports->foreign_rank || memcmp(imports->uuid, uuid, sizeof imports->uuid))
 			continue;
 		pthread_mutex_lock(&rank->welcoming);
@@ -392,7 +392,7 @@ static void start_imports(struct ferry_mapped_rank *rank, struct ferry_job *job,
 		for (uint32_t i = 0; i < FERRY_MOST_EXPORTS; i++)
 			atomic_store_explicit(&cells[i].mapped, 0, memory_order_relaxed);
 		ferry_imports_await_others(&rank->imports);
-		if (foreign_rank) /* it exports before the job is ready: what that router put into */
+		if (foreign_rank) /* before the job is ready it exports again what that router put into */
 			ferry_imports_follow(&rank->imports, &ferry_rank_ring(&job->shared, message->rank)->over);
 	}
 	ferry_full_fence(); /* before a rank that is answered reads `used` */
