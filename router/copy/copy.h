@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * Copy engines: how lanes move slices between a device and staging, behind one struct of functions. Two kinds: host
- * (the lane's own thread copies, over links of a modelled speed where asked) and cuda (a stream and an event per copy).
+ * (the lane's own thread copies, over links of a modelled speed where asked) and cuda (an event per copy, in a stream).
  *
  * A copier belongs to a device in one process; any lane of that process may open queues on it. A queue belongs to one
  * lane's thread.
@@ -55,7 +55,7 @@ struct ferry_copy_ops {
 	                      uint64_t whole, bool crosses);
 	/**
 	 * Starts a copy from this device's memory to another device's. Such copies have a queue of their own, of
-	 * direction FERRY_DIR_D2H. NULL: never.
+	 * direction FERRY_DIR_D2H. NULL: the device pushes into no other.
 	 */
 	ferryResult_t (*push)(struct ferry_copy_queue *queue, const struct ferry_put_target *to, const void *source,
 	                      size_t bytes);

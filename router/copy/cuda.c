@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copy queues: a stream each. Behind each copy an event is recorded, which the lane queries: next to no
- * work for the host and none for the copy engine, which goes on to the next copy of the same stream at once. A flag in
- * memory that the stream writes behind the copy would make the engine wait until all is written. A second stream would
- * fill that gap, but two copies that go on together both end late, and the pipeline with them
- * (docs/lab/lanes-and-workers.md).
+ * Copy queues: a stream each. Behind each copy an event is recorded, which the lane queries. That costs the host next
+ * to nothing, and the copy engine nothing: it goes on to the next copy of the stream at once. A flag in memory that the
+ * stream writes behind the copy would make the engine wait until all is written. A second stream would fill that gap,
+ * but two copies that go on together both end late, and the pipeline with them (docs/lab/lanes-and-workers.md).
  */
 #include "router/copy/cuda.h"
 
@@ -20,7 +19,7 @@ static struct ferry_cuda_copier *cuda_copier(struct ferry_copier *base)
 	return (struct ferry_cuda_copier *)base;
 }
 
-/* Whatever it was that failed: all calls in it do then. */
+/* Whether the context is gone: then every call in it fails, also this query. */
 static bool is_lost(const struct ferry_cuda_copier *copier)
 {
 	const struct ferry_cuda_driver *driver = copier->driver;
@@ -104,7 +103,7 @@ static void queue_close(struct ferry_copy_queue *queue)
 	queue->backend = NULL;
 }
 
-/* A lane's thread stays in its GPU's context, and no capture of the application's is any business of its calls. */
+/* Puts a lane's thread into its GPU's context, for good; its calls end no capture of the application. */
 static CUresult settle_thread(struct ferry_cuda_copier *copier)
 {
 	static _Thread_local struct ferry_cuda_copier *settled;

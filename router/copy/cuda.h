@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** A GPU's copy engines, by the driver, in a context that the caller that opens the copier keeps alive. */
+/** A GPU's copy engines, by the CUDA driver, in a context that the opener of the copier keeps alive. */
 #ifndef FERRY_ROUTER_COPY_CUDA_H
 #define FERRY_ROUTER_COPY_CUDA_H
 
@@ -26,9 +26,9 @@ ferryResult_t ferry_cuda_copier_open(struct ferry_cuda_copier *copier, const str
 ferryResult_t ferry_cuda_copier_failed(const struct ferry_cuda_copier *copier, CUresult result, const char *tried);
 
 /**
- * Makes a context current for a few calls; the caller's comes back with leave. No capture of the application's is any
- * business of the calls between: nothing that they do ends one, in this thread or another. A visit inside another of
- * the same context is free.
+ * A visit makes a context current for a few calls; ferry_cuda_visit_end restores what was current before. The calls
+ * between end no capture of the application, in this thread or another. A visit inside another of the same context
+ * costs nothing.
  */
 struct ferry_cuda_visit {
 	const struct ferry_cuda_driver *driver; /* NULL: inside another */

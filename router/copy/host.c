@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/uio.h>
 
-#define STREAM_LEAST (2u << 20) /* bytes of a result from which on it is written past the cache */
+#define STREAM_LEAST (2u << 20) /* bytes: larger results are written past the cache */
 #define PENDING 128 /* at least as many copies as a lane may have outstanding */
 
 /* When each copy of a queue will have crossed the modelled link. */
@@ -36,8 +36,8 @@ static void queue_close(struct ferry_copy_queue *queue)
 }
 
 /*
- * A link or port that serves one copy after another: this copy ends after the ones before. Returns when; 0 where it is
- * as fast as memory.
+ * Reserves a link or port, which serves one copy after another. Returns when this copy ends (ferry_now_ns); 0 where the
+ * link is as fast as memory.
  */
 static uint64_t reserve(_Atomic uint64_t *busy_until, double speed, size_t bytes)
 {

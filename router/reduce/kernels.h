@@ -33,9 +33,9 @@ typedef uint16_t vhalf __attribute__((vector_size(VECTOR_BYTES / 2)));
 #define SELECT(mask, yes, no, vector, bits) ((vector)(((bits)(yes) & (bits)(mask)) | ((bits)(no) & ~(bits)(mask))))
 
 /*
- * Floats as numbers with `mantissa` bits of fraction and that bias of the exponent, in the low bits: to nearest even;
- * values above `largest` become `beyond`. Below the least normal number, adding a power of two whose last place is the
- * least subnormal leaves the number of subnormals in the sum's last places.
+ * Rounds floats to numbers with `mantissa` bits of fraction and that bias of the exponent, in the low bits, to nearest
+ * even; values above `largest` become `beyond`. Below the least normal number: adding a power of two whose last place
+ * is the least subnormal leaves the number of subnormals in the sum's last places.
  */
 INLINE vu32 narrow(vfloat value, const uint32_t mantissa, const uint32_t bias, const uint32_t largest,
                    const uint32_t beyond, const uint32_t nan, const uint32_t sign_bit)
@@ -132,8 +132,8 @@ INLINE void store_f16(char *to, vfloat a, vfloat b, enum ferry_store store)
 }
 
 /*
- * Shifted so that the fraction's top bit is where a half has it, a byte is a half but for the bias of the exponent, and
- * every half is a float. The largest magnitude of e4m3 is its NaN. `a` has the bytes of even number, `b` the odd ones.
+ * A byte whose fraction is shifted to where a half has it is a half with another bias of the exponent. The largest
+ * magnitude of e4m3 is its NaN. `a` has the bytes of even number, `b` the odd ones.
  */
 INLINE vfloat widen_f8e4m3(vhalf bits)
 {
@@ -146,7 +146,7 @@ INLINE vfloat widen_f8e5m2(vhalf bits)
 	return half_to_float(bits << 8);
 }
 
-/* Half a vector in all, which does not stream: ferry_reduce asks for it of whole ones only. */
+/* Stores half a vector, which does not stream: run_whole asks for streaming of whole vectors only. */
 #define DEFINE_FLOAT8(name, mantissa, bias, largest)                                                                   \
 	INLINE vhalf narrow_##name(vfloat value)                                                                       \
 	{                                                                                                              \
@@ -170,7 +170,7 @@ INLINE vfloat widen_f8e5m2(vhalf bits)
 DEFINE_FLOAT8(f8e4m3, 3, 7, 0x7eu)
 DEFINE_FLOAT8(f8e5m2, 2, 15, 0x7bu)
 
-/* Lines that end in the bytes just written: a step may be less than one, and half a line is not to leave. */
+/* Demotes the lines that the bytes just written complete: a step may be less than a line, and half a line stays. */
 INLINE void demote_whole_lines(const char *written, size_t bytes)
 {
 	if (bytes % FERRY_CACHE_LINE == 0)
@@ -233,10 +233,10 @@ DEFINE_STEP(double, vdouble, vi64, vdouble, 1)
 /* ---- the pass ---- */
 
 /*
- * Two vectors of accumulators at a time, in registers, each source read once. step_bytes: that they are in memory.
- * plain: no factors, no divisor; with factors the operation is a sum. round: what the first product is rounded to, the
- * type in memory. `count` is a constant where the pass is specialized for it, and the pointers then stay in registers:
- * the result may be one of the sources, but not the list of them.
+ * Two vectors of accumulators at a time, in registers, each source read once. step_bytes: their bytes in memory. plain:
+ * no factors, no divisor; with factors the operation is a sum. round: what the first product is rounded to, the type in
+ * memory. `count` is a constant where the pass is specialized for it, and the pointers then stay in registers: `to` may
+ * be one of the sources, but may not overlap the list `from`.
  */
 #define DEFINE_PASS(name, vector, step_bytes, stepper, scalar, round, add, finish)                                     \
 	INLINE void pass_##name(char *to, const char *const *restrict from, const uint32_t count, size_t begin,        \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The tables of kernels per target, by which reduce.c, which picks a target and handles edges, calls the targets'
- * kernels. Read-only.
+ * The tables of kernels, one per target: reduce.c picks a target, handles edges, and calls the kernels of its table.
+ * Read-only.
  */
 #ifndef FERRY_ROUTER_REDUCE_TARGETS_H
 #define FERRY_ROUTER_REDUCE_TARGETS_H
