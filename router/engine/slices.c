@@ -253,7 +253,7 @@ static bool issue_put(struct ferry_pushes *pushes, struct ferry_lane_rank *lane_
 	return ferry_pushes_start(pushes, lane_rank, call, transfer, to, source, bytes, slices);
 }
 
-/* Copies nothing: has the slices that other ranks have put. */
+/* Copies nothing: counts the slices that other ranks have put. */
 static bool wait_put(struct ferry_lane_rank *lane_rank, struct ferry_call *call, struct ferry_transfer *transfer)
 {
 	transfer->issued = transfer->finished = transfer->open;
