@@ -81,18 +81,20 @@ static inline bool went(struct rank *rank, ferryResult_t result)
 }
 
 /*
- * In the thread of the other rank, which has told pair_clock: waits until that one sleeps, so that its CPU clock stands
- * still. If it looks on for a minute, that is a failure.
+ * Called by the rank that comes late, when the waiting rank has stored its CPU clock in pair_clock: returns once that
+ * clock stands still, so that rank sleeps. If it runs on for a minute, that is a failure.
  */
 static clockid_t pair_clock;
 
 static inline bool other_sleeps(struct rank *rank)
 {
 	struct timespec before, after = {0, 0};
+	int still = 0;
 	for (int i = 0; i < 3000; i++) {
 		before = after;
 		clock_gettime(pair_clock, &after);
-		if (i && before.tv_sec == after.tv_sec && before.tv_nsec == after.tv_nsec)
+		still = i && before.tv_sec == after.tv_sec && before.tv_nsec == after.tv_nsec ? still + 1 : 0;
+		if (still == 20) /* 0.4 s: a thread that only waits for a CPU gets one meanwhile */
 			return true;
 		nanosleep(&(struct timespec){0, 20000000}, NULL);
 	}

@@ -249,6 +249,7 @@ static void stop_router(void)
 static void abort_beside(ferryResult_t (*call)(struct caller *))
 {
 	struct bench bench;
+	setenv("FERRY_ATTACH_TIMEOUT", "86400", 1); /* a thread that the abort does not end waits for a day */
 	bench_open(&bench, 2);
 	struct caller caller = {.bench = &bench, .call = call};
 	stop_router();
@@ -261,6 +262,7 @@ static void abort_beside(ferryResult_t (*call)(struct caller *))
 	if (caller.result != ferryRemoteError || !strstr(caller.message, "rank 0 aborted"))
 		fail_msg("%s: \"%s\"", ferryGetErrorString(caller.result), caller.message);
 	bench_close(&bench);
+	unsetenv("FERRY_ATTACH_TIMEOUT");
 }
 
 static void a_thread_that_waits_for_a_router_comes_out_when_another_aborts(void **state)

@@ -142,7 +142,7 @@ static void pause_briefly(void)
 	nanosleep(&pause, NULL);
 }
 
-/* Or a minute has passed. */
+/* Returns whether so much memory comes to be left, after a minute at most. */
 static bool comes_to_be_left(uint64_t bytes)
 {
 	for (int round = 0; round < 3000 && memory_left() != bytes; round++)

@@ -118,7 +118,7 @@ static void an_abort_beside_a_router_that_is_stopped_at_rest_waits_for_nothing(v
 	struct rank_process ranks[2];
 	(void)state;
 	log_keep();
-	begin(ranks, NULL);
+	begin(ranks, "FERRY_ATTACH_TIMEOUT=86400"); /* an abort that asks the router waits for a day */
 	log_release();
 	rank_tell(&ranks[0], ORDER(.order = RANK_ROUNDS, .number = 1));
 	rank_tell(&ranks[0], ORDER(.order = RANK_REST, .wanted = true));
