@@ -180,7 +180,7 @@ static bool names_something(uint64_t key)
 
 #define TUNED (1ull << 63)
 
-void ferry_share_format_floor(struct ferry_share_table *table, uint32_t rank, uint64_t bytes, bool tuned)
+void ferry_share_publish_floor(struct ferry_share_table *table, uint32_t rank, uint64_t bytes, bool tuned)
 {
 	atomic_store_explicit(&table->ranks[rank].floor, bytes | (tuned ? TUNED : 0), memory_order_release);
 }
@@ -280,7 +280,7 @@ static _Atomic uint64_t *place_of(struct ferry_share_readiness *ready, uint64_t 
 	return room;
 }
 
-void ferry_share_format(struct ferry_share_table *table, uint32_t rank, uint64_t kind, uint32_t what, bool on)
+void ferry_share_publish(struct ferry_share_table *table, uint32_t rank, uint64_t kind, uint32_t what, bool on)
 {
 	uint64_t word, name = name_of(kind);
 	_Atomic uint64_t *place = place_of(&table->ranks[rank].ready, name, &word);

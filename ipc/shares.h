@@ -154,7 +154,7 @@ bool ferry_share_line_read(const struct ferry_share_line_words *words, struct fe
  * Writes that this rank numbers calls of so many bytes and more, at least one. Ranks that number different calls cannot
  * agree on one, so each rank writes its floor, and none proposes anything before all floors are the same.
  */
-void ferry_share_format_floor(struct ferry_share_table *table, uint32_t rank, uint64_t bytes, bool tuned);
+void ferry_share_publish_floor(struct ferry_share_table *table, uint32_t rank, uint64_t bytes, bool tuned);
 
 /** Returns the rank's floor; 0: not written yet. */
 uint64_t ferry_share_floor(const struct ferry_share_table *table, uint32_t rank);
@@ -163,11 +163,11 @@ uint64_t ferry_share_floor(const struct ferry_share_table *table, uint32_t rank)
 bool ferry_share_tuned(const struct ferry_share_table *table, uint32_t rank);
 
 /* Flags of a rank for a kind of call: it would propose Ferry; it has exported the buffers. */
-#define FERRY_SHARE_WANTED 1u
+#define FERRY_SHARE_WANTED        1u
 #define FERRY_SHARE_PREREGISTERED 2u
 
 /** Sets or clears one of these flags of a kind of call; the other stays as it is. One thread of the rank at a time. */
-void ferry_share_format(struct ferry_share_table *table, uint32_t rank, uint64_t kind, uint32_t what, bool on);
+void ferry_share_publish(struct ferry_share_table *table, uint32_t rank, uint64_t kind, uint32_t what, bool on);
 
 /** Reads the rank's flags of a kind of call; false: none, or they were replaced. */
 bool ferry_share_said(const struct ferry_share_table *table, uint32_t rank, uint64_t kind, uint32_t *what);

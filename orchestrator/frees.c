@@ -50,7 +50,7 @@ static bool is_own(const void *caller)
 		if (!own)                                                                                              \
 			ferry_freed_before(memory, bytes);                                                             \
 		int result = function arguments;                                                                       \
-		if (!own && (waits)) /* what was left, and what has been shown meanwhile */                            \
+		if (!own && (waits)) /* what was left, and what has been exported meanwhile */                         \
 			ferry_freed_behind(memory, bytes);                                                             \
 		return result;                                                                                         \
 	}

@@ -93,7 +93,7 @@ void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table
 		ferry_log(FERRY_LOG_WARN, "FERRY_SHARES_LOG=%s: %s", path, strerror(errno));
 	if (meter->log) /* whole lines, as users follow it with tail -f */
 		setvbuf(meter->log, NULL, _IOLBF, 0);
-	ferry_share_format_floor(table, self, ferry_meter_counts(meter), tuned);
+	ferry_share_publish_floor(table, self, ferry_meter_counts(meter), tuned);
 }
 
 /* With fixed shares kernels carry short calls alone. */

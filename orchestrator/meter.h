@@ -49,7 +49,7 @@ struct ferry_meter {
 	struct ferry_clock windows[FERRY_VETO_WINDOWS];
 	uint32_t untimed;        /* bit i: window i could not be timed */
 	uint32_t window_age;     /* how often the oldest window was looked at */
-	double busy_until_us;    /* when the rank's stream is through with its calls, by what such calls take */
+	double busy_until_us;    /* until then the rank's stream is surely busy, by what such calls take */
 	double again_us;           /* until then the driver is not asked about windows and samples again */
 	uint32_t oldest, nsamples; /* in the order of their calls, from samples[oldest] on, around */
 	struct ferry_sample samples[FERRY_METER_SAMPLES];
@@ -60,7 +60,7 @@ struct ferry_meter {
 /* What a rank proposes for a call. */
 struct ferry_meter_proposal {
 	uint32_t word;
-	uint32_t nccl; /* in place of `word`, where Ferry cannot have its part of the call yet */
+	uint32_t nccl; /* in place of `word`, where Ferry cannot have the call yet, or would be slow at it */
 	bool soon;     /* such calls may be Ferry's soon: what they need is to be preregistered */
 };
 
@@ -89,7 +89,7 @@ void ferry_meter_free(struct ferry_meter *meter);
 
 /**
  * What decides which calls this rank numbers, as one number. A rank proposes nothing until it has seen the same number
- * from all ranks (ferry_share_format_floor).
+ * from all ranks (ferry_share_publish_floor).
  */
 uint64_t ferry_meter_counts(const struct ferry_meter *meter);
 

@@ -105,7 +105,7 @@ enum ferry_preregistered ferry_preregister_await(struct ferry_preregister *prere
 static void preregister_one(struct ferry_preregister *preregister, const struct ferry_preregister_asked *asked,
                             const struct ferry_preregister_listener *listener)
 {
-	ferryResult_t result = ferry_launch_show(&asked->request, asked->put_target, asked->whole);
+	ferryResult_t result = ferry_launch_preregister(&asked->request, asked->put_target, asked->whole);
 	bool window = ferry_exports_refused(result), last = true;
 	pthread_mutex_lock(&preregister->lock);
 	struct ferry_preregister_refused *refused = find_refused(preregister, asked);

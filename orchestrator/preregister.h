@@ -58,7 +58,10 @@ enum ferry_preregistered ferry_preregister_has(struct ferry_preregister *preregi
 enum ferry_preregistered ferry_preregister_await(struct ferry_preregister *preregister,
                                                  const struct ferry_preregister_asked *asked, double most_us);
 
-/* The thread calls `shown` for a kind when the last call of the kind that was asked for would find all of that. */
+/*
+ * The thread calls `registered` for a kind when the last call that was asked for of it is preregistered, or is known to
+ * go by a bounce buffer.
+ */
 struct ferry_preregister_listener {
 	void (*registered)(void *argument, uint64_t kind);
 	void *argument;

@@ -126,8 +126,8 @@ static void report_registered(void *argument, uint64_t kind)
 {
 	struct ferry_shadow_comm *shadow_comm = argument;
 	pthread_mutex_lock(&shadow_comm->lock);
-	ferry_share_format(shadow_comm->meter.table, (uint32_t)shadow_comm->rank, kind, FERRY_SHARE_PREREGISTERED,
-	                   true);
+	ferry_share_publish(shadow_comm->meter.table, (uint32_t)shadow_comm->rank, kind, FERRY_SHARE_PREREGISTERED,
+	                    true);
 	pthread_mutex_unlock(&shadow_comm->lock);
 }
 
@@ -452,7 +452,7 @@ bool ferry_shadow_comm_is_wanted(struct ferry_shadow_comm *shadow_comm, struct f
 	uint32_t self = (uint32_t)shadow_comm->rank, any = 0, all = FERRY_SHARE_PREREGISTERED;
 	uint32_t first = kind.peer < 0 ? 0 : (uint32_t)kind.peer,
 	         count = kind.peer < 0 ? (uint32_t)shadow_comm->nranks : 1;
-	ferry_share_format(table, self, kind.name, FERRY_SHARE_WANTED, wanted);
+	ferry_share_publish(table, self, kind.name, FERRY_SHARE_WANTED, wanted);
 	for (uint32_t rank = first; rank < first + count; rank++) {
 		uint32_t said = rank == self ? FERRY_SHARE_PREREGISTERED : said_by(table, rank, kind.name);
 		any |= said;
@@ -470,8 +470,8 @@ bool ferry_shadow_comm_has_preregistered(struct ferry_shadow_comm *shadow_comm,
 	if (has != FERRY_PREREGISTERED && ahead_us > AHEAD_US)
 		has = ferry_preregister_await(&shadow_comm->preregister, call, fmin(ahead_us / 2, PATIENCE_US));
 	if (has != FERRY_PREREGISTERED_UNKNOWN)
-		ferry_share_format(shadow_comm->meter.table, (uint32_t)shadow_comm->rank, call->kind,
-		                   FERRY_SHARE_PREREGISTERED, has == FERRY_PREREGISTERED);
+		ferry_share_publish(shadow_comm->meter.table, (uint32_t)shadow_comm->rank, call->kind,
+		                    FERRY_SHARE_PREREGISTERED, has == FERRY_PREREGISTERED);
 	return has == FERRY_PREREGISTERED;
 }
 

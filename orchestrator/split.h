@@ -35,10 +35,10 @@ struct ferry_split {
 void ferry_split_expect(const struct ferry_nccl_call *call);
 
 /**
- * Decides. Numbers the call among all ranks; so it is called once for each call, in the program's order. alone: the
- * call is in no group, or is the only one of its communicator in the group, or the first of that communicator's
- * messages there. first: for each further message, the split of the first one; else NULL. look: what was found of the
- * group's streams.
+ * Decides. Numbers the call among all ranks; so it is called once for each call, in the program's order. alone: beside
+ * what the rank sends to itself and messages by kernels, the call is the only one of its communicator in the group, or
+ * the first of messages that are alike in count and type. first: for each further message, the split of the first one;
+ * else NULL. look: what was found of the group's streams.
  */
 void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, const struct ferry_split *first,
                         struct ferry_clock_look *look, struct ferry_split *split);

@@ -27,7 +27,7 @@ double ferry_belief_before(const struct ferry_tuner *tuner, const struct ferry_t
 double ferry_belief_guess(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
                           const struct ferry_arm *arm);
 
-/** The least that an arm by the host takes, as no call is faster than its busiest link; 0: not known. */
+/** The least that an arm by the host takes, as no call beats its busiest link; 0: not known, or not by the host. */
 double ferry_belief_bound(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
                           const struct ferry_arm *arm);
 

@@ -27,10 +27,10 @@ struct ferry_tuning {
 struct ferry_tuning ferry_tuning_read(uint32_t number);
 
 /**
- * Writes the tuning into NCCL's answer. costs: NCCL's table, algorithms by protocols; the entry of the tuning becomes
- * 0, as NCCL takes the cheapest one. Returns false, and changes nothing, if the table says that the entry is
- * impossible. Channels are given to rings and trees alone: the other algorithms have numbers of their own, and some do
- * not clamp.
+ * Writes the tuning into NCCL's answer. costs: NCCL's table, algorithms by protocols; if the tuning names an algorithm,
+ * its entry becomes 0, as NCCL takes the cheapest one. *number: gets the channels, for rings and trees alone: the other
+ * algorithms have numbers of their own, and some do not clamp. Returns false, and changes nothing, if the table has no
+ * possible entry.
  */
 bool ferry_tuning_choose(struct ferry_tuning tuning, float *costs, int algorithms, int protocols, int *number);
 
@@ -40,8 +40,8 @@ uint32_t ferry_tuning_by(uint32_t number, uint32_t way);
 #define FERRY_TUNING_BESIDE 3
 
 /**
- * Gives the tunings of the same way with the next larger and the next smaller number of channels; if the number is
- * NCCL's own choice, the first few numbers. Returns how many.
+ * Gives the tunings of the same way with the next larger and the next smaller number of channels; for NCCL's own number
+ * of channels 16, 8 and 32. Returns how many.
  */
 uint32_t ferry_tuning_beside(uint32_t number, uint32_t beside[FERRY_TUNING_BESIDE]);
 

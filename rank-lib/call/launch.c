@@ -404,7 +404,7 @@ static ferryResult_t prepare_plan(const struct ferry_request *request, bool *put
 	return leave(comm, &visit, result);
 }
 
-static ferryResult_t show_buffers(const struct ferry_request *request, bool put_target)
+static ferryResult_t preregister_buffers(const struct ferry_request *request, bool put_target)
 {
 	struct ferryComm *comm = request->comm;
 	struct ferry_exports *exports = comm->mapped.exports;
@@ -430,7 +430,7 @@ static ferryResult_t preregister(const struct ferry_request *request, bool put_t
 	ferryResult_t result = whole ? prepare_plan(request, &put_target) : ferrySuccess;
 	if (ferry_exports_refused(result))
 		result = ferryInternalError; /* the plan cannot be made: no bounce buffer helps */
-	return result ? result : show_buffers(request, put_target);
+	return result ? result : preregister_buffers(request, put_target);
 }
 
 /* The calls that routers get for the request; of a sum, the steps of its first and of its last piece. */
@@ -445,7 +445,7 @@ static bool part_of(const struct ferry_request *request, bool whole, uint32_t wh
 	return !which;
 }
 
-ferryResult_t ferry_launch_show(const struct ferry_request *request, bool put_target, bool whole)
+ferryResult_t ferry_launch_preregister(const struct ferry_request *request, bool put_target, bool whole)
 {
 	struct ferry_request part;
 	ferryResult_t result = ferrySuccess;

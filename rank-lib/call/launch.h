@@ -39,7 +39,7 @@ ferryResult_t ferry_launch_finish(struct ferry_open_call *open);
  * of the communicator wait for it meanwhile. Does nothing if no router moves the rank's data. Errors: those of
  * ferry_exports_name; after those that ferry_exports_refused accepts a call goes another way. No error fails the rank.
  */
-ferryResult_t ferry_launch_show(const struct ferry_request *request, bool put_target, bool whole);
+ferryResult_t ferry_launch_preregister(const struct ferry_request *request, bool put_target, bool whole);
 
 /* UNKNOWN: another thread holds the communicator's lock. */
 enum ferry_preregistered { FERRY_PREREGISTERED_NOT, FERRY_PREREGISTERED, FERRY_PREREGISTERED_UNKNOWN };
@@ -47,7 +47,7 @@ enum ferry_preregistered { FERRY_PREREGISTERED_NOT, FERRY_PREREGISTERED, FERRY_P
 /**
  * Whether a call would find its buffers mapped and its plan made: well under 1 us. Both may go again: idle buffers are
  * unmapped, and unused plans are evicted by others (plan_cache.h). now: the call is about to be made. Otherwise memory
- * that a call has found since counts as still there, without another question to the driver.
+ * that was found to be there since the last call began counts as still there; the driver is not asked again.
  */
 enum ferry_preregistered ferry_launch_has_preregistered(const struct ferry_request *request, bool put_target,
                                                         bool whole, bool now);

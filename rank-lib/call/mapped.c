@@ -158,7 +158,7 @@ static ferryResult_t watch_routers(struct ferry_mapped *mapped)
 
 /*
  * Finds the routers that copy for this rank, and adds those of other domains to which put targets are exported. Returns
- * a mask of domains.
+ * a mask of those other domains.
  */
 static uint32_t find_copying_routers(struct ferry_mapped *mapped)
 {

@@ -106,7 +106,8 @@ ferryResult_t ferry_mapped_name(struct ferry_mapped *mapped, struct ferry_collec
 ferryResult_t ferry_mapped_collective(struct ferry_mapped *mapped, const struct ferry_collective_call *collective);
 /**
  * Makes the memory into which blocks of such calls come (gpu_sums.h) and has the routers map it, for the stream that
- * ferry_mapped_has_room was last asked about. Does nothing without such a stream. Errors: the driver's; the rank's.
+ * ferry_mapped_has_room was last asked about. Does nothing without such a stream. Errors: the driver's; the
+ * router's; ferryInternalError if as many streams as may have such memory.
  */
 ferryResult_t ferry_mapped_make_room(struct ferry_mapped *mapped, const struct ferry_request *step, bool put_target);
 bool ferry_mapped_has_room(struct ferry_mapped *mapped, const struct ferry_request *step, bool put_target);

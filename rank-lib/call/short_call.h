@@ -9,7 +9,7 @@
  * The thread that makes a call runs it as far as it gets, if its stream is idle. Else, and where it is not over then,
  * the call is left to whichever thread waits for it: that thread spins, then sleeps. The lanes get it if it cannot
  * begin, if no thread has ended it by the communicator's next call, and if a thread has waited for long: they know what
- * to say of ranks that do not come. They also get messages for which no thread of this rank waits, but another rank.
+ * to say of ranks that do not come. They also get messages that another rank waits for and no thread of this rank does.
  */
 #ifndef FERRY_RANK_LIB_CALL_SHORT_CALL_H
 #define FERRY_RANK_LIB_CALL_SHORT_CALL_H

@@ -25,7 +25,7 @@ struct ferry_stream_flag_table {
 	pthread_mutex_t lock;
 	struct ferry_stream_flag_use *uses;
 	uint32_t count, capacity;
-	uint32_t full; /* at this count, uses that are over are dropped before another one is added */
+	uint32_t full; /* at this count, captured calls that are over are dropped before another one is added */
 };
 
 /**

@@ -61,7 +61,7 @@ struct ferry_journal {
 	pthread_mutex_t lock;
 	/* constant while a router moves the rank's data */
 	struct ferry_ring *ring;             /* NULL: none does */
-	uint32_t own, others;                /* bit d: domain d's router. own: the rank's; others: put to it */
+	uint32_t own, others; /* bit d: domain d's router. own: the rank's; others: put into its memory */
 	const struct ferry_export_cell *cells; /* what the rank's own router has mapped */
 	bool (*is_forgotten)(uint32_t flag); /* whether no graph holds the captured call of that stream flag */
 	/* under both locks */

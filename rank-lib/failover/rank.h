@@ -116,7 +116,7 @@ ferryResult_t ferry_rank_report_failure(const struct ferry_rank *rank);
 
 /**
  * Fails the rank if a router has closed its connection and no other router takes its place. Costs a system call for
- * each domain whose router nothing else watches (FERRY_LINK_ALONE). Any thread.
+ * each domain whose router no other will replace (FERRY_LINK_ALONE). Any thread.
  */
 void ferry_rank_check_sockets(struct ferry_rank *rank);
 

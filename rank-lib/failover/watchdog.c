@@ -39,7 +39,7 @@ bool ferry_watchdog_report(struct ferry_watchdog *watchdog, uint64_t waited, con
 }
 
 /* The same for a wait for a router. */
-static bool format_router(struct ferry_watchdog *watchdog, uint64_t waited, uint32_t domain, const char *what)
+static bool report_router(struct ferry_watchdog *watchdog, uint64_t waited, uint32_t domain, const char *what)
 {
 	char text[FERRY_MESSAGE_BYTES];
 	snprintf(text, sizeof text, "for the router of domain %u %s", domain, what);
@@ -61,7 +61,7 @@ static bool gives_up(void *argument)
 	if (ferry_rank_failed(question->wait.rank))
 		return true;
 	return ferry_watchdog_is_due(&question->wait, waited) &&
-	       format_router(&question->wait, waited, question->domain, question->what);
+	       report_router(&question->wait, waited, question->domain, question->what);
 }
 
 ferryResult_t ferry_watchdog_ask(struct ferry_rank *rank, uint32_t domain, struct ferry_attach_message *message,
@@ -179,5 +179,5 @@ bool ferry_watchdog_look(struct ferry_router_watchdog *watchdog)
 	if (!ferry_watchdog_is_due(&watchdog->wait, waited))
 		return false;
 	format_call(watchdog, taken, what, sizeof what);
-	return format_router(&watchdog->wait, waited, rank->domain, what);
+	return report_router(&watchdog->wait, waited, rank->domain, what);
 }

@@ -50,8 +50,8 @@ DEVICE void ferry_miss(const struct ferry_kernel_call *c, struct ferry_course *c
 	ROLL
 	while (r < c->nranks && (uint64_t)from - (uint64_t)c->in[r] >= FERRY_BOX_REGION(c->box_bytes, c->out_shared))
 		r++;
-	ferry_tell64(waits, r);
-	ferry_tell64(waits + 1, (uint64_t)*misses << 32 | course->flag);
+	ferry_store64(waits, r);
+	ferry_store64(waits + 1, (uint64_t)*misses << 32 | course->flag);
 }
 
 DEVICE bool ferry_is_packet(struct ferry_vector v, uint32_t flag)
@@ -185,12 +185,12 @@ DEVICE struct ferry_course ferry_enter(const struct ferry_kernel_call *c, const 
 	course.waits = FERRY_KERNEL_WAITS;
 	course.all = of->senders == every && of->receivers == every && of->scaled != 1;
 	course.given_up = ferry_load32(&c->state->given_up); /* many kernels may stand in a stream that is given up */
-	course.counts = ferry_look64(&c->state->counts);
+	course.counts = ferry_load64(&c->state->counts);
 	/* the communicator's last call is on another stream */
 	while (c->awaits && !course.given_up && (int32_t)((uint32_t)(course.counts >> 32) - c->awaited_plain) < 0) {
 		/* names no rank: the call that it waits for does */
 		course.given_up |= ferry_gives_up(c->abort, &c->state->given_up, &misses);
-		course.counts = ferry_look64(&c->state->counts);
+		course.counts = ferry_load64(&c->state->counts);
 	}
 	course.flag = (uint32_t)course.counts + 1;
 	course.half = course.packets = (course.flag & 1) * FERRY_BOX_HALF(c->box_bytes);
@@ -232,7 +232,7 @@ DEVICE void ferry_sweep_boxes(const struct ferry_kernel_call *c, const struct fe
 DEVICE void ferry_count(const struct ferry_kernel_call *c, const struct ferry_course *course)
 {
 	uint64_t plain = (course->counts >> 32) + !c->uncounted;
-	ferry_tell64(&c->state->counts, plain << 32 | course->flag);
+	ferry_store64(&c->state->counts, plain << 32 | course->flag);
 }
 
 /* Behind the last wait of all lanes. The last block to come counts the call. */

@@ -81,12 +81,12 @@ DEVICE bool ferry_any_of_line(bool mine)
 	return __any_sync(0xffu << (threadIdx.x & 24u), mine);
 }
 
-DEVICE uint64_t ferry_look64(const uint64_t *from)
+DEVICE uint64_t ferry_load64(const uint64_t *from)
 {
 	return *(const volatile uint64_t *)from;
 }
 
-DEVICE void ferry_tell64(uint64_t *to, uint64_t value)
+DEVICE void ferry_store64(uint64_t *to, uint64_t value)
 {
 	*(volatile uint64_t *)to = value;
 }
@@ -189,12 +189,12 @@ DEVICE void ferry_fence(void)
 {
 }
 
-DEVICE uint64_t ferry_look64(const uint64_t *from)
+DEVICE uint64_t ferry_load64(const uint64_t *from)
 {
 	return __atomic_load_n(from, __ATOMIC_ACQUIRE);
 }
 
-DEVICE void ferry_tell64(uint64_t *to, uint64_t value)
+DEVICE void ferry_store64(uint64_t *to, uint64_t value)
 {
 	__atomic_store_n(to, value, __ATOMIC_RELEASE);
 }

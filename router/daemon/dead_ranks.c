@@ -40,7 +40,7 @@ static bool has_sent_all(const struct ferry_steps *steps, uint32_t parity, uint6
 	return true;
 }
 
-static void format_finished(struct ferry_job *job, uint32_t rank, uint32_t parity, uint64_t seq)
+static void publish_finished(struct ferry_job *job, uint32_t rank, uint32_t parity, uint64_t seq)
 {
 	atomic_store_explicit(&ferry_rank_line(&job->shared, rank)->finished[parity], seq, memory_order_release);
 	ferry_wake_all(&job->shared);
@@ -55,7 +55,7 @@ static void finish_for(struct ferry_job *job, uint32_t rank, const struct ferry_
 		if (step->instr->opcode == FERRY_H2D)
 			ferry_publish(&job->shared, step->instr, step->counter, seq, slices_of(steps->plan, step));
 	}
-	format_finished(job, rank, parity, seq);
+	publish_finished(job, rank, parity, seq);
 }
 
 static uint64_t submitted(const struct ferry_job *job, uint32_t rank, uint32_t parity)
@@ -84,7 +84,7 @@ static bool finish_call(struct ferry_job *job, uint32_t rank, uint32_t parity, u
 	ferry_descriptor_read(&ferry_rank_line(&job->shared, rank)->ring[parity], &fields);
 	if (fields.plan_hash == FERRY_SHORT_CALL) { /* what others need of a short call lay there before it submitted */
 		if (job->shared.rank_domain[rank] == job->domain)
-			format_finished(job, rank, parity, seq);
+			publish_finished(job, rank, parity, seq);
 		return true;
 	}
 	struct ferry_job_plan *plan = ferry_job_plans_find(&job->plans, fields.plan_hash);

@@ -139,7 +139,7 @@ static void store_part(const struct ferry_division *division, const struct ferry
 	atomic_store_explicit(&counter->part_at, at, memory_order_relaxed);
 }
 
-/* ---- shown ---- */
+/* ---- printing ---- */
 
 static void show_path(const struct ferry_path *path, uint64_t bytes, FILE *out)
 {

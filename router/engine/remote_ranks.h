@@ -12,7 +12,7 @@
 /**
  * All ranks have attached: finds which ranks' memory is in reach of each rank whose data this router moves, within the
  * GPU or as the GPUs' driver says. By that the ranks choose their programs, and the routers to which they export put
- * targets. What was found for ranks that left before this router came stays. Job thread.
+ * targets. What an earlier router has found stays: ranks have chosen by it, and some may have left. Job thread.
  */
 void ferry_remote_ranks_find_reach(struct ferry_job *job);
 

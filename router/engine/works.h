@@ -70,7 +70,7 @@ struct ferry_works {
 
 /**
  * Finds the works of `domain`, for a router of so many workers. The plan outlives them. Error: ferrySystemError, or
- * ferryProgramError where a plan divides blocks among paths that do not exist; then there is nothing to free.
+ * ferryProgramError where a plan divides blocks among paths that do not exist. After an error nothing is to be freed.
  */
 ferryResult_t ferry_works_find(struct ferry_works *works, const struct ferry_plan *plan,
                                const struct ferry_job_arenas *shared, uint32_t domain, uint32_t workers);

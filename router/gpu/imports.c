@@ -129,7 +129,7 @@ static uint64_t used_of(const struct ferry_imports *imports, uint32_t index)
 	return atomic_load_explicit(&imports->cells[index].used, memory_order_acquire);
 }
 
-static void format_mapped(const struct ferry_imports *imports, uint32_t index, uint64_t generation)
+static void publish_mapped(const struct ferry_imports *imports, uint32_t index, uint64_t generation)
 {
 	atomic_store_explicit(&imports->cells[index].mapped, generation, memory_order_release);
 }
@@ -197,7 +197,7 @@ static bool withdraw(struct ferry_imports *imports, struct ferry_import *import)
 	/* A new load: the rank may have stored another number since idle_for, and must then find this mapped. */
 	if (atomic_load_explicit(&cell->used, memory_order_relaxed) <= last_ended(imports))
 		return true;
-	format_mapped(imports, import->index, import->generation);
+	publish_mapped(imports, import->index, import->generation);
 	return false;
 }
 
@@ -278,7 +278,7 @@ static void unmap(struct ferry_imports *imports, struct ferry_import *list)
 			ferry_gpu_unmap(ferry_imports_gpu(imports), &import->mapping);
 		pthread_mutex_lock(&imports->lock);
 		if (import->state == FERRY_IMPORT_LEAVING && imports->cells)
-			format_mapped(imports, import->index, 0);
+			publish_mapped(imports, import->index, 0);
 		pthread_mutex_unlock(&imports->lock);
 		free(import);
 	}
@@ -337,7 +337,7 @@ void ferry_imports_forget(struct ferry_imports *imports, uint32_t index)
 	pthread_mutex_lock(&imports->lock);
 	if (imports->cells && imports->table[index]) {
 		replace(imports, imports->table[index]);
-		format_mapped(imports, index, 0);
+		publish_mapped(imports, index, 0);
 	}
 	pthread_mutex_unlock(&imports->lock);
 	unmap_replaced(imports, false);
@@ -524,7 +524,7 @@ ferryResult_t ferry_imports_map(struct ferry_imports *imports, const struct ferr
 		if (fresh)
 			enter(imports, fresh);
 		import->taken = true;
-		format_mapped(imports, exported->index, exported->generation);
+		publish_mapped(imports, exported->index, exported->generation);
 		fresh = NULL;
 	}
 	pthread_mutex_unlock(&imports->lock);

@@ -116,7 +116,7 @@ static unsigned long long moved(const struct kills_job *job)
 	return sum;
 }
 
-static void say_hung(const struct kills_job *job, double seconds)
+static void report_hung(const struct kills_job *job, double seconds)
 {
 	printf("not ok: nothing has moved for %.0f s: round %u;", seconds, atomic_load(&job->rounds));
 	for (int rank = 0; rank < job->nranks; rank++)
@@ -143,7 +143,7 @@ static enum kills_end look(struct kills_shared *shared, struct kills_job *job, s
 		kills_doze_us(500);
 		return KILLS_RUNS;
 	}
-	say_hung(job, shared->options.limit);
+	report_hung(job, shared->options.limit);
 	return KILLS_HUNG;
 }
 

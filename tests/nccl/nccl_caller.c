@@ -280,7 +280,7 @@ static void what_is_made_ready_for_ferry_asks_for_its_memory_once(void **state)
 	                                .comm = shadow_of(player->rank.comm)->comm};
 	uint64_t before[FUNCTIONS];
 	(void)state;
-	EQUAL(ferry_launch_show(&request, false, true), ferrySuccess);
+	EQUAL(ferry_launch_preregister(&request, false, true), ferrySuccess);
 	memcpy(before, counts, sizeof before);
 	for (int i = 0; i < CALLS; i++)
 		EQUAL(ferry_launch_has_preregistered(&request, false, true, false), FERRY_PREREGISTERED);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What routers are shown ahead of calls of NCCL's, buffers and plans: no call waits for it, and calls come to Ferry
+ * What is preregistered ahead of calls of NCCL's, buffers and plans: no call waits for it, and calls come to Ferry
  * once it is there. Ranks are players (players.h).
  */
 #include "tests/nccl/players.h"
@@ -41,7 +41,7 @@ static bool is_wanted(const struct ferry_share_table *table)
 }
 
 /* Whether the rank says that it has preregistered some kind of call. */
-static bool is_shown(const struct player *player, const struct ferry_share_table *table)
+static bool is_preregistered(const struct player *player, const struct ferry_share_table *table)
 {
 	uint64_t shown = 0;
 	for (int place = 0; place < FERRY_SHARE_KINDS; place++)
@@ -56,7 +56,7 @@ static void begun_cold(struct rank *rank)
 	int rounds = 3;
 	player_open(player);
 	EQUAL(ferry_shadow_comm_is_ready(shadow_comm_of(player)), true);
-	/* all have come with the first one; in place it is NCCL's, and nothing is shown */
+	/* all have come with the first one; in place it is NCCL's, and nothing is preregistered */
 	NCCL(ncclAlltoAll(player->receive, player->receive, LARGE / RANKS, ncclFloat32, rank->comm,
 	                  (cudaStream_t)player->stream));
 	settle(player);
@@ -65,7 +65,7 @@ static void begun_cold(struct rank *rank)
 		EQUAL(parts_of(player), 0);
 		pthread_barrier_wait(&together);
 		gather_round(player, round);
-		while (!is_shown(player, shadow_comm_of(player)->meter.table))
+		while (!is_preregistered(player, shadow_comm_of(player)->meter.table))
 			doze(1);
 	}
 	/* it may be NCCL's where somebody was at the communicator just then, as its router monitor now and then is */
@@ -297,11 +297,11 @@ static void gather_alone(struct player *player, struct ferry_request request, st
 }
 
 /* Buffers go again when they idle for a second, which a thread that gets no CPU may spend between the two. */
-static void show_all(const struct ferry_request *request)
+static void preregister_all(const struct ferry_request *request)
 {
 	bool shown = false;
 	for (int attempt = 0; attempt < 20 && !shown; attempt++) {
-		EQUAL(ferry_launch_show(request, false, true), ferrySuccess);
+		EQUAL(ferry_launch_preregister(request, false, true), ferrySuccess);
 		shown = ferry_launch_has_preregistered(request, false, true, true) == FERRY_PREREGISTERED;
 	}
 	HOLDS(shown);
@@ -320,14 +320,14 @@ static void prepared(struct rank *rank)
 	uint64_t late = comm->plans.late;
 	for (int again = 0; again < 2; again++) {
 		EQUAL(ferry_launch_has_preregistered(&request, false, true, true), FERRY_PREREGISTERED_NOT);
-		show_all(&request);
+		preregister_all(&request);
 		/* as where two ranks divide it */
 		gather_alone(player, request, (struct ferry_left_out){.mirrored = true});
 		EQUAL(comm->plans.late, late);
 		for (uint64_t other = 1; other <= KEPT + 1; other++) {
 			struct ferry_request next = request;
 			next.count += other;
-			show_all(&next);
+			preregister_all(&next);
 		}
 		HOLDS(comm->plans.cache.nentries <= KEPT + 1);
 	}

@@ -141,7 +141,7 @@ static void make_call(struct virtual_rank *rank, const struct virtual_calls *wha
 	virtual_all.current = rank;
 	rank->now_us += busy_us(rank, what->gap_us) + virtual_uniform();
 	rank->issued = rank->dragged = false;
-	virtual_show_until(rank, rank->now_us);
+	virtual_preregister_until(rank, rank->now_us);
 	struct virtual_work was = *work;
 	side->ferry_us = side->nccl_us = rank->now_us;
 	ncclResult_t result = ferry_nccl_launch(&call, 1);

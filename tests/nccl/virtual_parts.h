@@ -20,7 +20,7 @@
 #define MOST       4096 /* calls whose times are kept */
 #define PLANS      4096
 #define BUFFERS    64
-#define SHOWN_MOST 8
+#define PREREGISTERED_MOST 8
 
 /* One end of a call: when it was put into the stream. */
 struct virtual_side {
@@ -47,7 +47,7 @@ struct virtual_event {
 };
 
 struct virtual_preregister {
-	struct ferry_preregister_asked asked[SHOWN_MOST];
+	struct ferry_preregister_asked asked[PREREGISTERED_MOST];
 	uint32_t nasked;
 	double done_us; /* the first one */
 };
@@ -116,6 +116,6 @@ void virtual_add_plan(struct virtual_rank *rank, uint64_t plan);
 bool virtual_has_mapped(const struct virtual_rank *rank, const void *buffer);
 void virtual_map_buffer(struct virtual_rank *rank, const void *buffer);
 /** What the rank's thread has shown by then. */
-void virtual_show_until(struct virtual_rank *rank, double us);
+void virtual_preregister_until(struct virtual_rank *rank, double us);
 
 #endif

@@ -56,7 +56,7 @@ static uint64_t plan_asked(const struct ferry_request *request)
 
 /* ---- showing, by a thread that has the time ---- */
 
-static bool is_shown(const struct virtual_rank *rank, const struct ferry_preregister_asked *asked)
+static bool is_preregistered(const struct virtual_rank *rank, const struct ferry_preregister_asked *asked)
 {
 	return virtual_has_mapped(rank, asked->request.send) && virtual_has_mapped(rank, asked->request.receive) &&
 	       (!asked->whole || virtual_has_plan(rank, plan_asked(&asked->request)));
@@ -70,7 +70,7 @@ static double preregister_us(const struct virtual_rank *rank, const struct ferry
 	return us + (virtual_has_mapped(rank, asked->request.receive) ? 0 : virtual_all.machine->export_us);
 }
 
-void virtual_show_until(struct virtual_rank *rank, double us)
+void virtual_preregister_until(struct virtual_rank *rank, double us)
 {
 	struct virtual_preregister *preregister = &rank->preregister;
 	while (preregister->nasked && preregister->done_us <= us) {
@@ -87,8 +87,8 @@ void virtual_show_until(struct virtual_rank *rank, double us)
 		for (uint32_t i = 0; i < preregister->nasked; i++)
 			last &= preregister->asked[i].kind != asked.kind;
 		if (last)
-			ferry_share_format(virtual_all.arena.shares, (uint32_t)virtual_index_of(rank), asked.kind,
-			                   FERRY_SHARE_PREREGISTERED, true);
+			ferry_share_publish(virtual_all.arena.shares, (uint32_t)virtual_index_of(rank), asked.kind,
+			                    FERRY_SHARE_PREREGISTERED, true);
 	}
 }
 
@@ -112,13 +112,13 @@ enum ferry_preregistered ferry_preregister_has(struct ferry_preregister *preregi
 	struct virtual_rank *rank = virtual_all.current;
 	struct virtual_preregister *own = &rank->preregister;
 	bool busy = own->nasked && own->done_us > rank->now_us;
-	if (!busy && is_shown(rank, asked))
+	if (!busy && is_preregistered(rank, asked))
 		return FERRY_PREREGISTERED;
 	if (is_asked(own, asked))
 		return busy ? FERRY_PREREGISTERED_UNKNOWN : FERRY_PREREGISTERED_NOT;
 	if (!own->nasked)
 		own->done_us = rank->now_us + LOOK_US + preregister_us(rank, asked);
-	if (own->nasked < SHOWN_MOST)
+	if (own->nasked < PREREGISTERED_MOST)
 		own->asked[own->nasked++] = *asked;
 	return busy ? FERRY_PREREGISTERED_UNKNOWN : FERRY_PREREGISTERED_NOT;
 }
@@ -130,7 +130,7 @@ enum ferry_preregistered ferry_preregister_await(struct ferry_preregister *prere
 	double until = rank->now_us + most_us;
 	while (is_asked(&rank->preregister, asked) && rank->preregister.done_us <= until) {
 		rank->now_us = fmax(rank->now_us, rank->preregister.done_us);
-		virtual_show_until(rank, rank->now_us);
+		virtual_preregister_until(rank, rank->now_us);
 	}
 	if (is_asked(&rank->preregister, asked))
 		rank->now_us = until;

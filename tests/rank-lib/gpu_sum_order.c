@@ -43,7 +43,7 @@ static uint32_t rooms_of(const struct ferryComm *comm)
 /* ---- rounds, in streams and graphs ---- */
 
 /* As places.h's, for either sum: of uint32. */
-struct caller {
+struct member {
 	enum ferry_collective collective;
 	int rank, nranks;
 	size_t count; /* as the call takes it */
@@ -53,9 +53,9 @@ struct caller {
 	size_t wrong;
 };
 
-static size_t sent(const struct caller *caller)
+static size_t sent(const struct member *member)
 {
-	return caller->collective == FERRY_REDUCESCATTER ? caller->count * (size_t)caller->nranks : caller->count;
+	return member->collective == FERRY_REDUCESCATTER ? member->count * (size_t)member->nranks : member->count;
 }
 
 static uint32_t element(uint32_t rank, uint32_t round, size_t i)
@@ -63,87 +63,88 @@ static uint32_t element(uint32_t rank, uint32_t round, size_t i)
 	return (rank + 1) * 2654435761u + (round + 3) * (uint32_t)(i + 1) * 40503u;
 }
 
-UNSEEN static void make_input(const struct caller *caller, uint32_t *made)
+UNSEEN static void make_input(const struct member *member, uint32_t *made)
 {
-	for (size_t i = 0; i < sent(caller); i++)
-		made[i] = element((uint32_t)caller->rank, caller->round, i);
+	for (size_t i = 0; i < sent(member); i++)
+		made[i] = element((uint32_t)member->rank, member->round, i);
 }
 
-UNSEEN static void make_output(const struct caller *caller, uint32_t *made)
+UNSEEN static void make_output(const struct member *member, uint32_t *made)
 {
-	size_t first = caller->collective == FERRY_REDUCESCATTER ? caller->count * (size_t)caller->rank : 0;
-	for (size_t i = 0; i < caller->count; i++)
-		for (int rank = 0; rank < caller->nranks; rank++)
-			made[i] = (rank ? made[i] : 0) + element((uint32_t)rank, caller->round, first + i);
+	size_t first = member->collective == FERRY_REDUCESCATTER ? member->count * (size_t)member->rank : 0;
+	for (size_t i = 0; i < member->count; i++)
+		for (int rank = 0; rank < member->nranks; rank++)
+			made[i] = (rank ? made[i] : 0) + element((uint32_t)rank, member->round, first + i);
 }
 
 static void write_input(void *argument)
 {
-	const struct caller *caller = argument;
-	uint32_t *made = malloc(sent(caller) * sizeof *made);
-	make_input(caller, made);
-	memcpy(fake_cuda_reach(caller->send), made, sent(caller) * sizeof *made);
+	const struct member *member = argument;
+	uint32_t *made = malloc(sent(member) * sizeof *made);
+	make_input(member, made);
+	memcpy(fake_cuda_reach(member->send), made, sent(member) * sizeof *made);
 	free(made);
 }
 
 static void judge_output(void *argument)
 {
-	struct caller *caller = argument;
-	uint32_t *made = malloc(caller->count * sizeof *made);
-	make_output(caller, made);
-	caller->wrong += memcmp(fake_cuda_reach(caller->receive), made, caller->count * sizeof *made) != 0;
-	memset(fake_cuda_reach(caller->receive), 0, caller->count * sizeof *made);
-	caller->round++;
+	struct member *member = argument;
+	uint32_t *made = malloc(member->count * sizeof *made);
+	make_output(member, made);
+	member->wrong += memcmp(fake_cuda_reach(member->receive), made, member->count * sizeof *made) != 0;
+	memset(fake_cuda_reach(member->receive), 0, member->count * sizeof *made);
+	member->round++;
 	free(made);
 }
 
-static void seats_open(struct caller *callers, const struct gang *gang, enum ferry_collective collective, size_t count)
+static void members_open(struct member *members, const struct gang *gang, enum ferry_collective collective,
+                         size_t count)
 {
 	for (int rank = 0; rank < gang->nranks; rank++) {
-		struct caller *caller = &callers[rank];
-		*caller = (struct caller){collective, rank, gang->nranks, count, NULL, 0, 0, 0, 0};
+		struct member *member = &members[rank];
+		*member = (struct member){collective, rank, gang->nranks, count, NULL, 0, 0, 0, 0};
 		enter(gang, rank);
-		CU(cuStreamCreate(&caller->stream, CU_STREAM_NON_BLOCKING));
-		CU(cuMemAlloc(&caller->send, sent(caller) * sizeof(uint32_t)));
-		CU(cuMemAlloc(&caller->receive, count * sizeof(uint32_t)));
+		CU(cuStreamCreate(&member->stream, CU_STREAM_NON_BLOCKING));
+		CU(cuMemAlloc(&member->send, sent(member) * sizeof(uint32_t)));
+		CU(cuMemAlloc(&member->receive, count * sizeof(uint32_t)));
 	}
 }
 
-static void seats_close(struct caller *callers, const struct gang *gang)
+static void members_close(struct member *members, const struct gang *gang)
 {
 	for (int rank = 0; rank < gang->nranks; rank++) {
 		enter(gang, rank);
-		CU(cuStreamDestroy(callers[rank].stream));
-		CU(cuMemFree(callers[rank].send));
-		CU(cuMemFree(callers[rank].receive));
+		CU(cuStreamDestroy(members[rank].stream));
+		CU(cuMemFree(members[rank].send));
+		CU(cuMemFree(members[rank].receive));
 	}
 }
 
-static ferryResult_t seat_try(const struct caller *caller, ferryComm_t comm)
+static ferryResult_t member_try(const struct member *member, ferryComm_t comm)
 {
-	void *send = pointer_of(caller->send), *receive = pointer_of(caller->receive);
-	return (caller->collective == FERRY_ALLREDUCE ? ferryAllReduce
-	                                              : ferryReduceScatter)(send, receive, caller->count, ferryUint32,
+	void *send = pointer_of(member->send), *receive = pointer_of(member->receive);
+	return (member->collective == FERRY_ALLREDUCE ? ferryAllReduce
+	                                              : ferryReduceScatter)(send, receive, member->count, ferryUint32,
 	                                                                    ferrySum, comm,
-	                                                                    (ferryStream_t)caller->stream);
+	                                                                    (ferryStream_t)member->stream);
 }
 
-static void seat_round(struct caller *caller, const struct gang *gang)
+static void member_round(struct member *member, const struct gang *gang)
 {
-	enter(gang, caller->rank);
-	CU(fake_cuda_launch(caller->stream, write_input, caller));
-	OK(seat_try(caller, gang->comms[caller->rank]));
-	CU(fake_cuda_launch(caller->stream, judge_output, caller));
+	enter(gang, member->rank);
+	CU(fake_cuda_launch(member->stream, write_input, member));
+	OK(member_try(member, gang->comms[member->rank]));
+	CU(fake_cuda_launch(member->stream, judge_output, member));
 }
 
-static void seats_settle(struct caller *callers, const struct gang *gang, uint32_t rounds)
+static void members_settle(struct member *members, const struct gang *gang, uint32_t rounds)
 {
 	for (int rank = 0; rank < gang->nranks; rank++) {
 		enter(gang, rank);
-		CU(cuStreamSynchronize(callers[rank].stream));
-		if (callers[rank].wrong || callers[rank].round != rounds)
-			fail_msg("rank %d: %zu of %u rounds wrong, %u expected", rank, callers[rank].wrong,
-			         callers[rank].round, rounds);
+		CU(cuStreamSynchronize(members[rank].stream));
+		if (members[rank].wrong || members[rank].round != rounds)
+			fail_msg("rank %d: %zu of %u rounds wrong, %u expected", rank, members[rank].wrong,
+			         members[rank].round, rounds);
 	}
 }
 
@@ -155,18 +156,18 @@ static void replays_are_right_between_plain_calls(void **state)
 	(void)state;
 	for (int which = SANITIZED; which < 3; which++) {
 		struct gang gang;
-		struct caller callers[MOST_PLACES];
+		struct member members[MOST_PLACES];
 		CUgraphExec graphs[MOST_PLACES];
 		const enum ferry_collective collective = which < 2 ? FERRY_REDUCESCATTER : FERRY_ALLREDUCE;
 		use(which ? "peer" : "host");
 		gang_open(&gang, 3, devices, 1);
-		seats_open(callers, &gang, collective, which < 2 ? 1801 : 20007);
+		members_open(members, &gang, collective, which < 2 ? 1801 : 20007);
 		for (int rank = 0; rank < 3; rank++) {
 			CUgraph captured;
 			enter(&gang, rank);
-			CU(cuStreamBeginCapture(callers[rank].stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-			seat_round(&callers[rank], &gang);
-			CU(cuStreamEndCapture(callers[rank].stream, &captured));
+			CU(cuStreamBeginCapture(members[rank].stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+			member_round(&members[rank], &gang);
+			CU(cuStreamEndCapture(members[rank].stream, &captured));
 			CU(cuGraphInstantiateWithFlags(&graphs[rank], captured, 0));
 			CU(cuGraphDestroy(captured));
 		}
@@ -175,16 +176,16 @@ static void replays_are_right_between_plain_calls(void **state)
 		for (int i = 0; i < REPLAYS; i++)
 			for (int rank = 0; rank < 3; rank++) {
 				enter(&gang, rank);
-				CU(cuGraphLaunch(graphs[rank], callers[rank].stream));
+				CU(cuGraphLaunch(graphs[rank], members[rank].stream));
 				if (i % 2)
-					seat_round(&callers[rank], &gang);
+					member_round(&members[rank], &gang);
 			}
-		seats_settle(callers, &gang, REPLAYS + REPLAYS / 2);
+		members_settle(members, &gang, REPLAYS + REPLAYS / 2);
 		assert_int_equal(rooms_of(gang.comms[0]), 1);
 		for (int rank = 0; rank < 3; rank++)
 			CU(cuGraphExecDestroy(graphs[rank]));
 		gang_close(&gang);
-		seats_close(callers, &gang);
+		members_close(members, &gang);
 	}
 }
 
@@ -193,19 +194,19 @@ static void replays_are_right_between_plain_calls(void **state)
 #define ROWS 4
 
 /* Each has a stream; lengths of their own, so that memory is made anew for some. */
-static void rows_open(struct caller callers[][MOST_PLACES], const struct gang *gang)
+static void rows_open(struct member members[][MOST_PLACES], const struct gang *gang)
 {
 	for (int row = 0; row < ROWS; row++)
-		seats_open(callers[row], gang, row % 2 ? FERRY_ALLREDUCE : FERRY_REDUCESCATTER,
-		           row % 2 ? 9001 + 40000 * (size_t)(row / 2) : 1800 + 2500 * (size_t)(row / 2));
+		members_open(members[row], gang, row % 2 ? FERRY_ALLREDUCE : FERRY_REDUCESCATTER,
+		             row % 2 ? 9001 + 40000 * (size_t)(row / 2) : 1800 + 2500 * (size_t)(row / 2));
 }
 
-static void rows_close(struct caller callers[][MOST_PLACES], const struct gang *gang, uint32_t rounds)
+static void rows_close(struct member members[][MOST_PLACES], const struct gang *gang, uint32_t rounds)
 {
 	for (int row = 0; row < ROWS; row++)
-		seats_settle(callers[row], gang, rounds);
+		members_settle(members[row], gang, rounds);
 	for (int row = 0; row < ROWS; row++)
-		seats_close(callers[row], gang);
+		members_close(members[row], gang);
 }
 
 /* Nothing but the communicator puts calls of several streams in order. */
@@ -214,15 +215,15 @@ static void streams_of_a_communicator_take_turns(void **state)
 	(void)state;
 	for (int fabric = 0; fabric < 2; fabric++) {
 		struct gang gang;
-		struct caller callers[ROWS][MOST_PLACES];
+		struct member members[ROWS][MOST_PLACES];
 		use(fabric ? "peer" : "host");
 		gang_open(&gang, 3, devices, 1);
-		rows_open(callers, &gang);
+		rows_open(members, &gang);
 		for (int i = 0; i < REPEATS(20, 3); i++)
 			for (int row = 0; row < ROWS; row++)
 				for (int rank = 0; rank < 3; rank++)
-					seat_round(&callers[row][rank], &gang);
-		rows_close(callers, &gang, REPEATS(20, 3));
+					member_round(&members[row][rank], &gang);
+		rows_close(members, &gang, REPEATS(20, 3));
 		gang_close(&gang);
 	}
 }
@@ -231,42 +232,42 @@ static void streams_of_a_communicator_take_turns(void **state)
 static void communicators_take_turns(void **state)
 {
 	struct gang gangs[2];
-	struct caller callers[2][ROWS][MOST_PLACES];
+	struct member members[2][ROWS][MOST_PLACES];
 	(void)state;
 	use("peer");
 	for (int which = 0; which < 2; which++) {
 		gang_open(&gangs[which], 2 + which, devices, 1);
-		rows_open(callers[which], &gangs[which]);
+		rows_open(members[which], &gangs[which]);
 	}
 	for (int rank = 0; rank < 3; rank++)
 		for (int i = 0; i < REPEATS(6, 2); i++)
 			for (int row = 0; row < ROWS; row++)
 				for (int which = rank == 2; which < 2; which++)
-					seat_round(&callers[which][row][rank], &gangs[which]);
+					member_round(&members[which][row][rank], &gangs[which]);
 	for (int which = 0; which < 2; which++) {
-		rows_close(callers[which], &gangs[which], REPEATS(6, 2));
+		rows_close(members[which], &gangs[which], REPEATS(6, 2));
 		gang_close(&gangs[which]);
 	}
 }
 
 /* So many ranks have all in the stream of the first row. */
-static void rows_join(struct caller callers[][MOST_PLACES], const struct gang *gang, int nranks)
+static void rows_join(struct member members[][MOST_PLACES], const struct gang *gang, int nranks)
 {
 	for (int row = 1; row < ROWS; row++)
 		for (int rank = 0; rank < nranks; rank++) {
 			enter(gang, rank);
-			CU(cuStreamDestroy(callers[row][rank].stream));
-			callers[row][rank].stream = callers[0][rank].stream;
+			CU(cuStreamDestroy(members[row][rank].stream));
+			members[row][rank].stream = members[0][rank].stream;
 		}
 }
 
-static void rows_part(struct caller callers[][MOST_PLACES], const struct gang *gang, int nranks)
+static void rows_part(struct member members[][MOST_PLACES], const struct gang *gang, int nranks)
 {
 	for (int row = 1; row < ROWS; row++)
 		for (int rank = 0; rank < nranks; rank++) {
 			enter(gang, rank);
-			CU(cuStreamSynchronize(callers[0][rank].stream));
-			CU(cuStreamCreate(&callers[row][rank].stream, CU_STREAM_NON_BLOCKING));
+			CU(cuStreamSynchronize(members[0][rank].stream));
+			CU(cuStreamCreate(&members[row][rank].stream, CU_STREAM_NON_BLOCKING));
 		}
 }
 
@@ -276,22 +277,22 @@ static void released(void *value)
 }
 
 /* between: goes into the first stream while the calls are open. */
-static void make_group(struct caller callers[][MOST_PLACES], const struct gang *gang, int rank, bool open,
+static void make_group(struct member members[][MOST_PLACES], const struct gang *gang, int rank, bool open,
                        _Atomic int *between)
 {
 	struct ferry_open_group group = {0};
 	enter(gang, rank);
 	for (int row = 0; row < ROWS; row++)
-		CU(fake_cuda_launch(callers[row][rank].stream, write_input, &callers[row][rank]));
+		CU(fake_cuda_launch(members[row][rank].stream, write_input, &members[row][rank]));
 	OK(ferryGroupStart());
 	for (int row = 0; row < ROWS; row++)
-		OK(seat_try(&callers[row][rank], gang->comms[rank]));
+		OK(member_try(&members[row][rank], gang->comms[rank]));
 	OK(open ? ferry_group_end_open(&group) : ferryGroupEnd());
 	if (between)
-		CU(fake_cuda_launch(callers[0][rank].stream, released, between));
+		CU(fake_cuda_launch(members[0][rank].stream, released, between));
 	OK(ferry_group_finish(&group));
 	for (int row = 0; row < ROWS; row++)
-		CU(fake_cuda_launch(callers[row][rank].stream, judge_output, &callers[row][rank]));
+		CU(fake_cuda_launch(members[row][rank].stream, judge_output, &members[row][rank]));
 }
 
 /* Each in a stream of its own, or with two ranks all in one. */
@@ -300,18 +301,18 @@ static void calls_of_a_group_are_right(void **state)
 	(void)state;
 	for (int joined = 0; joined <= 2; joined += 2) {
 		struct gang gang;
-		struct caller callers[ROWS][MOST_PLACES];
+		struct member members[ROWS][MOST_PLACES];
 		use("peer");
 		gang_open(&gang, 3, devices, 1);
-		rows_open(callers, &gang);
-		rows_join(callers, &gang, joined);
+		rows_open(members, &gang);
+		rows_join(members, &gang, joined);
 		for (int i = 0; i < REPEATS(10, 2); i++)
 			for (int rank = 0; rank < 3; rank++)
-				make_group(callers, &gang, rank, i % 2, NULL);
+				make_group(members, &gang, rank, i % 2, NULL);
 		for (int rank = 0; rank < 3; rank++)
 			assert_int_equal(rooms_of(gang.comms[rank]), rank < joined ? 1 : ROWS);
-		rows_part(callers, &gang, joined);
-		rows_close(callers, &gang, REPEATS(10, 2));
+		rows_part(members, &gang, joined);
+		rows_close(members, &gang, REPEATS(10, 2));
 		gang_close(&gang);
 	}
 }
@@ -324,75 +325,75 @@ static void work_between_the_begin_and_the_end_of_open_calls_runs_beside_them(vo
 	(void)state;
 	for (int fabric = SANITIZED; fabric < 2; fabric++) {
 		struct gang gang;
-		struct caller callers[ROWS][MOST_PLACES];
+		struct member members[ROWS][MOST_PLACES];
 		use(fabric ? "peer" : "host");
 		gang_open(&gang, 2, devices, 1);
-		rows_open(callers, &gang);
-		rows_join(callers, &gang, 2);
+		rows_open(members, &gang);
+		rows_join(members, &gang, 2);
 		for (int i = 0; i < ROUNDS; i++) {
 			atomic_store(&held[i], 1);
 			enter(&gang, 1);
-			CU(fake_cuda_launch(callers[0][1].stream, hold, &held[i]));
-			make_group(callers, &gang, 0, true, &held[i]);
-			make_group(callers, &gang, 1, true, NULL);
+			CU(fake_cuda_launch(members[0][1].stream, hold, &held[i]));
+			make_group(members, &gang, 0, true, &held[i]);
+			make_group(members, &gang, 1, true, NULL);
 		}
-		rows_part(callers, &gang, 2);
-		rows_close(callers, &gang, ROUNDS);
+		rows_part(members, &gang, 2);
+		rows_close(members, &gang, ROUNDS);
 		gang_close(&gang);
 	}
 }
 
 /* Rank 1's input to rank 0, in place of its own. */
-static ferryResult_t broadcast(const struct caller *caller, ferryComm_t comm)
+static ferryResult_t broadcast(const struct member *member, ferryComm_t comm)
 {
-	void *buffer = pointer_of(caller->send);
-	return ferryBroadcast(caller->rank ? buffer : NULL, buffer, sent(caller), ferryUint32, 1, comm,
-	                      (ferryStream_t)caller->stream);
+	void *buffer = pointer_of(member->send);
+	return ferryBroadcast(member->rank ? buffer : NULL, buffer, sent(member), ferryUint32, 1, comm,
+	                      (ferryStream_t)member->stream);
 }
 
 /* One rank groups the calls, and the other one makes them singly, with others between them. */
 static void ranks_group_sums_differently(void **state)
 {
 	struct gang gang;
-	struct caller callers[ROWS][MOST_PLACES];
+	struct member members[ROWS][MOST_PLACES];
 	(void)state;
 	use("peer");
 	gang_open(&gang, 2, devices, 1);
-	rows_open(callers, &gang);
-	rows_join(callers, &gang, 2);
+	rows_open(members, &gang);
+	rows_join(members, &gang, 2);
 	for (int rank = 0; rank < 2; rank++) {
 		struct ferry_open_group group = {0};
 		enter(&gang, rank);
 		for (int row = 0; row < ROWS; row++)
-			CU(fake_cuda_launch(callers[row][rank].stream, write_input, &callers[row][rank]));
+			CU(fake_cuda_launch(members[row][rank].stream, write_input, &members[row][rank]));
 		if (!rank)
 			OK(ferryGroupStart());
 		for (int row = 0; row < ROWS; row++) {
-			OK(seat_try(&callers[row][rank], gang.comms[rank]));
-			OK(broadcast(&callers[row][rank], gang.comms[rank]));
+			OK(member_try(&members[row][rank], gang.comms[rank]));
+			OK(broadcast(&members[row][rank], gang.comms[rank]));
 		}
 		if (!rank)
 			OK(ferry_group_end_open(&group));
 		OK(ferry_group_finish(&group));
 		for (int row = 0; row < ROWS; row++)
-			CU(fake_cuda_launch(callers[row][rank].stream, judge_output, &callers[row][rank]));
+			CU(fake_cuda_launch(members[row][rank].stream, judge_output, &members[row][rank]));
 	}
-	rows_part(callers, &gang, 2);
+	rows_part(members, &gang, 2);
 	for (int row = 0; row < ROWS; row++)
-		assert_memory_equal(fake_cuda_reach(callers[row][0].send), fake_cuda_reach(callers[row][1].send),
-		                    sent(&callers[row][0]) * sizeof(uint32_t));
-	rows_close(callers, &gang, 1);
+		assert_memory_equal(fake_cuda_reach(members[row][0].send), fake_cuda_reach(members[row][1].send),
+		                    sent(&members[row][0]) * sizeof(uint32_t));
+	rows_close(members, &gang, 1);
 	gang_close(&gang);
 }
 
 /* ---- before calls ---- */
 
-static struct ferry_request request_of(const struct caller *caller, ferryComm_t comm, CUstream stream)
+static struct ferry_request request_of(const struct member *member, ferryComm_t comm, CUstream stream)
 {
-	return (struct ferry_request){.collective = caller->collective,
-	                              .send = pointer_of(caller->send),
-	                              .receive = pointer_of(caller->receive),
-	                              .count = caller->count,
+	return (struct ferry_request){.collective = member->collective,
+	                              .send = pointer_of(member->send),
+	                              .receive = pointer_of(member->receive),
+	                              .count = member->count,
 	                              .type = ferryUint32,
 	                              .op = ferrySum,
 	                              .comm = comm,
@@ -404,20 +405,20 @@ static struct ferry_request request_of(const struct caller *caller, ferryComm_t 
 static void what_a_sum_needs_can_be_made_before_it(void **state)
 {
 	struct gang gang;
-	struct caller callers[MOST_PLACES];
+	struct member members[MOST_PLACES];
 	(void)state;
 	use("peer");
 	gang_open(&gang, 2, devices, 1);
-	seats_open(callers, &gang, FERRY_ALLREDUCE, 30000);
+	members_open(members, &gang, FERRY_ALLREDUCE, 30000);
 	for (int rank = 0; rank < 2; rank++) {
-		const struct ferry_request request = request_of(&callers[rank], gang.comms[rank], callers[rank].stream);
+		const struct ferry_request request = request_of(&members[rank], gang.comms[rank], members[rank].stream);
 		enter(&gang, rank);
-		OK(ferry_launch_show(&request, true, true)); /* of no stream yet */
+		OK(ferry_launch_preregister(&request, true, true)); /* of no stream yet */
 		assert_int_equal(ferry_launch_has_preregistered(&request, true, true, true), FERRY_PREREGISTERED_NOT);
-		OK(ferry_launch_show(&request, true, true));
+		OK(ferry_launch_preregister(&request, true, true));
 		assert_int_equal(ferry_launch_has_preregistered(&request, true, true, true), FERRY_PREREGISTERED);
 	}
-	seats_close(callers, &gang);
+	members_close(members, &gang);
 	gang_close(&gang);
 }
 
@@ -426,25 +427,25 @@ static void few_streams_have_memory_before_their_calls(void **state)
 {
 	enum { STREAMS = 9 };
 	struct gang gang;
-	struct caller callers[MOST_PLACES];
+	struct member members[MOST_PLACES];
 	(void)state;
 	use("peer");
 	gang_open(&gang, 2, devices, 1);
-	seats_open(callers, &gang, FERRY_ALLREDUCE, 30000);
+	members_open(members, &gang, FERRY_ALLREDUCE, 30000);
 	enter(&gang, 0);
 	for (int i = 0; i < STREAMS; i++) {
 		CUstream stream;
 		CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-		const struct ferry_request request = request_of(&callers[0], gang.comms[0], stream);
+		const struct ferry_request request = request_of(&members[0], gang.comms[0], stream);
 		assert_int_equal(ferry_launch_has_preregistered(&request, true, true, true), FERRY_PREREGISTERED_NOT);
 		if (i + 1 < STREAMS)
-			OK(ferry_launch_show(&request, true, true));
+			OK(ferry_launch_preregister(&request, true, true));
 		else
-			REFUSED(ferryInternalError, "8 streams", ferry_launch_show(&request, true, true));
+			REFUSED(ferryInternalError, "8 streams", ferry_launch_preregister(&request, true, true));
 		CU(cuStreamDestroy(stream));
 	}
 	assert_int_equal(rooms_of(gang.comms[0]), STREAMS - 1);
-	seats_close(callers, &gang);
+	members_close(members, &gang);
 	gang_close(&gang);
 }
 

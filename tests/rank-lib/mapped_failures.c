@@ -405,7 +405,7 @@ static void a_stream_that_comes_to_an_aborted_call_goes_on(void **state)
 }
 
 /* Its streams go on, and its memory is freed, once the router copies nothing for it any more. */
-static void an_abort_waits_until_the_router_has_released(void **state)
+static void an_abort_waits_until_the_router_has_released_the_rank(void **state)
 {
 	(void)state;
 	struct rank_process ranks[2];
@@ -467,7 +467,7 @@ int main(int argc, char **argv)
 	        TEST(a_router_of_another_domain_that_dies_ends_the_communicator),
 	        TEST(a_job_that_takes_long_to_end_keeps_no_other_waiting),
 	        TEST(a_stream_that_comes_to_an_aborted_call_goes_on),
-	        TEST(an_abort_waits_until_the_router_has_released),
+	        TEST(an_abort_waits_until_the_router_has_released_the_rank),
 	        TEST(a_graph_outlives_its_communicator_and_holds_nobody_up),
 	};
 	if (argc == 2)

@@ -41,7 +41,7 @@ static void what_is_said_of_a_kind_is_said_of_no_other(void **state)
 	uint32_t what;
 	for (uint64_t kind = 0; kind < FEW; kind++) {
 		assert_false(ferry_share_said(table, 0, kind, &what));
-		ferry_share_format(table, 0, kind, kind % 2 ? FERRY_SHARE_WANTED : FERRY_SHARE_PREREGISTERED, true);
+		ferry_share_publish(table, 0, kind, kind % 2 ? FERRY_SHARE_WANTED : FERRY_SHARE_PREREGISTERED, true);
 	}
 	for (uint64_t kind = 0; kind < FEW; kind++) {
 		assert_int_equal(said(0, kind), kind % 2 ? FERRY_SHARE_WANTED : FERRY_SHARE_PREREGISTERED);
@@ -55,15 +55,15 @@ static void one_is_taken_back_and_the_other_stays(void **state)
 {
 	(void)state;
 	uint32_t what;
-	ferry_share_format(table, 1, 7, FERRY_SHARE_PREREGISTERED,
-	                   false); /* of what is not known there is nothing to take back */
+	ferry_share_publish(table, 1, 7, FERRY_SHARE_PREREGISTERED,
+	                    false); /* of what is not known there is nothing to take back */
 	assert_false(ferry_share_said(table, 1, 7, &what));
-	ferry_share_format(table, 1, 7, FERRY_SHARE_PREREGISTERED, true);
-	ferry_share_format(table, 1, 7, FERRY_SHARE_WANTED, true);
+	ferry_share_publish(table, 1, 7, FERRY_SHARE_PREREGISTERED, true);
+	ferry_share_publish(table, 1, 7, FERRY_SHARE_WANTED, true);
 	assert_int_equal(said(1, 7), FERRY_SHARE_PREREGISTERED | FERRY_SHARE_WANTED);
-	ferry_share_format(table, 1, 7, FERRY_SHARE_WANTED, false);
+	ferry_share_publish(table, 1, 7, FERRY_SHARE_WANTED, false);
 	assert_int_equal(said(1, 7), FERRY_SHARE_PREREGISTERED);
-	ferry_share_format(table, 1, 7, FERRY_SHARE_PREREGISTERED, false);
+	ferry_share_publish(table, 1, 7, FERRY_SHARE_PREREGISTERED, false);
 	assert_true(ferry_share_said(table, 1, 7, &what));
 	assert_int_equal(what, 0);
 }
@@ -73,15 +73,15 @@ static void what_is_not_wanted_makes_room(void **state)
 {
 	(void)state;
 	for (uint64_t kind = 0; kind < FEW; kind++)
-		ferry_share_format(table, 0, kind, FERRY_SHARE_WANTED, true);
+		ferry_share_publish(table, 0, kind, FERRY_SHARE_WANTED, true);
 	for (uint64_t kind = 1000; kind < 20000; kind++) {
-		ferry_share_format(table, 0, kind, FERRY_SHARE_PREREGISTERED, true);
+		ferry_share_publish(table, 0, kind, FERRY_SHARE_PREREGISTERED, true);
 		assert_int_equal(said(0, kind), FERRY_SHARE_PREREGISTERED);
 	}
 	for (uint64_t kind = 0; kind < FEW; kind++)
 		assert_int_equal(said(0, kind), FERRY_SHARE_WANTED);
 	for (uint64_t kind = 1000; kind < 20000; kind++) {
-		ferry_share_format(table, 0, kind, FERRY_SHARE_WANTED, true);
+		ferry_share_publish(table, 0, kind, FERRY_SHARE_WANTED, true);
 		assert_true(said(0, kind) & FERRY_SHARE_WANTED);
 	}
 }
