@@ -18,10 +18,10 @@
 /** An integer in [least, most]. */
 long option_number(const char *value, long least, long most, const char *name, struct argp_state *state);
 
-/** An option that is a number, and the 32-bit field of the parser's input that it goes to, `times` as much. */
+/** An option with a number; `times` as much goes to the 32-bit field at `at` of the parser's input. */
 struct number_option {
 	int key;
-	const char *name; /* NULL: the last row, which is none */
+	const char *name; /* NULL: the end of the table */
 	long least, most, times;
 	size_t at;
 };

@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static FILE *standard_output; /* what it was, where the record goes there; else NULL */
-static int output_error;      /* of the first time that standard output did not take what was printed */
+static FILE *standard_output; /* a copy of it, where the record goes there; else NULL */
+static int output_error;      /* errno of the first write to standard output that failed; 0: none has */
 
 bool record_can_write(const char *name)
 {
@@ -27,7 +27,7 @@ bool record_can_write(const char *name)
 	}
 	if (errno != ENOENT || !*name)
 		return false;
-	/* The file is not there until there is something in it. */
+	/* The file itself is made only when there is something to write. */
 	snprintf(neighbour, sizeof neighbour, "%s.%ld", name, (long)getpid());
 	int file = open(neighbour, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 	return file >= 0 && !close(file) && !unlink(neighbour);
@@ -45,8 +45,10 @@ bool record_print_beside(const char *command, const char *name)
 	return false;
 }
 
-/* Into a file beside it that takes its name, or if that cannot be, the file itself: a device, a pipe, a folder that
- * takes no other. */
+/*
+ * Writes a file beside it that takes its name; else the file itself: a device, a pipe, or in a folder that takes no
+ * other.
+ */
 static bool replace(const char *name, const char *text, bool last)
 {
 	char neighbour[PATH_MAX + 16],

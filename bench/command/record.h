@@ -10,8 +10,7 @@
 #include <cjson/cJSON.h>
 #include <stdbool.h>
 
-/** Whether a file of this name can be written, asked before the measurement and not after it; else errno says why.
- * Prints nothing. */
+/** Whether a file of this name can be written, to ask before a measurement; else errno says why. Prints nothing. */
 bool record_can_write(const char *name);
 
 /**

@@ -263,7 +263,7 @@ static error_t parse(int key, char *value, struct argp_state *state)
 	}
 }
 
-/* What the reader wonders about: why so small a step spends more time in its AllReduce than in computing. */
+/* Explains why so small a step spends more time in its AllReduce than in computing. */
 static void show_times(const struct trainer *trainer, const struct options *options)
 {
 	int steps = options->epochs * (TRAINED / BATCH), cpus = (int)sysconf(_SC_NPROCESSORS_ONLN);

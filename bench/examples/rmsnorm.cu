@@ -34,7 +34,7 @@ static void check(bool right, const char *call, const char *message)
 
 /* ---- the kernel: of one block per row, or of 64 for more rows ---- */
 
-/* The sum over the block, in an order that depends on nothing. */
+/* The sum over the block, always in the same order. */
 static __device__ float sum_over_block(float value)
 {
 	__shared__ float of_warp[THREADS / 32];
@@ -199,7 +199,7 @@ static void measure(const struct work &work, float microseconds[2])
 	CU(cudaEventDestroy(end));
 }
 
-/* With as much memory as there is of what the GPUs share: that of GPUs, or some of the host's. */
+/* Asks for 16 MiB of channel memory; where there is only host memory, for as much as that has. */
 static void open_comm(ferryComm_t *comm, ferryChannels_t *channels)
 {
 	ferryConfig_t config = FERRY_CONFIG_INITIALIZER;

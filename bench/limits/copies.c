@@ -32,7 +32,7 @@ static CUresult wait_at_gate(struct bench *bench, CUstream stream)
 	return gpu_driver->StreamBatchMemOp(stream, 1, &wait, 0);
 }
 
-/* Whatever happened before: a stream left behind the gate could never be destroyed. */
+/* To be called whatever failed before: a stream left behind the gate could never be destroyed. */
 static void open_gate(struct bench *bench)
 {
 	atomic_store_explicit(bench->gate, bench->turn++, memory_order_release);
@@ -75,7 +75,7 @@ static ferryResult_t time_copies(struct bench *bench, bool d2h, uint64_t bytes, 
 	return ferrySuccess;
 }
 
-/* One direction: us = overhead + slope * bytes, by least squares, each point weighted by 1 / us^2: all count alike. */
+/* One direction: us = overhead + slope * bytes, by least squares of relative errors: each weighs 1 / us^2. */
 static ferryResult_t fit_copies(struct bench *bench, bool d2h, bool quick, double *overhead_us, double *gbps)
 {
 	double w = 0, x = 0, y = 0, xx = 0, xy = 0;

@@ -173,7 +173,7 @@ static ferryResult_t measure_window(struct port *ports, struct ferry_limits *lim
 {
 	int gpus = limits->ngpus;
 	struct ferry_limits_window *window = &limits->windows[limits->nwindows];
-	/* As long as a window of two allows: a limit holds no gaps between copies, which a plan may choose. */
+	/* As long as the window allows for two: a limit is without gaps between copies, which depend on the plan. */
 	uint64_t copy = bytes / 2 < 4 << 20 ? bytes / 2 : 4 << 20;
 	struct pattern pattern = {.gpus = gpus, .only = -1, .window = bytes, .copy = copy};
 	*window = (struct ferry_limits_window){.gpus = gpus, .bytes = bytes, .copy_bytes = copy};

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define MOST_ROUNDS  3
-#define SMALL        (1ull << 20) /* what fixed costs are measured by */
+#define SMALL        (1ull << 20) /* bytes of copies that show the fixed cost */
 #define SMALL_COPIES 64
 #define PROBED       (1u << 20) /* bytes by which it is seen whether copies arrive, */
 #define PROBE        0x5a       /* each of this value, */
@@ -54,7 +54,7 @@ static ferryResult_t open_push(struct push *push)
 	return gpu_good(refused, "making a stream for copies into another GPU's memory");
 }
 
-/* After what it was given is over. */
+/* Waits for the push's copies, then frees what open_push has made. */
 static void close_push(struct push *push)
 {
 	if (!push->stream || port_enter(push->from))
@@ -176,7 +176,7 @@ static ferryResult_t measure_pair(struct port *one, struct port *other, struct f
 	return ferrySuccess;
 }
 
-/* Copies of one GPU into several go to parts of the buffers of their own. */
+/* Copies of one GPU into several others use parts of the buffers of their own. */
 static void add_push(struct push *pushes, int *count, struct port *from, struct port *to, int next,
                      const struct ferry_limits *limits)
 {
@@ -204,7 +204,7 @@ static ferryResult_t measure_all_at_once(struct port *ports, struct ferry_limits
 	return result;
 }
 
-/* All that PCIe carries from the GPUs of one node into those of another one at once; kept of the slowest such way. */
+/* What PCIe carries from all GPUs of one node into those of another at once. limits->crossing: the least of all. */
 static ferryResult_t measure_crossing(struct port *ports, struct ferry_limits *limits, int from_node, int to_node)
 {
 	static struct push pushes[FERRY_LIMITS_LINKS];
@@ -227,7 +227,7 @@ static ferryResult_t measure_crossing(struct port *ports, struct ferry_limits *l
 	return result;
 }
 
-/* The first GPU of its node; -1 is none. */
+/* Whether it is the first GPU of its node; -1 is no node. */
 static bool stands_for_node(const struct ferry_limits *limits, int gpu)
 {
 	bool first = limits->gpus[gpu].numa_node >= 0;
@@ -249,7 +249,7 @@ static ferryResult_t measure_crossings(struct port *ports, struct ferry_limits *
 
 /* ---- whether copies arrive ---- */
 
-/* Until the stream has done all, for some seconds; *ended: it has. */
+/* Waits PROBE_S seconds at most for the stream; *ended: it has done all. */
 static ferryResult_t await_end(CUstream stream, bool *ended)
 {
 	double until = sample_now_us() + 1e6 * PROBE_S;

@@ -37,7 +37,7 @@ ferryResult_t port_reach(struct port *from, const struct port *to, bool *reached
 		return result;
 	refused = gpu_driver->CtxEnablePeerAccess(to->context, 0);
 	*reached = !refused || refused == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
-	if (*reached || refused == CUDA_ERROR_TOO_MANY_PEERS) /* of those without an NVSwitch, eight at a time */
+	if (*reached || refused == CUDA_ERROR_TOO_MANY_PEERS) /* a GPU without an NVSwitch has at most eight */
 		return ferrySuccess;
 	return gpu_good(refused, "opening one GPU's memory to another");
 }
@@ -87,7 +87,7 @@ static ferryResult_t make_host_memory(struct port *port)
 {
 	cpu_set_t near;
 	ferry_machine_node_cpus(port->facts->numa_node, &near);
-	if (CPU_COUNT(&near)) /* memory is where it is touched first; this thread ends with the opening */
+	if (CPU_COUNT(&near)) /* memory lies where it is touched first; the thread ends with port_open */
 		sched_setaffinity(0, sizeof near, &near);
 	int file = memfd_create("ferry-limits", MFD_CLOEXEC);
 	void *memory = MAP_FAILED;

@@ -32,13 +32,13 @@ struct port {
 	bool stuck;      /* a copy of it has not ended: it is not closed, as that would wait for it */
 	char *host;              /* PORT_BUFFER of shared memory */
 	struct port_way d2h, h2d; /* D2H, H2D */
-	uint32_t peers, pcie;     /* bit p: its copies may go straight into the memory of port p; by PCIe. links.c's */
+	uint32_t peers, pcie;     /* bit p: its copies reach port p's memory directly; by PCIe. links.c writes both */
 	struct ferry_limits_gpu *facts;
 	ferryResult_t result; /* of the port's thread */
 	char message[512];
 };
 
-/** Makes what the port is made of; in a thread of its own, which it binds to the GPU's node. */
+/** Opens the port, in a thread of its own, which it binds to the GPU's node. What it has made stays after an error. */
 ferryResult_t port_open(struct port *port);
 
 /** Gives back whatever port_open reached. The process ends soon: what the driver says to this no longer matters. */

@@ -101,7 +101,7 @@ void nccl_close(struct peers *peers)
 
 /* ---- talk ---- */
 
-/* A child that has died answers with an error. */
+/* If the child has died, hear_child finds its socket closed. */
 static void order_child(const struct peer_setting *setting, const struct nccl_order *order)
 {
 	send(setting->socket, order, sizeof *order, MSG_NOSIGNAL);
@@ -234,7 +234,7 @@ static bool join_all(struct peers *peers, struct bench_rank *rank)
 
 bool nccl_open(struct peers *peers, struct bench_rank *rank, enum ferry_collective collective, enum nccl_sweep sweep)
 {
-	/* NVLink multicast: off unless the caller wants it, or what programs have; the record shows it too. */
+	/* NVLink multicast is off unless the caller sets it, or for tune, which measures what programs have. */
 	if (sweep != NCCL_SWEEP_CHANNELS)
 		setenv("NCCL_NVLS_ENABLE", "0", 0);
 	nccl_sweep_make(peers, collective, sweep);

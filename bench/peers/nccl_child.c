@@ -63,8 +63,8 @@ static bool nccl_good(const struct peer *peer, ncclResult_t result, const char *
 /* ---- start ---- */
 
 /*
- * Without P2P NCCL has no use for the other ranks' GPUs, and a process that sees one alone starts in half the time.
- * Before the first call of CUDA.
+ * Without P2P NCCL has no use for the other ranks' GPUs, and a process that sees one alone starts in half the time. To
+ * be called before the first call of CUDA.
  */
 static void see_own_gpu(const struct gpu_shared *buffer)
 {
@@ -320,6 +320,6 @@ int main(int argc, char **argv)
 		if (send(channel, &answer, sizeof answer, MSG_NOSIGNAL) != sizeof answer)
 			break;
 	}
-	/* The other ranks' children may be gone already: NCCL's farewell would wait for them. The kernel frees all. */
+	/* The other ranks' children may be gone already: ncclCommDestroy would wait for them. The kernel frees all. */
 	_exit(0);
 }

@@ -10,7 +10,7 @@
 
 #include <stdbool.h>
 
-/** NULL: the NCCL found is too old for it. What ferry-perf cannot do without is there (nccl_library_open). */
+/** A NULL entry: the NCCL found is too old for it. nccl_library_open checks those that ferry-perf needs. */
 struct nccl_library {
 #define NCCL_VALUE(since, type, name, parameters, arguments) type(*name) parameters;
 #include "orchestrator/functions.def"

@@ -10,7 +10,7 @@ enum { PROTO, ALGO, P2P_DISABLE, SHM_USE_CUDA_MEMCPY, MIN_NCHANNELS };
 const char *const nccl_variables[NCCL_VARIABLES] = {"NCCL_PROTO", "NCCL_ALGO", "NCCL_P2P_DISABLE",
                                                     "NCCL_SHM_USE_CUDA_MEMCPY", "NCCL_MIN_NCHANNELS"};
 
-/* The values of each of HyLink's three variables that mean something for the collective, and how many. */
+/* The values of one of HyLink's three variables that matter for the collective, and how many; NULL: it is not swept. */
 static unsigned values_of(enum ferry_collective collective, unsigned variable, const char *values[3])
 {
 	static const char *const all[][3] = {{"Simple", "LL", "LL128"}, {"Ring", "Tree"}, {"0", "1"}};
@@ -67,7 +67,7 @@ static void add_setting(struct peers *peers, const char *const values[NCCL_VARIA
 	bool own_choice = true;
 	for (unsigned i = 0; i < NCCL_VARIABLES; i++)
 		own_choice &= !values[i];
-	if (peers->count == PEERS_MOST_SETTINGS || (peers->count && own_choice)) /* the first is */
+	if (peers->count == PEERS_MOST_SETTINGS || (peers->count && own_choice)) /* the first setting is that */
 		return;
 	struct peer_setting *setting = &peers->settings[peers->count++];
 	*setting = (struct peer_setting){.socket = -1};

@@ -9,7 +9,7 @@
 
 #include "bench/peers/peer.h"
 
-/** NCCL_PROTO, NCCL_ALGO, NCCL_P2P_DISABLE, NCCL_SHM_USE_CUDA_MEMCPY, NCCL_MIN_NCHANNELS: a setting's values' names. */
+/** NCCL_PROTO, NCCL_ALGO, NCCL_P2P_DISABLE, NCCL_SHM_USE_CUDA_MEMCPY, NCCL_MIN_NCHANNELS: what a setting sets. */
 extern const char *const nccl_variables[NCCL_VARIABLES];
 
 /** Which settings besides NCCL's defaults. */

@@ -22,7 +22,7 @@ enum peer_result {
 
 /** What a row's samples are, of any side; the same on all ranks. */
 struct peer_sampling {
-	uint32_t lead;     /* calls that are not timed, waited for unless it is a row */
+	uint32_t lead;     /* calls before, which are not timed; unless `row`, waited for */
 	bool row;          /* all calls are put into the stream in a row, and events around the timed ones time them */
 	uint32_t pause_us; /* then all sides' callers compute for so long, and make no call */
 	uint32_t calls;    /* timed, one after another; on GPUs put into the stream and waited for once */
@@ -42,7 +42,7 @@ struct peer_setting {
 struct mpi_peer {
 	/** NULL on success, else why not. */
 	const char *(*open)(int *rank, int *nranks);
-	/** NULL if it can do such a call, else why not; before open, too. */
+	/** NULL if it can do such a call, else why not. May be called before open. */
 	const char *(*supports)(const struct ferry_trial *trial);
 	/** Blocking. */
 	void (*run)(const struct ferry_trial_call *call);
@@ -54,7 +54,7 @@ struct peers {
 	unsigned count;   /* of settings; MPI has one */
 	struct peer_setting settings[PEERS_MOST_SETTINGS];
 	const struct mpi_peer *mpi; /* NULL where it is not MPI */
-	int rank, nranks;           /* that MPI has */
+	int rank, nranks;           /* MPI's */
 	bool nccl;
 	int version; /* as ncclGetVersion gives it: 22809 */
 };

@@ -26,7 +26,7 @@
 
 #define DEFAULT_RANKS 4
 
-/* A rank per GPU; on the host no more ranks than CPUs, which take turns else, but two that have something to do. */
+/* A rank per GPU. On the host DEFAULT_RANKS, but no more than CPUs, as ranks would take turns; and 2 at least. */
 static int default_ranks(void)
 {
 	struct gpu_facts gpus = {0};
@@ -84,8 +84,8 @@ static char *join_command(int argc, char **argv)
 static FILE *aloud; /* standard error, while this rank keeps quiet; else NULL */
 
 /*
- * The first rank to leave is the one that launchers name, and end the others for: rank 0, which has printed the reason,
- * must be the first.
+ * Launchers name the first rank that ends with an error, and end the others. That must be rank 0, which has printed the
+ * reason: the others wait.
  */
 static void leave_after_rank_0(int code, void *unused)
 {

@@ -11,7 +11,7 @@
  * calls are put into the stream and waited for once; on the host each is waited for before the next, as MPI's block.
  *
  * With --pause a sample is one call after so many milliseconds in which the callers compute: what an application sees
- * whose calls do not follow one another at once.
+ * that computes between its calls.
  */
 #include "bench/perf/measure.h"
 
@@ -28,7 +28,7 @@
 #define SIDE_US         250000.0 /* how long the samples of one side take in a row's half, about */
 #define GPU_SAMPLE_US   4000.0   /* of the fastest side */
 #define HOST_SAMPLE_US  10000.0
-#define MOST_SAMPLE_US  50000.0  /* of a slow one, where it takes more than one call */
+#define MOST_SAMPLE_US  50000.0  /* of a slow side, where a sample has more than one call */
 #define GPU_LEAD_US     20000.0
 #define LEAD_CALLS      2
 #define TRIAL_ROUNDS    3        /* after so many rounds, settings a third slower than the best are left out */
@@ -97,7 +97,7 @@ static bool warm_up(struct perf_run *run, const struct ferry_trial_call *work, c
 			return false;
 		enum peer_result result = peers_run(peers, &run->rank, i, work, true, how, &us[1 + i]);
 		double refused = result == PEER_REFUSED;
-		/* At once: the other ranks' children may hang in the call, and their ranks in waiting for them. */
+		/* Agreed at once: the other ranks' children may hang in the call, and their ranks wait for them. */
 		if (result == PEER_BROKEN || (peers->nccl && !bench_rank_over(&run->rank, &refused, 1, ferryMax)))
 			return false;
 		if (refused > 0) {

@@ -79,7 +79,7 @@ static void take_collective(struct perf_options *out, const char *name, struct a
 		           " (or, in the first place: limits, the machine, or tune, NCCL and Ferry on it)", name);
 }
 
-/* Options that say nothing of this collective, or nothing together. */
+/* Refuses options that do not apply to this collective, or not together. */
 static void check_together(const struct perf_options *out, struct argp_state *state)
 {
 	if (out->collective == FERRY_NUM_COLLECTIVES)

@@ -25,7 +25,7 @@ struct perf_options {
 	bool sweep;          /* NCCL's settings, as HyLink swept them; else its defaults alone */
 	bool sweep_given;    /* the user said which */
 	const char *skew_given; /* as the user wrote it, or NULL */
-	const struct ferry_skew *skew; /* alltoallv; NULL: none; main's, which knows how many ranks there are */
+	const struct ferry_skew *skew; /* alltoallv; NULL: none; from main, which knows how many ranks there are */
 	int ranks, domains;  /* without a launcher; 0: one per GPU or per CPU; ferryrun's default */
 	const char *command; /* the command line, for the record */
 };

@@ -102,7 +102,7 @@ static cJSON *about_run(const struct perf_run *run, bool complete)
 
 /* ---- rows ---- */
 
-/* Median and quartiles, as "us", "us_low_quartile", ... behind what the name begins with. */
+/* Adds median and quartiles as "us", "us_low_quartile", "us_high_quartile", with the prefix before each. */
 static void add_times(cJSON *object, const char *prefix, const struct sample_summary *us)
 {
 	static const char *const names[] = {"us", "us_low_quartile", "us_high_quartile"};

@@ -25,8 +25,8 @@
 #include <unistd.h>
 
 #define NAME        "ferry-perf tune"
-#define QUICK_S     5  /* of two GPUs, about, */
-#define QUICK_END_S 25 /* and then something hangs */
+#define QUICK_S     5  /* seconds that --quick takes on two GPUs, about */
+#define QUICK_END_S 25 /* seconds after which ferryrun ends the ranks: something hangs */
 #define END_S       120
 
 struct arguments {
@@ -129,8 +129,8 @@ static ferryResult_t look(int ranks, bool *known)
 }
 
 /*
- * Before anything is measured. Two that measure at once would measure each other, so the later one waits until this
- * process ends, by a lock on the file's folder; where there are no such locks they meet.
+ * Makes the file's folder, before anything is measured, and locks it until this process ends: two processes that
+ * measure at once would disturb each other. Where there are no such locks, they do.
  */
 static ferryResult_t prepare_file(void)
 {
@@ -165,7 +165,7 @@ static void become_ferryrun(const struct tune_options *how, int ranks)
 	_exit(1);
 }
 
-/* Ends where this process does. */
+/* The child ends when this process does. */
 static pid_t fork_child(void)
 {
 	pid_t parent = getpid(), child = fork();
@@ -191,7 +191,7 @@ static int run_ranks(const struct tune_options *how, int ranks)
 	return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/* What the ranks' libraries would say is of a program that nobody has started. */
+/* Says what is measured, and silences the libraries: the user has not started these ranks. */
 static void announce(int gpus)
 {
 	fprintf(stderr,
@@ -222,7 +222,7 @@ static int tune_all(const struct arguments *arguments)
 		return 0;
 	if (arguments->once)
 		announce(gpus);
-	/* The pair first: where something hangs it is kept. */
+	/* Two GPUs first: their rows are kept even if something hangs later. */
 	int code = gpus > 2 ? run_ranks(&arguments->how, 2) : 0;
 	return code ? code : run_ranks(&arguments->how, gpus);
 }

@@ -26,8 +26,8 @@
 /* How long it may take. */
 struct pace {
 	uint32_t rounds, least_calls; /* of a size; of a row */
-	double row_us;                /* about, but for that */
-	/* Of a collective: the round under way is the last one. A size is left out if a round of it takes longer */
+	double row_us;                /* of a row, about, but for least_calls */
+	/* of a collective: then no new round begins; a size is left out if a round of it would take longer */
 	double collective_us;
 };
 static const struct pace paces[] = {{5, 5, 10e3, 1000e3}, {3, 3, 2.5e3, 300e3}}; /* quick: the second */
@@ -89,7 +89,7 @@ static bool time_ferry(struct tune *tune, const struct ferry_trial_call *call, c
 	return true;
 }
 
-/* Whether the side takes part: what NCCL sends by messages has the channels of messages. */
+/* Whether the side takes part. Not NCCL with 16 channels in what it sends as messages, which have other channels. */
 static bool takes(const struct tune *tune, unsigned side)
 {
 	enum ferry_collective collective = tune->asked.collective;

@@ -50,7 +50,7 @@ static char *take(struct bench_buffers *buffers)
 
 bool bench_buffers_take(struct bench_buffers *buffers, size_t room)
 {
-	/* Of other lengths other processes get a GPU's memory in small pages: pushes reach 225 GB/s then, not 365. */
+	/* Other lengths are mapped in small pages by other processes: pushes then reach 225 GB/s, not 365. */
 	size_t page = buffers->cuda ? 2u << 20 : 4096;
 	buffers->room = (room + page - 1) / page * page;
 	buffers->send = take(buffers);
@@ -67,7 +67,7 @@ bool bench_buffers_zero(struct bench_buffers *buffers, char *buffer, size_t byte
 
 bool bench_buffers_copy(struct bench_buffers *buffers, char *to, const char *from, size_t bytes)
 {
-	/* The memory of a row's check is ordinary: such copies may return early, and only waiting ends them. */
+	/* Host memory here is pageable: such copies may return early, so this waits. */
 	if (buffers->cuda)
 		return !bytes || (good(gpu_copy(to, from, bytes, buffers->stream)) && bench_buffers_wait(buffers));
 	return to == from || memcpy(to, from, bytes);

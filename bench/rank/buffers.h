@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * The two buffers that a rank is measured on, in ordinary memory or a GPU's, and the stream that it gives to Ferry. One
- * pair per process, used by its one thread. What fails prints its reason, with the values, and returns false; host
- * memory that there is not needs none.
+ * pair per process, used by its one thread. What fails prints its reason, with the values, and returns false; but
+ * missing host memory prints nothing.
  */
 #ifndef FERRY_BENCH_BUFFERS_H
 #define FERRY_BENCH_BUFFERS_H

@@ -41,7 +41,7 @@ struct gpu_shared {
 ferryResult_t gpu_share(int ordinal, const void *buffer, struct gpu_shared *shared);
 /** Finds the GPU of a shared buffer, as this process counts. */
 ferryResult_t gpu_find(const struct gpu_shared *shared, int *ordinal);
-/** Opens a shared buffer in another process, whose thread has entered that GPU; it stays open. */
+/** Opens a buffer that another process shares. The calling thread has entered its GPU. It stays open. */
 ferryResult_t gpu_reach(const struct gpu_shared *shared, char **address);
 /** The GPU as CUDA_VISIBLE_DEVICES takes it. Before the first call of CUDA, too. */
 void gpu_name(const struct gpu_shared *shared, char name[48]);

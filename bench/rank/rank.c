@@ -26,7 +26,7 @@ bool bench_rank_join(struct bench_rank *rank)
  */
 static void meet(const struct bench_rank *rank)
 {
-	int32_t here = 1; /* not what other meetings are of: ranks that still measure learn that this one does not */
+	int32_t here = 1; /* not the type of other meetings: ranks that still measure learn that this one does not */
 	if (ferryAllReduce(&here, &here, 1, ferryInt32, ferrySum, rank->control, NULL) == ferrySuccess)
 		ferryStreamSynchronize(NULL);
 }

@@ -25,7 +25,7 @@ static void heat(struct ferry_skew *skew, int nranks, double hot, bool own)
 	}
 }
 
-/* Steps that hit every other rank before they come round: which rank is the k-th differs from rank to rank. */
+/* Each other rank is the k-th once; which one it is differs from rank to rank. */
 static void fall(struct ferry_skew *skew, int nranks, double exponent)
 {
 	for (int from = 0; from < nranks; from++)
@@ -100,7 +100,7 @@ static bool read_file(const char *name, int nranks, struct ferry_skew *skew, cha
 	return !*message;
 }
 
-/* Behind a name and a colon; NULL: it is another one. */
+/* The text behind `name`; NULL: it begins otherwise. */
 static const char *behind(const char *text, const char *name)
 {
 	return strncmp(text, name, strlen(name)) ? NULL : text + strlen(name);

@@ -13,7 +13,7 @@
 
 #define FERRY_SKEW_NAMES "hot:PART, own:PART, pair, zipf:EXPONENT or a file"
 
-/** From, to: of what the busiest rank sends or receives; that one's parts add up to 1. */
+/** part[from][to]: of what the busiest rank sends or receives in all, so that rank's parts add up to 1. */
 struct ferry_skew {
 	double part[FERRY_MAX_RANKS][FERRY_MAX_RANKS];
 };
@@ -23,8 +23,8 @@ struct ferry_skew {
  *   the others.
  * - own:PART: the same, to the rank after it.
  * - pair: rank 0 sends to the last rank, and nobody else does.
- * - zipf:EXPONENT (0 to 10): to the k-th of its peers each rank sends 1/k^EXPONENT of the first one's; the first is
- *   another one for each rank.
+ * - zipf:EXPONENT (0 to 10): each rank sends its k-th peer 1/k^EXPONENT of what its first peer gets; ranks have
+ *   different first peers.
  * - else a file: a line per rank with a number (0 or more, of any unit) per rank; # begins a comment.
  * Returns false with a message that has the values, in at most `room` bytes.
  */

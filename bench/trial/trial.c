@@ -70,7 +70,7 @@ static const struct {
 };
 _Static_assert(sizeof shapes / sizeof *shapes == FERRY_NUM_COLLECTIVES, "each collective has a shape");
 
-/* In elements; uneven ones are the caller's to know. */
+/* In elements; not of uneven ones, which the counts tell. */
 static size_t elements(const struct ferry_trial *trial, int rank, enum extent extent)
 {
 	bool rooted = extent == ROOT_ONE || extent == ROOT_ALL, all = extent == ALL || extent == ROOT_ALL;
@@ -113,7 +113,7 @@ void ferry_trial_place(const struct ferry_trial *trial, int rank, char **send, c
 	size_t sends = ferry_trial_sends(trial, rank), receives = ferry_trial_receives(trial, rank);
 	bool everywhere = trial->collective == FERRY_ALLGATHER || trial->collective == FERRY_REDUCESCATTER;
 	bool at_root = (trial->collective == FERRY_GATHER || trial->collective == FERRY_SCATTER) && rank == trial->root;
-	if (trial->in_place) { /* of one block and all blocks, the one is its own among all */
+	if (trial->in_place) { /* of one block and all blocks, the one is the rank's own in all */
 		char *base = *receive, *block = everywhere || at_root ? base + own : base;
 		*send = sends > receives ? base : block;
 		*receive = sends > receives ? block : base;
