@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 
 #define STATE_BYTES (FERRY_BOX_TABLE + FERRY_MESSAGES_TABLE * sizeof(struct ferry_kernel_message))
-/* what nobody has, of each device; an import keeps the memory of another process */
+/* how many unused ones are kept for each device; an import keeps the memory of another process */
 #define BOXES_KEPT   4u
 #define IMPORTS_KEPT FERRY_KERNEL_RANKS
 
@@ -65,7 +65,7 @@ static bool is_over(const struct ferry_box *box, enum ferry_box_line line)
 	return (uint32_t)(counts >> 32) == order->counted;
 }
 
-/* That of calls last: its counts stay in `scalar`. */
+/* Calls are last: their counts stay in `scalar` for ferry_mailboxes_close. */
 bool ferry_box_is_idle(const struct ferry_box *box)
 {
 	return is_over(box, FERRY_BOX_MESSAGES) && is_over(box, FERRY_BOX_CALLS);
@@ -100,8 +100,8 @@ static void box_free(struct ferry_box *box)
 /* ---- what nobody has any more ---- */
 
 /*
- * Whether no communicator has a box on the device: then no kernel waits there for other ranks. Those that graphs have
- * of communicators that have ended give up at once. Under the lock.
+ * Whether no communicator has a box on the device: then no kernel waits there for other ranks. Kernels in graphs of
+ * ended communicators give up at once. Under the lock.
  */
 static bool is_quiet(const struct ferry_device *device)
 {
@@ -111,7 +111,7 @@ static bool is_quiet(const struct ferry_device *device)
 	return !box;
 }
 
-/* Boxes without holders: no kernel of theirs can run any more. The caller has the lock. */
+/* Releases what boxes without holders use: none of their kernels can run any more. Under the lock. */
 static void release_unheld(void)
 {
 	for (struct ferry_box *box = boxes; box; box = box->next) {
@@ -164,9 +164,9 @@ static void sweep_imports(struct ferry_device *device)
 }
 
 /*
- * Frees what nobody has as the device's last communicator ends in order: the driver waits for all that the device does,
- * and lets nothing be launched meanwhile, so a kernel that waits for another rank's next one must not run there. Until
- * then boxes are used again, those with windows aside. What others may still write to stays for the next time.
+ * Frees unused memory only as the device's last communicator ends in order: the driver then waits for all that the
+ * device does, and lets nothing be launched meanwhile, so no kernel may run that waits for another rank's next one.
+ * Until then boxes are used again, but for those with windows. What others may still write to stays for the next time.
  */
 void ferry_box_give_back(struct ferry_box *box, bool discard, bool failed)
 {
@@ -184,8 +184,8 @@ void ferry_box_give_back(struct ferry_box *box, bool discard, bool failed)
 }
 
 /*
- * One that may be had again: its last communicator's kernels are over. Then other ranks' are, as far as they write to
- * it: its own have waited for all that they sent. Under the lock.
+ * A box that may be used again: its last communicator's kernels are over. Other ranks write to it no more, as those
+ * kernels have waited for all that was sent. Under the lock.
  */
 static struct ferry_box *find(struct ferry_device *device, uint64_t bytes)
 {
@@ -248,7 +248,7 @@ ferryResult_t ferry_box_take(struct ferry_device *device, const struct ferry_ran
 		result = device->ops->kernels->zero(device, box->states, FERRY_BOX_TABLE);
 		if (!result && bytes)
 			result = device->ops->kernels->zero(device, box->memory, bytes);
-		if (result) { /* it is freed with the last one */
+		if (result) { /* freed as the device's last communicator ends */
 			box->failed = true;
 			box->owned = false;
 			atomic_store_explicit(&box->holders, 0, memory_order_relaxed);

@@ -2,9 +2,9 @@
 /**
  * The memory of mailboxes in this process: what its ranks have allocated, and what they have mapped of others'. It
  * outlives communicators: to free device memory, to unmap another process's or to unregister host memory waits for all
- * work of the device, which may wait for a rank that is dead. So what communicators have done with is kept for the
- * next ones on the device, and freed, but for a little, as the last of them ends. By threads that make and end
- * communicators.
+ * work of the device, which may wait for a rank that is dead. So memory that a communicator no longer uses is kept for
+ * the next one on the device; all but a little is freed as the device's last communicator ends. Used by threads that
+ * make and end communicators.
  */
 #ifndef FERRY_RANK_LIB_KERNELS_BOXES_H
 #define FERRY_RANK_LIB_KERNELS_BOXES_H
@@ -28,7 +28,7 @@ enum ferry_box_line { FERRY_BOX_CALLS, FERRY_BOX_MESSAGES, FERRY_BOX_LINES };
 
 struct ferry_box_import;
 
-/* A rank's own. */
+/* A rank's own memory. */
 struct ferry_box {
 	/* constant while a communicator has it */
 	struct ferry_device *device;
@@ -37,48 +37,48 @@ struct ferry_box {
 	uint64_t bytes;
 	/* FERRY_BOX_LINES, and more; an allocation apart, which no other process can map; device memory */
 	struct ferry_kernel_state *states;
-	uint32_t word;                 /* the stream flag whose `flag` is its abort word, */
-	struct ferry_stream_flag *aborted; /* and that */
+	uint32_t word;                 /* number of the stream flag that has its abort word, `flag` */
+	struct ferry_stream_flag *aborted; /* that flag */
 	struct ferry_box_window windows[FERRY_KERNEL_RANKS];
 	uint32_t nwindows;
 	struct ferry_box *next;        /* under the lock of boxes.c; so are the next two */
 	bool failed;                   /* its communicator had failed: others' kernels may write to it yet */
-	/* their events, which graphs name, outlive the communicator, under whose lock they are while it has the box */
+	/* under the communicator's lock while it has the box; their events outlive it, as graphs name them */
 	struct ferry_kernel_order orders[FERRY_BOX_LINES];
-	_Atomic uint32_t holders;      /* the communicator, and each graph with a kernel of its: any thread */
-	/* what their kernels use of other ranks', until none of them is left; under the lock, as the next one: */
+	_Atomic uint32_t holders;      /* the communicator, and each graph with a kernel of the box's; any thread */
+	/* other ranks' boxes that the holders' kernels use; under the lock, as all below */
 	struct ferry_box_import *imports[FERRY_KERNEL_RANKS];
 	struct ferry_box *near[FERRY_KERNEL_RANKS]; /* of this process */
 	uint32_t nimports, nnear;
 	uint32_t users;                /* boxes that have it in `near` */
-	bool owned;                    /* a communicator has it; under the lock, as the next two: whose, */
+	bool owned;                    /* a communicator has it; the next two are its key, */
 	uint8_t key[FERRY_KEY_BYTES];
-	int rank;                      /* and which of its ranks' */
+	int rank;                      /* and which of its ranks */
 };
 
 /**
- * A box for the rank with an inbox of so many bytes, a multiple of 2 MiB. Inbox and state are all 0, and so is its
- * abort word. Errors: the device's; ferryInvalidUsage without a flag.
+ * Finds or makes a box for the rank, with an inbox of so many bytes: a multiple of 2 MiB, or 0. Inbox, states and abort
+ * word are all 0. Errors: the device's; ferryInvalidUsage without a free stream flag.
  */
 ferryResult_t ferry_box_take(struct ferry_device *device, const struct ferry_rank *rank, uint64_t bytes,
                              struct ferry_box **box);
 
 /**
- * The communicator has done with it. discard: nobody may have it again. Unless it has failed, and where it was the
- * device's last, frees what nobody has.
+ * The communicator no longer uses the box. discard: no other one may get it. If the communicator was the device's last
+ * and has not failed, frees boxes and imports that are not used.
  */
 void ferry_box_give_back(struct ferry_box *box, bool discard, bool failed);
 
-/** Whether its communicator's calls are over, and the graphs with some that were launched. */
+/** Whether its communicator's calls are over, those of launched graphs, too. */
 bool ferry_box_is_idle(const struct ferry_box *box);
 
-/** A graph has one of its kernels, or none any more: `box`, as a driver's callback gets it. Any thread. */
+/** A graph has a kernel of the box, or no longer has it: `box`, as a callback of the driver gets it. Any thread. */
 void ferry_box_hold(void *box);
 void ferry_box_drop(void *box);
 
 /**
- * The inbox of as many bytes that another rank of the box's communicator has in this process; returns its device. NULL:
- * it has none here, whatever it says of itself. It stays while kernels of this box's may be run.
+ * Finds the inbox of as many bytes that another rank of the communicator has in this process: *inbox; returns its
+ * device. NULL: there is none, whatever the rank says. The inbox stays while kernels of this box may run.
  */
 struct ferry_device *ferry_box_of(struct ferry_box *box, int other, void **inbox);
 
@@ -89,13 +89,13 @@ ferryResult_t ferry_box_add_window(struct ferry_box *box, int descriptor, uint64
 /* A box as a rank of another process describes it. */
 struct ferry_box_claim {
 	uint8_t handle[64];
-	uint64_t process, start; /* and when that began */
+	uint64_t process, start; /* and when that process began */
 	uint64_t bytes;
 };
 
 /**
- * Maps such a box with the device of this one, while kernels of this one's may be run. Errors: the device's;
- * ferryInvalidUsage: it has less bytes.
+ * Maps such a box with the device of `box`, as long as kernels of `box` may run. Errors: the device's;
+ * ferryInvalidUsage: it has fewer bytes than claimed.
  */
 ferryResult_t ferry_box_import(struct ferry_box *box, const struct ferry_box_claim *claim, void **address);
 

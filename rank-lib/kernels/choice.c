@@ -112,8 +112,8 @@ static uint64_t host_most(const struct ferry_kernel_facts *facts)
 }
 
 /*
- * Of blocks for each rank a kernel moves all, whatever their number: four H200s had 1.6 times NCCL's rate where a
- * rank's buffer has 4 MiB, and 0.75 to 0.9 at 16 MiB.
+ * A kernel moves the blocks of all ranks: the more ranks, the smaller the largest block. Four H200s had 1.6 times
+ * NCCL's rate where a rank's buffer has 4 MiB, and 0.75 to 0.9 at 16 MiB.
  */
 static uint64_t peer_most(const struct ferry_kernel_facts *facts)
 {

@@ -40,18 +40,18 @@ struct ferry_kernel_choice {
 
 struct ferry_kernel_choice ferry_kernel_choose(const struct ferry_kernel_facts *facts);
 
-/** A kernel carries messages of up to so many bytes. */
+/** Returns the most bytes of a message that a kernel carries. */
 uint64_t ferry_kernel_message_most(uint32_t nranks, bool peer);
 
 /** Bytes of a piece of such a message: 2, 4 or 8 KiB, or FERRY_MESSAGE_LINES. */
 uint32_t ferry_kernel_message_piece(uint64_t bytes, bool peer);
 
-/** Bytes of a half that the call's LL packets take, as far as that is known to be chosen for it: a multiple of 16. */
+/** Returns how many bytes of a half the call's packets take, if LL is chosen for it: a multiple of 16. */
 uint64_t ferry_kernel_packets(const struct ferry_kernel_facts *facts);
 
 /**
- * For LL calls of a group that one kernel carries: as many threads as any of them has, *threads; fewer blocks for each,
- * at least 1, that are no more than `most` together. most: count at least.
+ * Shares one kernel's blocks among the LL calls of a group. *threads: the most that any of them has. Lowers the blocks
+ * of each, to 1 at least, until they are no more than `most` together. most: count at least.
  */
 void ferry_kernel_share_blocks(struct ferry_kernel_choice *choices, const uint64_t *bytes, uint32_t count,
                                uint32_t most, uint32_t *threads);

@@ -132,7 +132,7 @@ static bool join(struct batch *batch, const struct ferry_mailboxes *mailboxes, c
 	return true;
 }
 
-/* As one that stands for all: its kernel, blocks and threads. */
+/* Fills in the calls of the batch. Returns kernel, blocks and threads for all of them. */
 static struct ferry_kernel_choice complete(struct batch *batch, const struct ferry_mailboxes *mailboxes)
 {
 	struct ferry_kernel_choice whole = batch->choices[0];
@@ -156,7 +156,7 @@ static struct ferry_kernel_choice complete(struct batch *batch, const struct fer
 	return whole;
 }
 
-/* Whether the stream is that of none of the calls before. */
+/* Whether no request before it has the same stream. */
 static bool is_new(const struct ferry_request *requests, uint32_t which)
 {
 	uint32_t i = 0;
@@ -178,7 +178,7 @@ static ferryResult_t check_captures(struct ferry_device *device, ferryStream_t s
 	                  (void *)stream, (void *)other);
 }
 
-/* behind: the calls' streams come behind this one, else it behind them. */
+/* behind: the calls' streams wait for `stream`; else it waits for them. */
 static ferryResult_t join_streams(const struct ferry_request *requests, uint32_t nrequests, ferryStream_t stream,
                                   bool behind)
 {
@@ -310,7 +310,7 @@ static ferryResult_t put_messages(struct ferryComm *comm, uint32_t blocks, uint3
 	return put(comm, FERRY_BOX_MESSAGES, function, blocks, threads, stream, &all->call);
 }
 
-/* By kernels whose arguments have a part of it each. */
+/* Fills the table, by kernels that each have a part of it in their argument. */
 static ferryResult_t fill_table(struct ferryComm *comm, const struct ferry_kernel_message *messages, uint32_t count,
                                 ferryStream_t stream, struct ferry_kernel_messages *all)
 {
@@ -330,8 +330,8 @@ static ferryResult_t fill_table(struct ferryComm *comm, const struct ferry_kerne
 }
 
 /*
- * A lane for each packet of the largest piece, or part of a line; a block for each strand while they last, and for each
- * 32 KiB that the rank sends to itself.
+ * A lane for each packet, or part of a line, of the largest piece. A block for each strand, or for each 32 KiB that the
+ * rank sends to itself where those are more, up to the blocks that a kernel may have.
  */
 static ferryResult_t launch_messages(const struct ferry_request *requests, uint32_t nrequests, ferryStream_t stream)
 {

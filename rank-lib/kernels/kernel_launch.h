@@ -26,10 +26,10 @@ void ferry_kernels_fill_operation(const struct ferry_request *request, const str
 
 /**
  * Puts calls of one communicator that kernels carry into their streams, plain or capturing. Several are a group's:
- * calls in a row go by one kernel where they fit, in the stream of the first one, which waits for the others' and they
- * for it; which do depends on no stream. Under the communicator's lock, in a visit of its device. Errors: a stream is
- * another device's, its capture was invalidated, or another one's of the group does not capture; the driver's, which
- * fail the rank, as the other ranks wait for it.
+ * consecutive calls share a kernel where they fit, whatever their streams. It runs in the first call's stream, which
+ * waits for the others' streams before, and they for it behind. Under the communicator's lock, in a visit of its
+ * device. Errors: a stream is another device's, its capture was invalidated, or only some streams of a group capture;
+ * the driver's, which fail the rank, as the other ranks wait for it.
  */
 ferryResult_t ferry_kernels_launch(const struct ferry_request *requests, uint32_t nrequests);
 
@@ -40,10 +40,10 @@ enum ferry_kernels_step { FERRY_KERNELS_WHOLE, FERRY_KERNELS_BEGIN, FERRY_KERNEL
 
 /**
  * Puts the messages (FERRY_SENDRECV) of a group of one communicator, all that kernels carry, into the first one's
- * stream, as one kernel that moves all side by side; it waits for none of the communicator's other kernels. Those to
- * oneself and from oneself are as many, of the same bytes in pairs. In two steps, with the same requests, where the
- * group has other calls, which may have to go on before the messages can: BEGIN puts the kernel into a stream beside
- * the program's, END has these wait for that. Locks and errors as above, and ferryInvalidUsage for more than
+ * stream, as one kernel that moves all side by side; it waits for none of the communicator's other kernels. A rank's
+ * messages to itself and from itself are as many, of the same bytes in pairs. In two steps, with the same requests,
+ * where the group has other calls, which may have to go on before the messages can: BEGIN puts the kernel into a stream
+ * beside the program's, END has these wait for that. Locks and errors as above, and ferryInvalidUsage for more than
  * FERRY_MESSAGES_TABLE.
  */
 ferryResult_t ferry_kernels_exchange(const struct ferry_request *requests, uint32_t nrequests,

@@ -53,7 +53,7 @@ static bool any_refused(const struct ferry_rank *rank)
 	return false;
 }
 
-/* Kernels of graphs may be run for as long as these live: after the communicator's end they still store packets. */
+/* Whether graphs have kernels: these may run after the communicator's end, and then still store packets. */
 static bool any_has_graphs(const struct ferry_rank *rank)
 {
 	uint32_t graphs = 0;
@@ -214,7 +214,7 @@ static ferryResult_t make_own(struct ferry_mailboxes *mailboxes, uint32_t blocks
 
 /* ---- the others' ---- */
 
-/* The process of a rank, by what its line says. */
+/* Whether the rank is of this process, by what its line says. */
 static bool is_near(const struct ferry_rank *rank, int other)
 {
 	const struct ferry_rank_line *own = ferry_rank_line(&rank->shared, (uint32_t)rank->self),
@@ -297,7 +297,7 @@ static ferryResult_t map_all(struct ferry_mailboxes *mailboxes)
 	return result;
 }
 
-/* What each of the ranks on a rank's GPU may have of it, so that all their blocks run at the same time. */
+/* How many blocks the rank's calls may have, so that those of all ranks on its GPU run at the same time. */
 static uint32_t blocks_of(const struct ferry_rank *rank, int other)
 {
 	const struct ferry_mailbox_cell *cell = cell_of(rank, other);
@@ -337,7 +337,7 @@ static ferryResult_t compare_cells(struct ferry_mailboxes *mailboxes)
 	return ferrySuccess;
 }
 
-/* Of the ranks that have said something. */
+/* Compares with the ranks that have said something. */
 static ferryResult_t compare_channels(const struct ferry_mailboxes *mailboxes)
 {
 	const struct ferry_rank *rank = mailboxes->rank;
@@ -355,7 +355,7 @@ static ferryResult_t compare_channels(const struct ferry_mailboxes *mailboxes)
 
 /* ---- open and close ---- */
 
-/* A rank that has left in order takes no part in what comes behind its last call: that never ends, so the job does. */
+/* A rank that has left in order takes no part in later calls: such a call never ends, so this fails the job. */
 static void fail_departed(const struct ferry_mailboxes *mailboxes, int other, const char *what)
 {
 	struct ferry_rank *rank = mailboxes->rank;
@@ -379,8 +379,8 @@ static void look_for_departed(const struct ferry_mailboxes *mailboxes, uint32_t 
 }
 
 /*
- * What the rank has sent lies there since before it left: a kernel that has looked since then looks in vain. What it
- * says may be of a look just before; the next but one is not.
+ * What the rank has sent has been there since before it left, so a kernel that has looked since then waits in vain. Its
+ * first report may be of a look before; the next but one is not.
  */
 static void look_for_departed_message(struct ferry_mailboxes *mailboxes, int other)
 {
@@ -390,7 +390,7 @@ static void look_for_departed_message(struct ferry_mailboxes *mailboxes, int oth
 		fail_departed(mailboxes, other, "messages");
 }
 
-/* By FERRY_TIMEOUT. Each of two ranks waits for the other one where they have made different calls. */
+/* Reports the wait as FERRY_TIMEOUT says. Two ranks that wait for each other have made different calls. */
 static void report_wait(struct ferry_mailboxes *mailboxes, enum ferry_box_line line, int other)
 {
 	const struct ferry_rank *rank = mailboxes->rank;
@@ -410,7 +410,7 @@ static void report_wait(struct ferry_mailboxes *mailboxes, enum ferry_box_line l
 	ferry_watchdog_report(&waits->watchdog, waited, text);
 }
 
-/* What kernels have said that wait (kernel_call.h). */
+/* Reads what waiting kernels say (kernel_call.h). */
 static void look_for_waits(struct ferry_mailboxes *mailboxes, enum ferry_box_line line)
 {
 	const struct ferry_stream_flag *aborted = mailboxes->box->aborted;
@@ -423,7 +423,7 @@ static void look_for_waits(struct ferry_mailboxes *mailboxes, enum ferry_box_lin
 	bool is_new = said != waits->said, says_whom = is_new && other < (uint64_t)mailboxes->rank->nranks;
 	if (is_new)
 		waits->heard_ns = now;
-	/* what waits says so again and again; what was said long ago may be of 2^31 calls before */
+	/* a kernel that waits says so again and again; an old word may be of 2^31 calls before */
 	if (says_whom && line == FERRY_BOX_CALLS)
 		look_for_departed(mailboxes, number);
 	else if (says_whom)
@@ -439,7 +439,7 @@ static void look_for_waits(struct ferry_mailboxes *mailboxes, enum ferry_box_lin
 		report_wait(mailboxes, line, (int)other);
 }
 
-/* Whether every router lives, and would tell of ranks that die. By the router monitor, which alone replaces them. */
+/* Whether every router lives, and so would report ranks that die. By the router monitor, which alone replaces links. */
 static bool are_served(struct ferry_rank *rank)
 {
 	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
@@ -448,7 +448,7 @@ static bool are_served(struct ferry_rank *rank)
 	return !ferry_rank_failed(rank);
 }
 
-/* A rank that has died in the place of a router that would tell so. */
+/* Looks for ranks that have died, where a router that would report that has died, too. */
 static void look_for_dead(const struct ferry_mailboxes *mailboxes)
 {
 	struct ferry_rank *rank = mailboxes->rank;
@@ -502,7 +502,7 @@ static const char *why_others_refused(const struct ferry_mailboxes *mailboxes)
 	return compare_channels(mailboxes) ? ferry_last_message() : "another rank has none";
 }
 
-/* In two steps; every rank ends each of them by saying how it has come out of it. */
+/* In two steps, each of which every rank ends by saying whether it has succeeded. */
 static ferryResult_t agree(struct ferry_mailboxes *mailboxes, uint32_t blocks, uint64_t until)
 {
 	struct ferry_rank *rank = mailboxes->rank;
@@ -574,7 +574,7 @@ void ferry_mailboxes_wait(struct ferry_mailboxes *mailboxes)
 
 void ferry_mailboxes_close(struct ferry_mailboxes *mailboxes)
 {
-	/* nobody gets memory that others' kernels may still write to: of a rank that failed, or the caller's own */
+	/* memory that others' kernels may still write to is not used again: of a rank that failed, or with channels */
 	bool failed = ferry_rank_ends_kernels(mailboxes->rank), discard = failed || mailboxes->channels.bytes;
 	bool graphs = any_has_graphs(mailboxes->rank); /* which may be replayed */
 	if (mailboxes->watched)

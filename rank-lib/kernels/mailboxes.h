@@ -20,13 +20,13 @@
 #include "rank-lib/failover/watchdog.h"
 #include "rank-lib/kernels/boxes.h"
 
-/* What kernels of calls, or of messages, have said that wait. */
+/* What waiting kernels, of calls or of messages, have said last. */
 struct ferry_mailbox_waits {
-	struct ferry_watchdog watchdog; /* since when one has waited in call `number`, */
+	struct ferry_watchdog watchdog; /* since when a kernel has waited in call `number` */
 	uint32_t number;
-	uint64_t said;     /* as it last said, */
-	uint64_t heard_ns; /* which was new then */
-	uint32_t departed; /* times that one has said that it waits for a message of a rank that has left */
+	uint64_t said;     /* its last word, */
+	uint64_t heard_ns; /* and when that word was new */
+	uint32_t departed; /* times that a kernel has waited for a message of a rank that has left */
 };
 
 struct ferry_mailboxes {
@@ -40,7 +40,7 @@ struct ferry_mailboxes {
 	bool ready;            /* all ranks have all of them, and their kernels */
 	bool peer;             /* in peer memory; else in host memory */
 	bool watched;          /* by the router monitor */
-	uint32_t blocks;       /* that a call may have: the least of all ranks' */
+	uint32_t blocks;       /* of a call at most: the least of all ranks' */
 	struct ferry_box *box; /* the rank's own; NULL: none */
 	struct ferry_kernel_call blank;          /* all that is the same for every call */
 	ferryChannels_t channels; /* for kernels of the caller's own; bytes 0: none, */
@@ -58,7 +58,7 @@ ferryResult_t ferry_mailboxes_open(struct ferry_mailboxes *mailboxes, uint64_t u
 /** Counts a call that a kernel carries. Under the communicator's lock. */
 void ferry_mailboxes_count(struct ferry_mailboxes *mailboxes);
 
-/** Returns when all calls are over, and the graphs with some that were launched, or the rank has failed. */
+/** Returns when all calls are over, those of launched graphs, too, or the rank has failed. */
 void ferry_mailboxes_wait(struct ferry_mailboxes *mailboxes);
 
 /** No more calls come, and those that were launched are over, or end at once. Waits for nothing. */
