@@ -4,7 +4,7 @@
  * For kernels of one's own that communicate: what a kernel does with a ferryChannels_t, which ferryCommChannels() fills
  * in and the kernel gets by value (docs/kernels.md). Memory channels and the switch channel are MSCCL++'s (ASPLOS 2026,
  * section 4), over memory of the GPUs or of the host. Compiled as CUDA, and as C, where a test runs the threads of a
- * block one after another; so functions are told their thread.
+ * block one after another; so functions take their thread as an argument.
  *
  * - `rank` is the other end: it may be one's own. `offset`: bytes in that rank's memory, a multiple of 16.
  * - `thread` of `threads` share a function's work: of a block or of several, and each of them calls it.
@@ -234,7 +234,7 @@ FERRY_DEVICE float ferryNumber(ferryDataType_t type, uint64_t word, uint32_t i)
 	return type == ferryFloat16 ? ferry_half_to_float(half) : ferry_as_float(half << 16);
 }
 
-/** The bits of a word whose number i is `value`, rounded to nearest even, and whose others are 0. */
+/** A word with `value`, rounded to nearest even, as its number i; its other bits are 0. */
 FERRY_DEVICE uint64_t ferryPlaced(ferryDataType_t type, float value, uint32_t i)
 {
 	const uint32_t bits = value != value ? 0x7fc00000u : ferry_float_bits(value);
@@ -265,7 +265,7 @@ FERRY_DEVICE uint64_t ferrySumWords(ferryDataType_t type, const uint64_t words[F
 
 /* ---- waiting ---- */
 
-#define FERRY_CHANNEL_POLLS 64u     /* that fail between two looks whether the communicator has failed */
+#define FERRY_CHANNEL_POLLS 64u     /* failed polls between two looks whether the communicator has failed */
 #define FERRY_CHANNEL_WORDS 32u     /* of `counters`, of a channel: */
 #define FERRY_CHANNEL_SIGNALLED 0u  /* signals to each rank, */
 #define FERRY_CHANNEL_AWAITED 8u    /* and waits for each, */
@@ -319,8 +319,7 @@ FERRY_DEVICE void ferryPut(const ferryChannels_t *c, int rank, uint64_t offset, 
 }
 
 /**
- * Tells a rank that all is there that this block has put. By one thread, behind a barrier of the block
- * (__syncthreads).
+ * Tells a rank that all that this block has put is there. By one thread, behind a barrier of the block (__syncthreads).
  */
 FERRY_DEVICE void ferrySignal(const ferryChannels_t *c, int rank, uint32_t channel)
 {
@@ -331,8 +330,8 @@ FERRY_DEVICE void ferrySignal(const ferryChannels_t *c, int rank, uint32_t chann
 }
 
 /**
- * Waits for the rank's next signal. By one thread (for each rank another one, if they like), before a barrier of the
- * block, behind which all of its threads may read what was put.
+ * Waits for the rank's next signal. By one thread, or for each rank by another one, before a barrier of the block,
+ * behind which all of its threads may read what was put.
  */
 FERRY_DEVICE bool ferryWait(const ferryChannels_t *c, int rank, uint32_t channel)
 {
@@ -374,9 +373,9 @@ FERRY_DEVICE bool ferryReduceFrom(const ferryChannels_t *c, uint64_t offset, voi
 
 /**
  * The flag of the channel's round, never 0. Rounds are counted in device memory, so a graph can be replayed. flag & 1
- * says which half of its places a round uses: a place may be written again when every rank has been heard of in the
- * round between. A place belongs to one channel: else an old packet could look like a new one. Flags come again after
- * 2^32 - 2 rounds.
+ * says which half of its places a round uses: a place may be written again when something has come from every rank in
+ * the round between. A place belongs to one channel: else an old packet could look like a new one. Flags come again
+ * after 2^32 - 2 rounds.
  */
 FERRY_DEVICE uint32_t ferryFlag(const ferryChannels_t *c, uint32_t channel)
 {

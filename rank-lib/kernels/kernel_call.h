@@ -15,9 +15,9 @@
  * never a user's byte in another one, which could look like a flag: data is either chunks of bulk (outboxes) or lines
  * of LL128 (inboxes), whose last 8 bytes are flags. Call n of the communicator uses half n mod 2. A rank reuses a half
  * two calls later. By then it has ended the call between, in which it has received from every peer; so every peer had
- * begun that call, and ended the one before. This needs every rank to hear from every other one in every call: a rank
- * that has no data for a peer sends it a header. Calls of a group that one kernel carries have one number, each other
- * places in the half, and blocks of their own: they count as one call.
+ * begun that call, and ended the one before. This needs a packet from every rank to every other one in every call: a
+ * rank that has no data for a peer sends it a header. Calls of a group that one kernel carries have one number, each
+ * other places in the half, and blocks of their own: they count as one call.
  *
  * Messages (messages.h) have a part of the region by themselves, behind its halves: a page of words, then slots.
  */
@@ -59,8 +59,8 @@
 #define FERRY_KERNEL_SWEEP (1u << 20)
 
 /*
- * In the rank's own device memory, zeroed before the first call; written by its kernels alone. Kernels of messages have
- * another one than those of calls: neither wait for the other ones.
+ * In the rank's own device memory, zeroed before the first call; written by its kernels alone. Kernels of calls and
+ * kernels of messages have one each, and do not wait for each other.
  */
 struct ferry_kernel_state {
 	/*
@@ -72,13 +72,13 @@ struct ferry_kernel_state {
 	uint32_t arrived; /* blocks of the call under way that have ended */
 	uint32_t given_up; /* 1: a warp has found the abort word to be 1 */
 	uint32_t moved[FERRY_MESSAGE_WAYS]; /* pieces of messages so far, when no kernel of messages runs */
-	/* by receiver: it has read all pieces of lower numbers; a kernel writes credit as it asks, known as it ends */
+	/* by receiver: it has read all pieces below; a kernel stores `credit` as it asks, `known` as it ends */
 	uint32_t known[FERRY_KERNEL_RANKS], credit[FERRY_KERNEL_RANKS];
 };
 
 /*
- * When a warp that waits looks at the abort word it says behind it what it waits for, in two words of 8 bytes: the
- * rank, or nranks for an earlier call of its own; and polls << 32 | the call's number. While it waits, that changes.
+ * A warp that waits and looks at the abort word stores behind it what it waits for, in two words of 8 bytes: the rank,
+ * or nranks for an earlier call of its own; and polls << 32 | the call's number. While it waits, that changes.
  */
 #define FERRY_KERNEL_WAITS         40u /* bytes from the abort word to them, */
 #define FERRY_KERNEL_MESSAGE_WAITS 24u /* and to those of kernels of messages */
@@ -114,7 +114,7 @@ struct ferry_kernel_call {
 
 #define FERRY_KERNEL_GROUP 12u /* calls: a kernel's argument has 4 KiB */
 
-/* Of the first call alone: state, abort, uncounted, awaits. */
+/* state, abort, uncounted and awaits are those of the first call alone. */
 struct ferry_kernel_group {
 	struct ferry_kernel_call calls[FERRY_KERNEL_GROUP];
 	uint32_t count;
@@ -133,8 +133,8 @@ struct ferry_kernel_message {
 struct ferry_kernel_messages {
 	struct ferry_kernel_call call; /* what all calls have alike */
 	/*
-	 * Of a larger group: kernels before fill the table, each with `puts` messages from `puts_at` on, and move
-	 * nothing; puts = 0: moves those of the table. NULL: those below.
+	 * NULL: the messages below. Else the group is larger: kernels with `puts` > 0 fill the table, each from
+	 * `puts_at` on, and move nothing; then one with puts = 0 moves the messages of the table.
 	 */
 	struct ferry_kernel_message *table;
 	uint16_t puts, puts_at;
@@ -144,7 +144,7 @@ struct ferry_kernel_messages {
 	 */
 	uint32_t pieces[FERRY_MESSAGE_WAYS];
 	uint16_t first[FERRY_MESSAGE_WAYS]; /* of a way without messages: as of the next one */
-	uint16_t items[FERRY_MESSAGE_WAYS + 1]; /* of the ways before: each strand that has a piece is one */
+	uint16_t items[FERRY_MESSAGE_WAYS + 1]; /* items of the ways before; each strand with a piece is an item */
 	struct ferry_kernel_message messages[FERRY_MESSAGES_MOST];
 };
 

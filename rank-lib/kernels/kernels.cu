@@ -25,9 +25,9 @@ struct ferry_course {
 	uint32_t flag;   /* its number */
 	uint64_t half;   /* bytes from the start of a box to the half in use, */
 	uint64_t packets; /* and to the call's LL packets in it */
-	uint32_t block, blocks; /* this one, of those that carry the call: LL */
+	uint32_t block, blocks; /* LL: which block this is, of how many that carry the call */
 	uint64_t bytes;  /* of a block of the user's */
-	uint64_t unread; /* out_shared: bytes from one receiver's part of the box to the next; in units of `data` */
+	uint64_t unread; /* bytes from one receiver's part of an outbox to the next; 0: an inbox, or one part for all */
 	uint32_t waits;  /* bytes from the abort word to the words that name the awaited rank */
 	bool given_up;   /* by this lane: it waits for nothing any more */
 	bool all;        /* every rank sends data to every other one, and no factors: no headers */
@@ -199,7 +199,7 @@ DEVICE struct ferry_course ferry_enter(const struct ferry_kernel_call *c, const 
 	return course;
 }
 
-/* Fills what holds flags of a half with such that are far from all that come before the next sweep. */
+/* Fills memory that holds flags with one far from all that come before the next sweep. */
 DEVICE void ferry_sweep(char *half, uint64_t bytes, uint32_t flag)
 {
 	const uint64_t old = flag ^ 0x80000000u, words = bytes / 16;
@@ -210,8 +210,8 @@ DEVICE void ferry_sweep(char *half, uint64_t bytes, uint32_t flag)
 }
 
 /*
- * Sweeps this rank's own memory. Peers do not write to an inbox's half that was read in this call, nor read an outbox's
- * half of the call before, until they have heard from this rank in the next call.
+ * Sweeps this rank's own memory. Before a packet of this rank's next call has come, peers neither write to an inbox's
+ * half that was read in this call, nor read an outbox's half of the call before.
  */
 DEVICE void ferry_sweep_boxes(const struct ferry_kernel_call *c, const struct ferry_course *course)
 {
@@ -268,7 +268,7 @@ DEVICE uint64_t ferry_factor(const struct ferry_kernel_call *c, uint32_t bytes)
 	return c->factor_at ? ferry_read_word(c->factor_at, 0, bytes, 1) : c->factor;
 }
 
-/* A packet to each rank that would hear nothing of this block otherwise; with it the factor. */
+/* Sends a packet, with the factor, to each rank that might get nothing else of this block. */
 DEVICE void ferry_send_headers(const struct ferry_kernel_call *c, const struct ferry_course *course, uint32_t bytes)
 {
 	if (course->all)

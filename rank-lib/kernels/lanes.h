@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * What kernels.cu is written in, for both compilers. As CUDA it is a kernel of blocks of threads. As C (tests, the
- * double of the driver) the blocks run one after another in the calling thread, or each in one where they may wait for
- * each other (messages). Each stretch between two barriers is a loop over the lanes; so no lane may wait for another
- * lane of its block within a stretch. Beside what users'
- * kernels have too (ferry_device.cuh): accesses to memory that other GPUs and processes share, and bits of floats.
+ * double of the driver) the blocks run one after another in the calling thread, or each in a thread of its own where
+ * they may wait for each other (messages). Each stretch between two barriers is a loop over the lanes; so no lane may
+ * wait for another lane of its block within a stretch. Beside what users' kernels have too (ferry_device.cuh): accesses
+ * to memory that other GPUs and processes share, and bits of floats.
  */
 #ifndef FERRY_RANK_LIB_KERNELS_LANES_H
 #define FERRY_RANK_LIB_KERNELS_LANES_H
@@ -28,7 +28,7 @@
 #define KERNEL(name, most, argument)                                                                                   \
 	extern "C" __global__ void __launch_bounds__(most) name(const __grid_constant__ struct argument call)
 
-/* Eight lanes side by side have a line of 128 bytes: each 16 of them. */
+/* Eight neighbouring lanes have a line of 128 bytes, 16 bytes each. */
 #define PART_OF_LINE     (threadIdx.x % 8)
 #define EACH_PART(j)     for (uint32_t j = PART_OF_LINE, once_##j = 1; once_##j; once_##j = 0)
 #define LINE_LANES       8u
@@ -103,7 +103,7 @@ DEVICE bool ferry_arrive(uint32_t *arrived)
 #include <stdatomic.h>
 #include <string.h>
 
-/* The block that the calling thread is at. */
+/* The block that the calling thread runs. */
 struct ferry_block {
 	uint32_t block, blocks, threads;
 };

@@ -117,7 +117,7 @@ DEVICE struct ferry_vector NAME(sum_part)(const struct ferry_kernel_call *c, str
 	return sum;
 }
 
-/* shares: to all ranks' boxes, from line `result` on, too. */
+/* Reduces the lines. shares: stores the sums in all other ranks' boxes, too, from line `result` on. */
 DEVICE void NAME(sum_lines)(const struct ferry_kernel_call *c, struct ferry_course *course, struct ferry_lines lines,
                             bool shares, uint64_t result, uint32_t granule, const uint64_t *factors)
 {

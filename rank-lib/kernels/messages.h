@@ -8,8 +8,8 @@
  * memory as lines of LL128, where the message is long. Packets have slots of their own and lines have others, as a byte
  * of the user's in a line could look like a packet's flag. A piece belongs to strand n mod strands. The receiver says
  * for each strand which piece it reads next, in memory of its own; the sender looks at those words, across the link,
- * only where it knows of no free slot any more. So it needs no receiver for the first so many slots. A rank's memory is
- * written by senders whose pieces the rank awaits, and by no other rank; so by none after the rank's end.
+ * only where it knows of no free slot any more. So the first pieces, as many as there are slots, need no receiver.
+ * Other ranks write to a rank's memory only pieces that it awaits, so none after its end.
  *
  * A block has some strands of some ways (items), and moves a piece of whichever can go on; so a group ends with any
  * number of blocks, whatever the order of its messages. A block with a single strand waits in place. What a rank sends
@@ -87,7 +87,7 @@ DEVICE struct ferry_piece ferry_find_piece(const struct ferry_kernel_messages *m
 	return piece;
 }
 
-/* By the sender, or by the receiver. Of packets: that of lines is as many slots behind it. */
+/* The piece's slot of packets, as either end reaches it; its slot of lines is as many slots behind. */
 DEVICE char *ferry_slot(const struct ferry_kernel_call *c, const struct ferry_strand *strand, uint32_t number)
 {
 	const uint32_t slots = FERRY_MESSAGE_SLOTS(c->out_shared), receiver = strand->receives ? c->rank : strand->peer;
@@ -154,7 +154,7 @@ DEVICE bool ferry_has_come(const struct ferry_kernel_call *c, const char *slot, 
 	                                 ferry_line_flag(flag);
 }
 
-/* Whether the block can move the piece now, or will wait for its packets; waits: for that, too. */
+/* Whether the block can move the piece now. waits: returns only when it can; it waits for packets as it moves them. */
 DEVICE bool ferry_can_move(const struct ferry_kernel_call *c, struct ferry_course *course,
                            const struct ferry_strand *strand, uint32_t number, bool waits, uint32_t *misses)
 {
@@ -225,8 +225,8 @@ DEVICE void ferry_move(const struct ferry_kernel_call *c, struct ferry_course *c
 }
 
 /*
- * What the rank sends to itself: by the blocks that would wait for what others send, where each block has one item, or
- * by all.
+ * Copies what the rank sends to itself: by the blocks without a send, which would only wait, where each block has one
+ * item at most; else by all.
  */
 DEVICE void ferry_copy_own(const struct ferry_kernel_messages *m)
 {
