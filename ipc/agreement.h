@@ -95,7 +95,7 @@ uint32_t ferry_agreement_take(struct ferry_agreement *agreement, uint64_t n, uin
 /** True once all parties have joined: *n is the first number that all look up. */
 bool ferry_agreement_joined(struct ferry_agreement *agreement, uint64_t *n);
 
-/** No new split is to be sealed: this party could not do its part. */
+/** Withdraws this party, which cannot do its part of splits any more. Never undone. */
 void ferry_agreement_withdraw(struct ferry_agreement *agreement);
 
 bool ferry_agreement_withdrawn(const struct ferry_agreement *agreement);

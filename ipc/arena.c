@@ -40,8 +40,8 @@ static uint32_t counters_for(uint32_t nranks)
 }
 
 /*
- * Half of the staging again, split evenly over the pairs: few ranks get long slices, 64 ranks short ones. It follows
- * from the staging in the header, which so bounds all windows, of an imported arena too.
+ * The pairs' windows are half as large as the staging, in equal parts: few ranks get long slices, 64 ranks short ones.
+ * As the header's staging gives the size, it bounds all windows of an arena that another process made, too.
  */
 static uint32_t pair_slot_bytes_for(uint64_t staging, uint32_t nranks)
 {
@@ -134,7 +134,7 @@ static ferryResult_t bind_to_node(void *base, uint64_t bytes, int node)
 	if (node < 0 || node >= MOST_NODES)
 		return ferrySuccess;
 	nodes[node / LONG_BITS] = 1ul << node % LONG_BITS;
-	long refused = syscall(SYS_mbind, base, bytes, MPOL_BIND, nodes, MOST_NODES + 1, 0); /* one is left out */
+	long refused = syscall(SYS_mbind, base, bytes, MPOL_BIND, nodes, MOST_NODES + 1, 0); /* Linux subtracts 1 */
 	/*
 	 * A container may forbid mbind, and a described machine (hwloc's HWLOC_XMLFILE) may have nodes that this one
 	 * lacks: memory then lies where it is first touched, mostly by the domain's ranks.
@@ -181,10 +181,7 @@ static ferryResult_t check_shape(const struct ferry_arena_shape *shape)
 	return ferrySuccess;
 }
 
-/*
- * The arena has memory from the start for all that precedes the staging, and for the counters of Ferry's own plans:
- * that is little, and is soon written.
- */
+/* What precedes the staging, and the counters of Ferry's own plans, get memory here: it is little, and soon written. */
 static ferryResult_t fill_in(const struct ferry_arena_shape *shape, const struct ferry_arena_header *header,
                              void *base, int descriptor)
 {
@@ -251,7 +248,7 @@ ferryResult_t ferry_arena_map(int descriptor, struct ferry_arena *arena)
 	ferryResult_t result;
 	memset(arena, 0, sizeof *arena);
 	arena->descriptor = descriptor;
-	/* Read, not touched: whose file it is may cut it short at any moment, which is SIGBUS where it is mapped. */
+	/* By pread: the file's owner may cut it short at any moment, and a mapped page would then raise SIGBUS. */
 	if (fstat(descriptor, &status)) {
 		result = ferry_fail(ferrySystemError, "fstat of an arena: %s", strerror(errno));
 		goto failed;

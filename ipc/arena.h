@@ -10,8 +10,8 @@
  * and checks them (ferry_arena_map), and uses no offset out of shared memory afterwards. The agreement cells are in the
  * arena of domain 0 alone, those of calls first, then those of messages by pair; so is the table of shares.
  *
- * Outboxes are there for ranks on GPUs that do not reach each other (rank-lib/kernels/mailboxes.h), one for each rank
- * of the job, of which those of other domains' ranks stay untouched.
+ * Outboxes are for ranks on GPUs that do not reach each other (rank-lib/kernels/mailboxes.h). An arena has room for one
+ * per rank of the job; those of other domains' ranks stay untouched.
  *
  * There is room for the counters of any program. Where touching a page without memory raises SIGBUS, the counters of
  * Ferry's own programs have memory from the start, and others get it once a plan needs them
@@ -23,8 +23,8 @@
  *   .failure, .epoch: that router, and after its death the router that takes its place (router/failover/adoption.h).
  *   header.left: a rank sets its own bit where the router has ended and the rank waits for no other.
  * - header.fate: any rank, once, by compare and swap. header.failed: any process, 0 to 1 only.
- * - A rank line: its rank alone, in the arena of its own domain, or, where the router moves the rank's data, that
- *   router's lanes in its place. A rank that gives up before the job is ready fills in the failure of its line in every
+ * - A rank line, in the arena of the rank's domain: the rank and its lanes, which run in the router where the router
+ *   moves the rank's data. A rank that gives up before the job is ready fills in the failure of its line in every
  *   arena.
  * - An export cell: the rank `used`, the router `mapped` (ipc/export.h).
  * - A counter: the one instruction that owns it in the plan that the parity runs.
@@ -71,8 +71,8 @@ struct ferry_counter {
 	/* variable plans: where the chunk goes in the receive buffer; stored with `length` by a WAIT_PUT's rank */
 	_Atomic uint64_t target_offset;
 	/*
-	 * what goes over its path: bytes, and where they begin in the block; the router that divides the call, before
-	 * its DIVIDE is published
+	 * plans with a network: bytes that go over the instruction's path, and where they begin in the block; the
+	 * router that divides the call stores both before it publishes its DIVIDE
 	 */
 	_Atomic uint64_t part, part_at;
 	char pad[88];
@@ -96,18 +96,15 @@ struct ferry_failure {
 	char message[FERRY_MESSAGE_BYTES];
 };
 
-/*
- * The message of a router that ended because its context on a rank's GPU was gone; the arena keeps it after that
- * router. Ranks that give up read it after that router's end.
- */
+/* Why a router lost its context on a rank's GPU. The router then ends; ranks that give up read this afterwards. */
 #define FERRY_LOSS_BYTES 376
 
 struct ferry_loss {
-	_Atomic uint64_t at_ns; /* when that was (ferry_now_ns); 0: never; last, release */
-	char message[FERRY_LOSS_BYTES]; /* which GPU, and what CUDA said of it */
+	_Atomic uint64_t at_ns; /* when (ferry_now_ns), 0: never; stored last, with release */
+	char message[FERRY_LOSS_BYTES]; /* the GPU, and CUDA's error */
 };
 
-/* The exchange that ferryCommSplit does: slot s mod 2 holds exchange s. Fields first, then seq with release. */
+/* A rank's arguments of ferryCommSplit number s, in slot s mod 2: color and key first, then seq = s with release. */
 struct ferry_board {
 	_Atomic uint64_t seq;
 	_Atomic int32_t color, key;
@@ -118,28 +115,22 @@ struct ferry_board {
  * All but the last two fields are for ferry-stat, and nothing depends on them.
  */
 struct ferry_traffic {
-	_Atomic uint64_t calls;  /* halves of calls that are over */
-	_Atomic uint64_t bytes;  /* given to the copy engine: between the rank's buffers and staging, or its buffers */
+	_Atomic uint64_t calls;  /* calls whose part in this direction is over */
+	_Atomic uint64_t bytes;  /* given to copies between the rank's buffers and staging, or among its buffers */
 	_Atomic uint64_t blockers; /* ranks that it has waited for since `since` (ferry_now_ns); 0: none, or not long */
 	_Atomic uint64_t since;
-	/*
-	 * when it last checked that calls of the rank make progress, some 50 ms apart while there are any
-	 * (ferry_now_ns)
-	 */
+	/* when it last checked the rank's calls for progress (ferry_now_ns); every 50 ms or so while there are calls */
 	_Atomic uint64_t looked;
-	/*
-	 * 1: copies that it has begun for the rank may be under way, or about to begin
-	 * (rank-lib/failover/copy_quiesce.h)
-	 */
+	/* 1: a copy for the rank may be under way, or about to begin (rank-lib/failover/copy_quiesce.h) */
 	_Atomic uint32_t moves;
 	char pad[84];
 };
 
-/* How far a rank has come with its mailbox; it may refuse at any step but the last. */
+/* How far a rank has come with its mailbox. A rank may refuse in place of any step but LEFT. */
 enum ferry_mailbox_stage {
 	FERRY_MAILBOX_UNKNOWN,
-	FERRY_MAILBOX_THERE,  /* its own is there */
-	FERRY_MAILBOX_MAPPED, /* it has mapped all others' */
+	FERRY_MAILBOX_THERE,  /* it has made its own */
+	FERRY_MAILBOX_MAPPED, /* it has mapped those of all other ranks */
 	FERRY_MAILBOX_LEFT,   /* its communicator has ended in order */
 	FERRY_MAILBOX_REFUSED
 };
@@ -151,17 +142,17 @@ struct ferry_mailbox_cell {
 	_Atomic uint32_t stage;  /* enum ferry_mailbox_stage */
 	_Atomic uint32_t peer;   /* 1: in device memory; 0: in the arena */
 	_Atomic uint32_t blocks; /* that a kernel may have on its GPU */
-	_Atomic uint32_t multiprocessors; /* of that */
-	_Atomic uint64_t bytes;  /* its own; 0: in the arena */
-	_Atomic uint64_t channels;       /* bytes for kernels of the caller's own that its ranks have asked for */
+	_Atomic uint32_t multiprocessors; /* of its GPU */
+	_Atomic uint64_t bytes;  /* of its mailbox in device memory; 0: it is in the arena */
+	_Atomic uint64_t channels;       /* bytes that the rank has asked for, for kernels of the caller's own */
 	uint8_t gpu[16];         /* its UUID */
 	uint8_t handle[64];      /* a CUipcMemHandle */
-	_Atomic uint64_t calls;  /* that its kernels carry; the rank counts them as it makes them: relaxed */
-	/* number of the call that a kernel of its waits in, << 32 | 1 + rank that it waits for; 0: none; relaxed */
+	_Atomic uint64_t calls;  /* that the rank has made by kernels; relaxed */
+	/* a kernel that waits: number of its call << 32 | 1 + the rank that it waits for; 0: none waits; relaxed */
 	_Atomic uint64_t waits;
 	_Atomic uint32_t last;   /* FERRY_MAILBOX_LEFT: number of its last call */
 	_Atomic uint32_t graphs; /* 1: its kernels are in graphs, or were; relaxed */
-	_Atomic uint32_t ended; /* 1: it has failed, and calls by kernels end with that; release, before `failure` */
+	_Atomic uint32_t ended; /* 1: it has failed, which ends calls by kernels; release, before `failure` */
 };
 
 /* Which process moves a rank's data. */
@@ -178,7 +169,7 @@ struct ferry_rank_line {
 	struct ferry_descriptor ring[FERRY_PARITIES];
 	_Atomic uint64_t finished[FERRY_PARITIES]; /* last call that this rank has finished in the parity; release */
 	struct ferry_board board[2];
-	/* number of the last call of copy engines that the rank has made, or is making: routers wake up meanwhile */
+	/* number of the last call by routers that the rank has made or is making: routers wake up ahead of its start */
 	_Atomic uint64_t announced;
 	/* enum ferry_copy_quiesce_kind, once it is settled; the rank, in its own domain's arena; release */
 	_Atomic uint32_t copy_quiesce;
@@ -187,8 +178,7 @@ struct ferry_rank_line {
 	 * the rank. Writer: the process that hosts the lanes, from 0 to 1, release.
 	 */
 	_Atomic uint32_t stopped;
-	/* bit d: nothing that the router of domain d has begun for this job goes on, as it has ended; the rank, release
-	 */
+	/* bit d: the router of domain d has ended, and so has all that it began for this job; the rank, release */
 	_Atomic uint32_t ended;
 	/*
 	 * For host devices, where other ranks' lanes put into the rank's memory (rank-lib/call/put_gate.h). shut: its
@@ -202,10 +192,7 @@ struct ferry_rank_line {
 	_Atomic uint32_t process;
 	/* FERRY_TIMEOUT, as in struct ferry_timeout; the rank, before `copy_quiesce` */
 	_Atomic uint32_t timeout_reports, timeout_fails;
-	/*
-	 * calls under way that its own lanes have: for a short call others ring them only where there are any; the
-	 * rank, by fetch-add
-	 */
+	/* calls under way on the rank's own lanes; 0: a short call does not ring their bells; the rank, by fetch-add */
 	_Atomic uint32_t lane_calls;
 	struct ferry_failure failure;
 	/* 1: a caller has begun messages and perhaps no thread waits for them; written by the thread that runs them */
@@ -213,7 +200,7 @@ struct ferry_rank_line {
 	char pad1[132];
 	struct ferry_loss loss;          /* the router that moves the rank's data, as it dies */
 	struct ferry_traffic traffic[2]; /* by direction: D2H, H2D */
-	/* bytes given to pushes into each rank's memory, for ferry-stat; its D2H lane, relaxed */
+	/* bytes pushed into each rank's memory, for ferry-stat; the rank's D2H lane, relaxed */
 	_Atomic uint64_t pushed[FERRY_MAX_RANKS];
 	struct ferry_mailbox_cell mailbox; /* the rank */
 	char pad2[128 - sizeof(struct ferry_mailbox_cell) % 128];
@@ -222,17 +209,17 @@ _Static_assert(offsetof(struct ferry_rank_line, traffic) % 128 == 0 && sizeof(st
                "what a lane writes often is on line pairs of its own");
 
 /*
- * Point to point from one rank to another: a stream of slices that never restarts; slice g of all time is in slot g mod
- * SLOTS.
+ * Messages from one rank to another: one stream of slices, numbered from 0 over all messages. Slice g is in slot g mod
+ * FERRY_PAIR_SLOTS.
  */
 struct ferry_pair_slot {
 	_Alignas(64) _Atomic uint64_t message; /* number of the message that the slice belongs to, from 1 */
 	_Atomic uint64_t bytes;   /* of the whole message */
 	_Atomic uint32_t type;
-	_Atomic uint32_t pushed;  /* 1: into the destination's buffer, and nothing is in the slot's window */
+	_Atomic uint32_t pushed;  /* 1: the slice went into the destination's buffer, not into the slot's window */
 	/*
-	 * g + 1: slice g is there, and `d2h` says so; last, release. A destination that looks here, and finds a short
-	 * message beside it, has to have one line from the source's core.
+	 * g + 1: slice g is published; stored with release, after `d2h`. A destination that polls this word gets a
+	 * short message with one cache line from the source's core, as the data is beside it.
 	 */
 	_Atomic uint64_t there;
 	_Atomic uint32_t inlined; /* 1: the slice is in `data`, and not in the slot's window */
@@ -241,8 +228,8 @@ struct ferry_pair_slot {
 };
 
 /*
- * Where the destination of a pushed message has its buffer: fields first, then `message` with release. The next one is
- * posted when this message has come. A destination that expects the message in the window posts nothing.
+ * The destination's buffer for a pushed message: fields first, then `message` with release. The destination posts the
+ * next one when this message has come. A destination that expects the message in the window posts nothing.
  */
 struct ferry_pair_post {
 	_Atomic uint64_t message; /* number, from 1 */
@@ -251,16 +238,16 @@ struct ferry_pair_post {
 };
 
 /*
- * Which message one end is at, for a router that takes the place of the one that moved it. The end writes it when it is
- * the message's turn, into slot message mod 2: message = 0 first, then all other fields, then message with release. A
- * message never overwrites its own slot: slices of it may be published, and the other slot says nothing of them.
+ * Which message one end is at, for a router that takes another's place. The end writes it when the message's turn
+ * comes, into slot message mod 2: message = 0 first, then all other fields, then message with release. A message that
+ * begins again keeps its slot as it is: slices of it may be published, and the other slot does not cover them.
  */
 struct ferry_pair_turn {
 	_Atomic uint64_t message; /* number, from 1; 0: none, or being replaced */
 	_Atomic uint64_t base;    /* slices of all earlier messages */
 	/*
-	 * Where it was numbered when its stream came to it: the number of the call's first message between these ranks
-	 * in that direction, and the call: its stream flag + 1, over its turn. Else 0.
+	 * Of a message that was numbered when its stream came to it, else 0: the number of the call's first message
+	 * between these ranks in this direction, and the call, as (1 + its stream flag) << 32 | its turn.
 	 */
 	_Atomic uint64_t first, call;
 };
@@ -300,15 +287,15 @@ struct ferry_arena_header {
 	/* 1: every rank has attached, and the router has mapped the other domains' arenas; 0 to 1, with release; futex
 	   word */
 	_Atomic uint32_t ready;
-	_Atomic uint32_t failed;   /* 1: some failure cell of this job is filled, or its router gone */
+	_Atomic uint32_t failed;   /* 1: a failure cell of this job is filled, or the router is gone */
 	uint8_t rank_domain[FERRY_MAX_RANKS]; /* valid once attached == nranks */
 	/* bit t of reach[f]: this router moves the data of rank f, whose GPU reaches rank t's; before `ready` */
 	_Atomic uint64_t reach[FERRY_MAX_RANKS];
 	/* [from][to]: NVLinks of this router's ranks to those that they reach (ipc/gpu_links.h); before `ready` */
 	_Atomic uint8_t nvlinks[FERRY_MAX_RANKS][FERRY_MAX_RANKS];
 	/*
-	 * bit r: this router has moved rank r's data, or put into its memory for ranks of its own, and does so no more:
-	 * no copy is under way, nor will one be; 0 to 1, with release
+	 * bit r: this router has ended its copies for rank r and its puts into rank r's memory: none is under way, and
+	 * none will begin; 0 to 1, with release
 	 */
 	_Atomic uint64_t released;
 	/*
@@ -331,7 +318,7 @@ struct ferry_arena_header {
 	_Atomic uint64_t
 	        finished[FERRY_PARITIES]; /* last call with work here that the router has finished in the parity */
 	struct ferry_failure failure;
-	/* nanoseconds: when modelled links that host devices share are free; lanes, by compare-and-swap; domain 0's */
+	/* domain 0: when each modelled link that host devices share is free (ferry_now_ns); lanes, compare and swap */
 	_Atomic uint64_t shared_busy_until[FERRY_MAX_SHARED_LINKS];
 };
 
@@ -343,7 +330,7 @@ struct ferry_arena {
 	struct ferry_ring *rings;
 	/* [rank * FERRY_MOST_EXPORTS + index], of what ranks have exported to this domain's router */
 	struct ferry_export_cell *export_cells;
-	/* [source * nranks + destination], sources of any domain (their own is used) */
+	/* [source * nranks + destination]; a pair uses the line in the arena of its source's domain */
 	struct ferry_pair_line *pair_lines;
 	char *agreements;
 	struct ferry_share_table *shares; /* in domain 0's alone */
@@ -366,24 +353,27 @@ struct ferry_arena_shape {
 };
 
 /**
- * Creates, binds and fills in an arena; nothing of it is left in the name space. Takes no time, however large it is.
- * Errors: ferrySystemError with the sizes, ferryInvalidArgument.
+ * Creates an arena, binds it to its NUMA node and fills in the header; ferry_arena_unmap frees it. Windows get no
+ * memory yet. Errors: ferrySystemError with the sizes; ferryInvalidArgument for a shape out of range.
  */
 ferryResult_t ferry_arena_create(const struct ferry_arena_shape *shape, struct ferry_arena *arena);
 
 /**
- * To be called before its windows are used: allocates their memory where a missing page would raise SIGBUS. That may
- * take seconds. Ends early once *given_up is not 0, if given_up is not NULL. Errors: ferrySystemError with the sizes
- * (no room in /dev/shm).
+ * Allocates the windows' memory where a missing page would raise SIGBUS; to be called before they are used. May take
+ * seconds. Ends early once *given_up is not 0, unless given_up is NULL. Error: ferrySystemError with the sizes (no room
+ * in /dev/shm, or given up).
  */
 ferryResult_t ferry_arena_allocate(const struct ferry_arena *arena, const _Atomic uint32_t *given_up);
 
-/** Maps an arena received as a descriptor (which it then owns), checking magic, ABI, sizes and every offset. */
+/**
+ * Maps an arena, which then owns the descriptor; a failure closes it. Checks magic, ABI, sizes and every offset.
+ * Errors: ferryRefused for another magic or ABI, ferryInternalError for an inconsistent header, ferrySystemError.
+ */
 ferryResult_t ferry_arena_map(int descriptor, struct ferry_arena *arena);
 
 void ferry_arena_unmap(struct ferry_arena *arena);
 
-/** The bytes of such an arena's windows and outboxes: nearly all that it may come to cost. */
+/** Returns the bytes of such an arena's windows and outboxes: nearly all the memory that it can take. */
 uint64_t ferry_arena_window_bytes(const struct ferry_arena_shape *shape);
 
 /**
@@ -394,7 +384,7 @@ uint64_t ferry_arena_window_bytes(const struct ferry_arena_shape *shape);
  */
 ferryResult_t ferry_arena_back_counters(const struct ferry_arena *arena, uint32_t counters);
 
-/** All windows: what copy engines read and write, and so all that is registered with a GPU. Whole pages. */
+/** Returns all windows, *bytes in whole pages: what copy engines read and write, and so what GPUs register. */
 static inline void *ferry_arena_windows(const struct ferry_arena *arena, uint64_t *bytes)
 {
 	*bytes = (uint64_t)((char *)arena->counters[0] - arena->staging[0]);
@@ -414,7 +404,7 @@ void ferry_arena_agreement(const struct ferry_arena *arena, uint32_t self, struc
 void ferry_arena_agreement_pair(const struct ferry_arena *arena, uint32_t source, uint32_t destination, uint32_t self,
                                 struct ferry_agreement *agreement);
 
-/** Fills a failure cell unless it is filled already; the caller is its one writer. */
+/** Fills in a failure cell unless it is filled already. The caller is the cell's only writer. */
 void ferry_failure_set(struct ferry_failure *failure, ferryResult_t code, const char *message);
 
 /**
@@ -424,13 +414,13 @@ void ferry_failure_set(struct ferry_failure *failure, ferryResult_t code, const 
  */
 bool ferry_failure_read(const struct ferry_failure *failure, uint32_t *code, char message[FERRY_MESSAGE_BYTES]);
 
-/** Records that the router that moves the rank's data is about to end for this reason; one thread at a time. */
+/** Records why the router that moves the rank's data is about to end. One thread at a time. */
 void ferry_loss_set(struct ferry_loss *loss, uint64_t now, const char *message);
 
-/** Returns when the last loss was, with its reason, read as a failure's message is; 0: there was none. */
+/** Returns the time of the last loss and its message, read as a failure's message is; 0: there was none. */
 uint64_t ferry_loss_read(const struct ferry_loss *loss, char message[FERRY_LOSS_BYTES]);
 
-/** Returns such a code as a result: `otherwise` if it is invalid, or success. */
+/** Returns a failure cell's code as a result; `otherwise` if the code is ferrySuccess or invalid. */
 static inline ferryResult_t ferry_failure_result(uint32_t code, ferryResult_t otherwise)
 {
 	return code && code < ferryNumResults ? (ferryResult_t)code : otherwise;

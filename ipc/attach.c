@@ -175,7 +175,7 @@ static void close_all(const int *descriptors)
 			close(descriptors[i]);
 }
 
-/* A reply, and the descriptors that may ride on its first byte: -1 where there is none, the first one LOST. */
+/* Receives a reply, and the descriptors on its first byte: -1 where none came; the first LOST, if it was. */
 static bool receive_reply(int connection, struct ferry_attach_reply *reply, int *descriptors,
                           struct ferry_deadline *deadline)
 {
@@ -208,7 +208,7 @@ static ferryResult_t report_given_up(void)
 	return ferry_fail(ferrySystemError, "nobody waits for the router's answer any more");
 }
 
-/* No reply came: why, and what becomes of the connection. */
+/* Returns why no reply came. Shuts the connection down if the deadline is over. */
 static ferryResult_t report_silent(int connection, const struct ferry_deadline *deadline)
 {
 	if (!deadline->over)
@@ -218,7 +218,7 @@ static ferryResult_t report_silent(int connection, const struct ferry_deadline *
 	 */
 	if (ferry_deadline_is_given_up(deadline))
 		return report_given_up();
-	shutdown(connection, SHUT_RDWR); /* the answer may come yet, and the next call would take it for its own */
+	shutdown(connection, SHUT_RDWR); /* or the next call could take a late answer for its own */
 	return ferry_fail(ferrySystemError,
 	                  "the router has not answered for %u s (FERRY_ATTACH_TIMEOUT): it is stopped, busy, or hangs",
 	                  deadline->seconds);
@@ -271,10 +271,7 @@ ferryResult_t ferry_attach_exchange_within(int connection, struct ferry_attach_m
 		                  strerror(refused));
 	if (!refused)
 		send_all(connection, payload, message->payload, deadline);
-	/*
-	 * Also where the message could not be sent: a router that takes no clients replies so and closes, before or
-	 * while they ask.
-	 */
+	/* Even if the message could not be sent: a router that takes no clients says so in a reply, and closes. */
 	if (deadline->over || !receive_reply(connection, reply, received, deadline)) {
 		close_all(received);
 		return report_silent(connection, deadline);
@@ -329,10 +326,7 @@ ferryResult_t ferry_attach_answer(int connection, ferryResult_t result, uint32_t
 		head->cmsg_len = CMSG_LEN(count * sizeof(int));
 		memcpy(CMSG_DATA(head), sent_along, count * sizeof(int));
 	}
-	/*
-	 * 512 bytes fit any socket buffer: a client that does not read its replies loses its connection, it cannot
-	 * block us.
-	 */
+	/* Does not wait: 512 bytes fit a socket buffer unless the client leaves replies unread: it is dropped then. */
 	ssize_t sent = sendmsg(connection, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 	if (sent != (ssize_t)sizeof reply)
 		return ferry_fail(ferrySystemError, "a reply of %zu bytes: %zd sent: %s", sizeof reply, sent,

@@ -3,10 +3,10 @@
  * The attach protocol: how a rank and a router communicate over the router's unix socket.
  *
  * A client sends one fixed-size message, some with a payload behind it, and gets one fixed-size reply to each.
- * Descriptors come with a message's first byte, as many as its `descriptors` says, and with a reply's (SCM_RIGHTS): to
- * RANK the arena's, to STATUS that of the counters, to LAYOUT that of a file with it, to RANK and ADOPT the pidfd of
- * the router's process, by which the rank finds later that it has ended. The connection then stays open: closing it
- * without DETACH means that the rank died. The router reads SO_PEERCRED and takes only its own user, root, and its
+ * Descriptors ride on the first byte (SCM_RIGHTS): `descriptors` many on a message, and on a reply to RANK the arena
+ * and the router's pidfd, to ADOPT the pidfd, to STATUS the page of counters, to LAYOUT a file with the layout. By the
+ * pidfd a rank finds later that the router has ended. The connection stays open: closing it without DETACH means that
+ * the rank died. The router reads SO_PEERCRED and takes only its own user, root, and its
  * tenants (router/daemon/tenants.h). Byte order and layout are the machine's, as both ends run on it; magic and ABI
  * version are checked first.
  */
@@ -65,19 +65,19 @@ struct ferry_attach_message {
 	uint32_t flags;    /* FERRY_ATTACH_..., as above */
 	/*
 	 * RANK with MAPPED: 1, the rank's block of stream flags; EXPORT: one per piece, in the order of addresses;
-	 * ADOPT, and READY, which may have none where there is one domain: the arenas of all domains; ADOPT with
-	 * MAPPED: then the block of stream flags
+	 * READY: the arenas of all domains, or none where there is one domain; ADOPT: the arenas of all domains, then
+	 * with MAPPED the block of stream flags
 	 */
 	uint32_t descriptors;
-	uint32_t index;    /* FORGET: as above */
+	uint32_t index;    /* FORGET: the export's */
 	/*
-	 * DROP; ADOPT: since when the rank has had no router (ferry_now_ns), for the log; ADOPTED of a mapped rank: the
-	 * number of its last submission that is not in the ring any more
+	 * DROP: the plan's hash; ADOPT: since when the rank has had no router (ferry_now_ns), for the log; ADOPTED of a
+	 * mapped rank: the number of its last submission that is not in the ring any more
 	 */
 	uint64_t hash;
 	uint64_t payload;  /* PLAN, EXPORT, RESUBMIT: bytes that follow the message */
-	/* RANK: as follows; ADOPTED of a mapped rank: calls made up to that submission, captured ones apart */
-	uint64_t staging;  /* RANK: bytes of staging wanted; 0: the router's default, or less where there is less */
+	/* RANK: bytes of staging wanted; 0: the router's default, or less where there is less */
+	uint64_t staging;  /* ADOPTED of a mapped rank: calls made up to that submission, captured ones apart */
 	uint8_t key[FERRY_KEY_BYTES];
 	uint8_t gpu[FERRY_GPU_BYTES]; /* RANK and ADOPT with MAPPED or FOREIGN: the UUID */
 };
@@ -85,9 +85,8 @@ struct ferry_attach_message {
 struct ferry_attach_reply {
 	uint32_t magic, abi;
 	uint32_t result;   /* ferryResult_t */
-	/* to RANK: FERRY_ATTACH_MAPPED; where the rank has asked for that and it is not set, `message` is the reason */
-	uint32_t flags;
-	char message[496]; /* why not */
+	uint32_t flags;    /* to RANK, ADOPT: FERRY_ATTACH_MAPPED */
+	char message[496]; /* why the request failed, or why a rank that asked for MAPPED does not get it */
 };
 
 #define FERRY_RESUBMIT_MOST (4u << 20) /* bytes of submissions in a message */
@@ -100,21 +99,20 @@ struct ferry_attach_reply {
 ferryResult_t ferry_attach_decode(const void *bytes, size_t length, struct ferry_attach_message *message);
 
 /**
- * Sends a message and its payload, waits for the reply; a failure reported by the router comes back as ferry_fail's.
- * ferryRemoteError: the router has closed the connection. ferrySystemError: it has not answered for
- * FERRY_ATTACH_TIMEOUT; the connection is of no use any more.
+ * Sends a message and its payload, and waits for the reply. *descriptor, unless NULL: the reply's, which the caller
+ * closes. Errors: the router's own; ferryRemoteError if it has closed the connection; ferrySystemError if it has not
+ * answered for FERRY_ATTACH_TIMEOUT: the connection is of no use any more.
  */
 ferryResult_t ferry_attach_call(int connection, struct ferry_attach_message *message, const void *payload,
                                 int *descriptor);
 
 /**
- * Sends a message, its payload and its descriptors, and waits for the reply. The message's `descriptors` many of `sent`
- * go along and stay the caller's; the reply is copied to *reply where it is a success. Of a success `wanted`
- * descriptors become the caller's, which closes them: the first one has come, others are -1 where they have not.
- * `given_up`: NULL, or the wait also ends, within 50 ms, with ferrySystemError once *given_up is not 0; if it is not 0
- * from the beginning nothing is sent. The answer may still come then: the connection can only be closed. Errors: those
- * of ferry_attach_call; ferryInvalidArgument for too many descriptors, ferrySystemError where they cannot be sent: the
- * router has then got nothing.
+ * Sends a message, its payload and message->descriptors of `sent`, which stay the caller's; waits for the reply, which
+ * a success copies to *reply. A success sets `wanted` of `descriptors`, which the caller closes: the first is valid,
+ * others are -1 if they have not come. given_up: NULL, or the wait ends within 50 ms, with ferrySystemError, once
+ * *given_up is not 0; if it is not 0 from the beginning nothing is sent. The answer may still come after that, so the
+ * connection can only be closed. Errors: those of ferry_attach_call; ferryInvalidArgument for too many descriptors;
+ * ferrySystemError if the kernel refuses to send them: the router has then got nothing.
  */
 ferryResult_t ferry_attach_exchange(int connection, struct ferry_attach_message *message, const void *payload,
                                     const int *sent, struct ferry_attach_reply *reply, int *descriptors,
@@ -128,12 +126,12 @@ ferryResult_t ferry_attach_exchange_within(int connection, struct ferry_attach_m
                                            uint32_t wanted, struct ferry_deadline *deadline);
 
 /**
- * The router's side: the result of one receive. Its descriptors are above 2 and closed on exec; the caller closes them.
+ * The router's side: the result of one receive. Its descriptors are above 2 and close-on-exec; the caller closes them.
  */
 struct ferry_attach_received {
 	ssize_t bytes;         /* as recv returns them, with its errno */
 	uint32_t ndescriptors;
-	/* there were more descriptors, or this process could hold no more; the ones that arrived are here */
+	/* some descriptors are lost: more than fit here, or than this process could open; the others are here */
 	bool truncated;
 	int descriptors[FERRY_ATTACH_MOST_DESCRIPTORS];
 };
@@ -141,7 +139,10 @@ void ferry_attach_receive(int connection, void *into, size_t bytes, struct ferry
 
 #define FERRY_ATTACH_ANSWERED 2u /* descriptors that a reply has at most */
 
-/** The router's side: sends the reply, with those of the FERRY_ATTACH_ANSWERED descriptors that are not negative. */
+/**
+ * The router's side: sends the reply, with those of FERRY_ATTACH_ANSWERED descriptors that are not negative; they stay
+ * the caller's. Error: ferrySystemError if the reply cannot be sent whole without waiting.
+ */
 ferryResult_t ferry_attach_answer(int connection, ferryResult_t result, uint32_t flags, const char *text,
                                   const int *descriptors);
 
@@ -149,9 +150,8 @@ ferryResult_t ferry_attach_answer(int connection, ferryResult_t result, uint32_t
 ferryResult_t ferry_attach_reply(int connection, ferryResult_t result, const char *text, int descriptor);
 
 /**
- * For a caller that has sent a message and received the whole reply by itself: sets and returns the router's failure as
- * ferry_fail does, or ferryRefused where the router speaks another version. Afterwards the reply's message is
- * terminated within its field.
+ * For a caller that has received a whole reply by itself: returns the router's failure, with its message, or
+ * ferryRefused if the router speaks another version. Terminates the reply's message within its field.
  */
 ferryResult_t ferry_attach_check_reply(struct ferry_attach_reply *reply);
 

@@ -22,7 +22,7 @@
 
 _Static_assert(sizeof(struct ferry_counters) == sizeof(struct ferry_counters_page), "a page has whole words");
 
-/* The tables: rows, how large one is, at most, and where the head says how many there are. */
+/* The tables: where the rows begin, bytes of a row, rows at most, and where the head has the number of rows. */
 static const struct {
 	size_t at, bytes;
 	uint32_t most;
@@ -49,14 +49,14 @@ static uint32_t rows_of(const struct ferry_counters *counters, size_t table)
 /* ---- the router's side ---- */
 
 /*
- * Gives read access only: neither the descriptor nor /proc/self/fd gives another user more, and where the kernel has
- * the seal no other process can map the page for writing.
+ * Returns a descriptor for reading. Neither it nor /proc/self/fd lets another user write, and where the kernel has the
+ * seal no other process at all can map the page for writing.
  */
 static int close_to_writers(int descriptor)
 {
 	const int seals = F_SEAL_SHRINK | F_SEAL_GROW;
 	char path[40];
-	if (fcntl(descriptor, F_ADD_SEALS, seals | F_SEAL_FUTURE_WRITE) && /* Linux before 5.1 has not the last one */
+	if (fcntl(descriptor, F_ADD_SEALS, seals | F_SEAL_FUTURE_WRITE) && /* Linux before 5.1 lacks the last one */
 	    (errno != EINVAL || fcntl(descriptor, F_ADD_SEALS, seals)))
 		return -1;
 	snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
@@ -122,7 +122,7 @@ ferryResult_t ferry_counters_map(int descriptor, const struct ferry_counters_pag
 	struct stat status;
 	int seals = fcntl(descriptor, F_GET_SEALS);
 	if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(descriptor, &status) ||
-	    (uint64_t)status.st_size != sizeof **page) /* pages that can go would end this process with SIGBUS */
+	    (uint64_t)status.st_size != sizeof **page) /* if it could shrink, reading might end this process: SIGBUS */
 		return ferry_fail(ferryRefused, "the router's counters are no sealed memory of %zu bytes",
 		                  sizeof **page);
 	void *bytes = mmap(NULL, sizeof **page, PROT_READ, MAP_SHARED, descriptor, 0);
@@ -157,7 +157,7 @@ static ferryResult_t check_head(const struct ferry_counters *head)
 	return ferrySuccess;
 }
 
-/* The writer is not trusted: texts are made to end within their fields, and counts of bits or rows are clamped. */
+/* As the writer is not trusted: terminates texts within their fields, and clamps counts. */
 static void make_sane(struct ferry_counters *counters)
 {
 	counters->nice[sizeof counters->nice - 1] = '\0';

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * The counters of a router: a page of shared memory for each user that may ask for them, with a head and a row per
- * job, GPU, tenant, line of shares and link that this user may see. The router hands its descriptor out with the reply
- * to STATUS (ipc/attach.h), sealed so that no other process can write or resize the page; a reader maps it, and polls
- * it without asking again. Every field has one writer, the router's connection thread, which renews the page every
- * FERRY_COUNTERS_MS as long as a reader is connected: lanes and workers count in places of their own (the arena's
- * ferry_traffic, struct ferry_job), which ranks share and readers must not see.
+ * job, GPU, tenant, line of shares and link that this user may see. The reply to STATUS (ipc/attach.h) carries its
+ * descriptor, sealed so that no other process can write or resize the page; a reader maps it, and polls it without
+ * asking again. The router's connection thread alone writes the page, every FERRY_COUNTERS_MS as long as a reader is
+ * connected. Lanes and workers count in places of their own (the arena's ferry_traffic, struct ferry_job), which ranks
+ * share and readers must not see.
  *
  * `generation` is odd while the page is being written. Words are stored with release and loaded with acquire, so a
  * reader that finds the same even generation before and after has a consistent copy.
@@ -30,19 +30,19 @@ enum ferry_counters_state { FERRY_JOB_ATTACHING, FERRY_JOB_ADOPTING, FERRY_JOB_R
 /* A job in this router. Sets of ranks are bit masks; calls, bytes and waits are those of this domain's ranks. */
 struct ferry_job_counters {
 	uint64_t number;             /* of the router's jobs, from 1 */
-	uint32_t name;               /* from its key, without telling it: the same in all routers of the job */
+	uint32_t name;               /* a hash of its key, which is a secret: the same in all routers of the job */
 	uint32_t nranks;
 	uint32_t state;              /* enum ferry_counters_state */
 	uint32_t kernels;            /* 1: its ranks have kernels for short calls */
 	uint64_t attached, left;     /* ranks */
 	uint64_t staging;            /* bytes */
-	uint64_t calls;              /* that have ended, on the rank that has made the most; */
-	uint64_t kernel_calls;       /* of them, that were made of kernels; a captured one counts once */
+	uint64_t calls;              /* ended calls of the rank that has made most */
+	uint64_t kernel_calls;       /* calls by kernels, of the rank that has made most; a captured one counts once */
 	uint64_t d2h, h2d;           /* bytes from ranks' buffers, and to them */
 	uint64_t working_ns;         /* of workers, on its slices */
 	uint64_t waiting, blockers;  /* ranks that wait, and that they wait for */
 	uint64_t waited_ns;          /* the longest of these waits so far */
-	/* how often a router of this domain has taken another's place; how long the last took, how long ago it was */
+	/* how often a router of this domain has taken another's place; the last time: how long it took, how long ago */
 	uint64_t takeovers, takeover_ns, takeover_ago_ns;
 	char tenant[32];             /* "": none */
 };
@@ -90,13 +90,13 @@ struct ferry_counters {
 	uint64_t written_ns;         /* ferry_now_ns of the router's machine */
 	uint32_t domain, pid, workers, draining;
 	char nice[8];                /* of its workers; "rt": real time */
-	uint32_t jobs, failed, ranks, gpus; /* of all users: there are, have failed, are attached, have a context */
-	uint32_t tenants;            /* that its file names */
-	uint32_t config, config_bad; /* 1: it has such a file; 1: what that says now cannot be */
+	uint32_t jobs, failed, ranks, gpus; /* of all users: jobs, failed ones, attached ranks, GPUs with a context */
+	uint32_t tenants;            /* in the router's file of tenants */
+	uint32_t config, config_bad; /* 1: there is such a file; 1: its present text is invalid */
 	uint32_t left_out;           /* rows that there was no room for */
-	uint64_t staging, staging_limit, memory; /* bytes: of jobs; for all of them; that arenas cost */
-	uint64_t slices, bytes;      /* done for the jobs that there are */
-	uint64_t calls_ns, working_ns; /* that their calls have taken here, and workers have spent on slices */
+	uint64_t staging, staging_limit, memory; /* bytes: staging of all jobs, its limit, memory of their arenas */
+	uint64_t slices, bytes;      /* of the present jobs */
+	uint64_t calls_ns, working_ns; /* of the present jobs: time of calls here, and of workers on slices */
 	uint32_t njob_rows, ngpu_rows, ntenant_rows, nshare_rows, nlink_rows, unused;
 	struct ferry_job_counters job_rows[FERRY_COUNTERS_JOBS];
 	struct ferry_gpu_counters gpu_rows[FERRY_COUNTERS_GPUS];
@@ -111,9 +111,9 @@ struct ferry_counters_page {
 };
 
 /**
- * The router's side: makes a page without rows, mapped for writing, and a descriptor that other processes can only map
- * for reading. The caller unmaps the page and closes the descriptor. Error: ferrySystemError, also where the kernel
- * (before Linux 5.1) has no F_SEAL_FUTURE_WRITE.
+ * The router's side: makes a page without rows, mapped for writing, and a descriptor for reading. The caller unmaps the
+ * page and closes the descriptor. Before Linux 5.1, which has no F_SEAL_FUTURE_WRITE, only the file's mode keeps other
+ * users from writing. Error: ferrySystemError.
  */
 ferryResult_t ferry_counters_create(struct ferry_counters_page **page, int *descriptor);
 
@@ -123,12 +123,12 @@ void ferry_counters_write(struct ferry_counters_page *page, const struct ferry_c
 void ferry_counters_unmap(const struct ferry_counters_page *page);
 
 /**
- * The reader's side, which trusts no writer: ferryRefused where the descriptor is of no sealed page of this size. The
- * descriptor stays the caller's, which may close it.
+ * The reader's side: maps a page, which ferry_counters_unmap unmaps. The descriptor stays the caller's, which may close
+ * it. Errors: ferryRefused if it is of no sealed page of this size, ferrySystemError if it cannot be mapped.
  */
 ferryResult_t ferry_counters_map(int descriptor, const struct ferry_counters_page **page);
 
-/** How often it has been written, times two; odd: it is being written. */
+/** Returns twice the number of times that the page has been written; odd: it is being written. */
 uint64_t ferry_counters_generation(const struct ferry_counters_page *page);
 
 /**
@@ -138,7 +138,7 @@ uint64_t ferry_counters_generation(const struct ferry_counters_page *page);
  */
 ferryResult_t ferry_counters_read(const struct ferry_counters_page *page, struct ferry_counters *counters);
 
-/** The head as words, name=value, for people; with its end it has less than 512 bytes. */
+/** Prints the head for people, as name=value words: less than 512 bytes. */
 void ferry_counters_print(const struct ferry_counters *counters, char *text, size_t bytes);
 
 /** "attaching", "adopting", "ready", "failed"; "?" for any other number. */

@@ -54,7 +54,7 @@ bool ferry_descriptor_agree(const struct ferry_descriptor_fields *one, const str
 /* "rank 3 calls reduce of 12 i32 (max, root 1)": operation and root of collectives that have one. Returns text. */
 static const char *call_text(uint32_t rank, const struct ferry_descriptor_fields *calls, char text[128])
 {
-	const uint32_t of = calls->shape >> 24; /* of which it is the first step (rank-lib/call/gpu_sums.h) */
+	const uint32_t of = calls->shape >> 24; /* the collective of which it is a step (rank-lib/call/gpu_sums.h) */
 	enum ferry_collective collective = of ? of - 1 : calls->shape & 0xff;
 	bool reduces = ferry_collective_reduces(collective), has_root = ferry_collective_has_root(collective);
 	char root[16] = "";

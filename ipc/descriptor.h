@@ -14,14 +14,14 @@
 #include <stdbool.h>
 
 /*
- * As plan_hash: a short call of host devices, which no router has work in. A rank writes its part into its place in the
- * staging of the call's parity before the descriptor, and takes the others' from theirs (rank-lib/call/short_call.h).
+ * As plan_hash: a short call of host devices, in which no router has work. Before its descriptor a rank writes its part
+ * into its place in the staging of the call's parity; it reads the others' parts there (rank-lib/call/short_call.h).
  */
 #define FERRY_SHORT_CALL 0x73686f7274ull
 
 /*
- * seq = 0 first, then the fields, then seq with release: a router without work in the call is not waited for, and sees
- * by seq that what it read was being replaced.
+ * seq = 0 first, then the fields, then seq with release. The rank does not wait for routers without work in the call:
+ * such a router sees by seq that the fields were being replaced as it read them.
  */
 struct ferry_descriptor {
 	_Atomic uint64_t seq;      /* n */
@@ -33,7 +33,7 @@ struct ferry_descriptor {
 	_Atomic uint32_t root;
 	_Atomic uint32_t domains;  /* bit d: the plan has work for router d; the others pass the call by */
 	_Atomic uint32_t put_target_index; /* of `put_target` below */
-	_Atomic uint64_t name;     /* rank 0's, where it decides which call is number n: that one's (order.h); else 0 */
+	_Atomic uint64_t name;     /* rank 0, where it decides which call is number n: the name of that one (order.h); else 0 */
 	_Atomic uint64_t put_target_generation, put_target_offset;
 	char pad[56];
 };
@@ -64,7 +64,7 @@ void ferry_descriptor_read(const struct ferry_descriptor *descriptor, struct fer
 /** Whether two ranks make the same call, by the same plan. */
 bool ferry_descriptor_agree(const struct ferry_descriptor_fields *one, const struct ferry_descriptor_fields *other);
 
-/** They do not: says so, with both calls. */
+/** Writes the message for two ranks whose descriptors do not agree, with both calls. */
 void ferry_descriptor_disagreement(char *text, size_t bytes, uint64_t seq,
                                    uint32_t rank, const struct ferry_descriptor_fields *calls,
                                    uint32_t other_rank, const struct ferry_descriptor_fields *other_calls);

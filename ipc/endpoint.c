@@ -17,7 +17,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* The socket is that user's file in a directory of root's that not every user may write. */
+/* Whether the socket is that user's file, in a directory of root's that other users may not write to. */
 static bool is_given_by_root(const char *path, uid_t user)
 {
 	struct stat directory, file;
@@ -105,9 +105,7 @@ static ferryResult_t new_socket(int *descriptor)
 	               : ferry_fail(ferrySystemError, "socket: %s%s", strerror(errno), ferry_descriptors_hint(errno));
 }
 
-/*
- * Replaces a stale socket file. Held by one starter at a time, or two could each remove what the other has just bound.
- */
+/* Binds, replacing a stale socket file. Under a lock, or two routers could each remove what the other just bound. */
 static ferryResult_t bind_alone(int listener, const char *path, bool for_all, const struct sockaddr_un *address)
 {
 	char lock_path[sizeof address->sun_path + 8];
@@ -175,8 +173,8 @@ ferryResult_t ferry_endpoint_listen(const char *path, bool for_all, int *listene
 }
 
 /*
- * Returns 0, or the error: EAGAIN when the deadline is over. Where the router's backlog is full and the caller must not
- * wait for ever, it has to try again and again: there is nothing to poll for.
+ * Returns 0, or the error: EAGAIN when the deadline is over. While the router's backlog is full this tries again and
+ * again: a blocking connect could wait for ever, and poll reports nothing for a full backlog.
  */
 static int connect_patiently(int made, const struct sockaddr_un *address, struct ferry_deadline *deadline)
 {

@@ -17,21 +17,22 @@
  * Writes the directory of the sockets: FERRY_SOCKET_DIR, else $XDG_RUNTIME_DIR/ferry, else /run/ferry where writable,
  * else /tmp/ferry-<uid>. make: create it with mode 0700 if it does not exist, for a process that is about to start a
  * router; a process that only looks for a router passes false. Errors: ferrySystemError with the path; ferryRefused if
- * the directory belongs to another user.
+ * the directory belongs to another user but root; ferryInvalidArgument if its path is longer than 59 bytes.
  */
 ferryResult_t ferry_endpoint_directory(char *path, size_t bytes, bool make);
 
 /**
  * Binds and listens; the caller closes *listener. A socket file that no process listens on is replaced. for_all:
  * other users may connect, too; the caller checks the user of each connection that it accepts. Errors:
- * ferryInvalidUsage if a router answers on it; the failure of connecting if it is not known whether one does.
+ * ferryInvalidUsage if a router answers on it; the failure of connecting if it is not known whether one does;
+ * ferrySystemError if the path is no socket, or cannot be locked or bound.
  */
 ferryResult_t ferry_endpoint_listen(const char *path, bool for_all, int *listener);
 
 /**
  * Connects to a router, for a caller that asks whether there is one; the caller closes *connection. Errors, all with
  * the path: ferrySystemError if no process listens there, or this process may not or cannot connect; ferryRemoteError
- * if the listener takes no connection for 5 seconds; ferryRefused if it is another user's.
+ * if the listener takes no connection for 5 seconds; ferryRefused if it is not to be trusted.
  */
 ferryResult_t ferry_endpoint_connect(const char *path, int *connection);
 

@@ -37,12 +37,12 @@ enum ferry_variable_section ferry_variable_section(const struct ferry_variable *
 const char *ferry_env(const char *name);
 
 /**
- * Names, once per process, each variable of the environment that begins with FERRY_ and that the table lacks: a
- * warning. Those that a ferryrun above this process has named are left out.
+ * Warns, once per process, of each environment variable that begins with FERRY_ and that the table lacks, unless a
+ * ferryrun above this process has had it, and so has warned of it.
  */
 void ferry_env_name_unknown(void);
 
-/** Bytes in [least, most], K, M or G (powers of 1024) behind them. Unset: fallback. Errors: as ferry_env_integer. */
+/** Bytes in [least, most]; the number may end with K, M or G (powers of 1024). Else as ferry_env_integer. */
 ferryResult_t ferry_env_bytes(const char *name, uint64_t least, uint64_t most, uint64_t fallback, uint64_t *value);
 
 /** An integer in [least, most]. Unset: fallback. Errors: ferryInvalidArgument with name, value and the range. */
@@ -51,7 +51,7 @@ ferryResult_t ferry_env_integer(const char *name, long least, long most, long fa
 /** on or off. Unset: fallback. Errors: ferryInvalidArgument with name and value. */
 ferryResult_t ferry_env_switch(const char *name, bool fallback, bool *value);
 
-/** Parses "64K", "1G", "4096"; false if it is no such number. Used by command lines too. */
+/** Parses "64K", "1G", "4096". Returns 0 if it is no such number. Used by command lines too. */
 int ferry_parse_bytes(const char *text, uint64_t *value);
 
 /**

@@ -115,7 +115,7 @@ void ferry_log(enum ferry_log_level level, const char *format, ...)
 
 /* ---- lines that others cause ---- */
 
-/* Of the users whose numbers lead here. Two threads that renew it at once may let a few lines more through. */
+/* Of all users with the same index. Two threads that renew it at once may let a few more lines through. */
 struct burst {
 	_Atomic uint64_t since; /* seconds of CLOCK_MONOTONIC */
 	_Atomic uint32_t lines; /* since then, with those left out */

@@ -35,7 +35,7 @@ enum ferry_log_level { FERRY_LOG_ERROR, FERRY_LOG_WARN, FERRY_LOG_INFO, FERRY_LO
 /** Messages up to this level go to stderr; set once at start (FERRY_LOG, --log). Default FERRY_LOG_WARN. */
 void ferry_log_set_level(enum ferry_log_level level);
 
-/** Parses "error", "warn", "info" or "debug" into *level; false if it is none of them. */
+/** Parses "error", "warn", "info" or "debug" into *level. Returns 0 if it is none of them. */
 int ferry_log_parse(const char *text, enum ferry_log_level *level);
 
 /** One line on stderr: "ferry[pid] LEVEL: message". Async-signal-unsafe. */

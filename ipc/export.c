@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#define MOST_BYTES (1ull << 46) /* 64 TiB: so that no sum of lengths runs over, and no GPU has that much */
+#define MOST_BYTES (1ull << 46) /* 64 TiB: no GPU has as much, and no sum of lengths overflows */
 
 static ferryResult_t check_pieces(const struct ferry_exported *exported, uint32_t ndescriptors)
 {

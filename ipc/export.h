@@ -46,7 +46,7 @@ enum ferry_exported_kind {
 	FERRY_EXPORTED_VMM,     /* physical pieces mapped one behind another, a descriptor each */
 };
 
-/** EXPORT's payload: up to the last length. */
+/** EXPORT's payload: the first ferry_exported_size bytes are sent. */
 struct ferry_exported {
 	uint32_t index;
 	uint32_t kind;
@@ -61,16 +61,16 @@ struct ferry_exported {
 
 #define FERRY_EXPORTED_LEAST offsetof(struct ferry_exported, lengths)
 
-/** The bytes of it that are sent. */
+/** Returns the bytes up to the last piece's length. */
 static inline size_t ferry_exported_size(const struct ferry_exported *exported)
 {
 	return FERRY_EXPORTED_LEAST + exported->npieces * sizeof exported->lengths[0];
 }
 
 /**
- * Reads an export out of untrusted bytes, with so many descriptors beside them. ferryInvalidArgument, with the values:
- * it is not as long as its pieces say, its index, generation, kind or lengths are out of range, or the descriptors are
- * not its pieces'.
+ * Reads an export out of untrusted bytes that came with `ndescriptors` descriptors. Error: ferryInvalidArgument, with
+ * the values, if its length does not fit its pieces, its index, generation, kind or lengths are out of range, or it has
+ * not one descriptor per piece.
  */
 ferryResult_t ferry_exported_read(const void *bytes, size_t length, uint32_t ndescriptors,
                                   struct ferry_exported *exported);

@@ -4,10 +4,10 @@
 #include <math.h>
 #include <string.h>
 
-/* In NVLinks. A port is as fast as 0.5 to 2 of them; programs are the same for these. */
+/* Speeds in NVLinks. A PCIe port is as fast as 0.5 to 2 NVLinks; programs come out the same for any of these. */
 #define PORT    1.0f
-#define UNKNOWN 2.0f /* where nobody counts any: more than a port */
-/* Of a port, where nobody has measured it: what a pair of GPUs of two nodes has, and all of the two nodes. */
+#define UNKNOWN 2.0f /* of NVLinks that no GPU counts: more than a port */
+/* In ports, where not measured: speed of a pair of GPUs of two nodes, and of all pairs of the two nodes together. */
 #define ACROSS   0.5f
 #define CROSSING 1.0f
 
@@ -42,7 +42,7 @@ static float speed_of(const struct maker *maker, uint32_t from, uint32_t to)
 	return nvlinks == FERRY_NVLINKS_UNKNOWN ? maker->most : nvlinks;
 }
 
-/* What is not counted may have as many NVLinks as any. */
+/* A pair whose NVLinks are not counted is taken to have as many as the pair that has most. */
 static void find_units(struct maker *maker)
 {
 	uint32_t n = maker->nranks;
@@ -60,7 +60,7 @@ static void find_units(struct maker *maker)
 	maker->unit = isinf(maker->unit) ? PORT : maker->unit;
 }
 
-/* Gives each two nodes that PCIe leads from and to a shared link, behind those of the ports. */
+/* Gives each ordered pair of nodes with PCIe between them a shared link, numbered after those of the ports. */
 static void share_nodes(struct maker *maker)
 {
 	for (uint32_t from = 0; from < maker->nranks; from++)

@@ -15,8 +15,8 @@
 struct ferry_gpu_reach {
 	uint64_t reach[FERRY_MAX_RANKS];                   /* bit t of reach[f]: rank f's GPU reaches rank t's */
 	uint8_t nvlinks[FERRY_MAX_RANKS][FERRY_MAX_RANKS]; /* [from][to], where rank `from` reaches rank `to` */
-	uint8_t node[FERRY_MAX_RANKS]; /* of each rank, below FERRY_MAX_RANKS: PCIe to another is slower, and shared */
-	/* parts of a PCIe port's speed, of a pair of two nodes, and of all that goes from one to another; 0: unknown */
+	uint8_t node[FERRY_MAX_RANKS]; /* of each rank, below FERRY_MAX_RANKS: PCIe between nodes is slow, and shared */
+	/* in parts of a PCIe port's speed: from a GPU to one of another node, all from node to node; 0: unknown */
 	float across, crossing;
 };
 
@@ -29,7 +29,7 @@ struct ferry_gpu_reach {
  */
 void ferry_gpu_links_make(const struct ferry_gpu_reach *found, uint32_t nranks, struct ferry_links *links);
 
-/** Whether some GPU has NVLinks straight to another; else each has one port, to a switch or of PCIe, for all others. */
+/** Whether some GPU has NVLinks straight to another. Else each has one port for all others, to a switch or of PCIe. */
 bool ferry_gpu_links_are_direct(const struct ferry_gpu_reach *found, uint32_t nranks);
 
 #endif

@@ -11,10 +11,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* One launcher's variables: it is a candidate where its rank is set, and its size. */
+/* One launcher's variables. It is a candidate if the variables of rank and size are set. */
 struct launcher {
 	const char *name;
-	const char *sign;        /* hardly anybody else sets this; NULL: none */
+	const char *sign;        /* a variable that hardly anything else sets; NULL: none */
 	const char *rank, *size, *local_rank, *local_size;
 	const char *job[5];      /* the same on all ranks of a job, and different in others; ends with NULL */
 	const char *connection;  /* names this rank's connection to the launcher */
@@ -70,7 +70,7 @@ static bool is_signed(const struct launcher *launcher)
 	return launcher->sign && ferry_env(launcher->sign);
 }
 
-/* Ferry's own go first, then those that are signed, and then others, whose variables anybody may have set. */
+/* Ferry's own goes first, then those whose `sign` is set, then others: scripts, too, may have set their variables. */
 static size_t find_candidates(const struct launcher *candidates[NLAUNCHERS])
 {
 	size_t count = 0;
@@ -102,9 +102,9 @@ static bool has_set(const struct launcher *launcher, const char *environment)
 
 /*
  * The launcher that has set its variables since that process was started; NULL: none. A launcher's own command may be
- * no descendant of the outer launchers (slurmstepd, or what ssh has started), and so lack their variables, too. Then it
- * counts: one further in, such as a ferryrun, would have been met before. But for Ferry's variables without a key,
- * which a rank's own script has set.
+ * no descendant of the outer launchers (slurmstepd, or what ssh has started), and so lack their variables, too. That
+ * launcher counts then: a launcher further in, such as a ferryrun, would have been found before. The exception are
+ * Ferry's variables without a key, which a rank's own script has set.
  */
 static const struct launcher *find_set(const struct launcher **candidates, size_t count, pid_t process)
 {
@@ -134,7 +134,7 @@ static const struct launcher *find_innermost(pid_t *starter)
 		found = find_set(candidates, count, process);
 		*starter = process;
 	}
-	/* Variables that this process has set itself, or the one that it is a fork of, tell of no process between. */
+	/* This process, or the one that it is a fork of, has set the variables itself: its parent starts the ranks. */
 	if (*starter == self)
 		*starter = getppid();
 	return found || !count ? found : candidates[0];
@@ -174,7 +174,7 @@ static ferryResult_t read_numbers(const struct launcher *launcher, struct ferry_
 	return ferrySuccess;
 }
 
-/* ferryrun sets its variables together: a part of them would be ignored. */
+/* Refuses a part of ferryrun's variables, which would be ignored: ferryrun sets all of them. */
 static ferryResult_t check_ferrys_own(void)
 {
 	const char *const names[] = {launchers[0].rank, launchers[0].size, launchers[0].local_rank,
@@ -211,8 +211,8 @@ static uint64_t hash_text(uint64_t hash, const char *text)
 }
 
 /*
- * Whether the process that has started the ranks is itself a rank of an outer job with the same FERRY_JOB_KEY, and so
- * others may start ranks too: the key alone does not tell their jobs apart.
+ * Whether the process that has started the ranks is itself a rank of an outer job with the same FERRY_JOB_KEY. The
+ * other ranks of that job may start ranks too, and the key alone does not tell their jobs apart.
  */
 static bool shares_key(pid_t starter)
 {

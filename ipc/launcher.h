@@ -4,10 +4,10 @@
  * starts torchrun, Slurm starts ferryrun), and a process inherits the variables of them all. The innermost one counts:
  * the one whose variables were set last. Called by ranks, ferryrun and ferry-perf; nothing is kept.
  *
- * Which one that is, the processes above say (/proc): going up from this process, the first launcher counts whose
- * variables are no longer there, or have other values, or whose own command (hydra_pmi_proxy, slurmstepd) is reached.
- * Where that tells no difference, as when processes above have ended or belong to other users, those go first that have
- * a variable which nobody sets by hand (TORCHELASTIC_RUN_ID, SLURM_STEP_ID), and then the order is: ferryrun, torchrun,
+ * /proc tells which one that is: from this process up through its parents, the first launcher counts whose variables a
+ * process lacks, or has with other values, or whose own command (hydra_pmi_proxy, slurmstepd) the process is. If no
+ * process tells, as they have ended or belong to other users, ferryrun goes first, then the launchers with a variable
+ * that people do not set by hand (TORCHELASTIC_RUN_ID, SLURM_STEP_ID), then the others, each in this order: torchrun,
  * Open MPI, PMI, Slurm.
  */
 #ifndef FERRY_IPC_LAUNCHER_H
@@ -27,14 +27,13 @@ struct ferry_launch {
 	uint8_t key[16];
 	int has_key;
 	char launcher[32];          /* "ferry", "torchrun", "openmpi", "pmi", "slurm", "pmix", "none" */
-	bool no_step;               /* Slurm's variables, but no srun's: a batch script, of which there is one */
+	bool no_step;               /* Slurm's variables, but none of a step: a batch script, a single process */
 };
 
 /**
- * Fills *launch. The key is the same for all ranks of a job on this machine and differs between jobs of one time;
- * programs that run one after the other under one launcher (mpirun sh -c "a; b") share theirs. PMIx alone ("pmix")
- * tells no size, and so no rank. Errors: ferryInvalidArgument for a variable with a senseless value, with its name and
- * value.
+ * Fills *launch. The key is the same for all ranks of a job on this machine, and differs between jobs that run at the
+ * same time; programs that run one after the other under one launcher (mpirun sh -c "a; b") have one key. PMIx alone
+ * ("pmix") tells no size, and so no rank. Error: ferryInvalidArgument for an invalid variable, with its name and value.
  */
 ferryResult_t ferry_launch_read(struct ferry_launch *launch);
 

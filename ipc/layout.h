@@ -31,7 +31,7 @@ struct ferry_layout {
  */
 ferryResult_t ferry_layout_load(struct ferry_layout *layout);
 
-/** The same for a rank: whatever its mask, all CPUs count that its control group allows. */
+/** The same for a rank: of all CPUs that its control group allows, whatever its affinity mask. */
 ferryResult_t ferry_layout_load_whole(struct ferry_layout *layout);
 
 /** Parses an override string. */
@@ -44,14 +44,12 @@ ferryResult_t ferry_layout_partition(struct hwloc_topology *machine, const cpu_s
 /** The domain of device `ordinal` of `ndevices` on this machine: as named by the layout, else equal blocks. */
 uint32_t ferry_layout_device_domain(const struct ferry_layout *layout, uint32_t ordinal, uint32_t ndevices);
 
-/**
- * The only one of several domains that has CPUs near that NUMA node; -1: no domain is, or the layout names devices.
- */
+/** The only domain that has CPUs near that NUMA node; -1: not exactly one of several has, or devices_given. */
 int ferry_layout_node_domain(const struct ferry_layout *layout, int node);
 
 /**
- * Pins the calling thread to the domain's CPUs, also to those that its mask lacks. CPUs that do not exist here, or that
- * the control group forbids, are ignored; none left: no pinning, a warning.
+ * Pins the calling thread to the domain's CPUs, also to those that its mask lacks. Ignores CPUs that do not exist here,
+ * or that the control group forbids; if none is left, warns and does not pin.
  */
 ferryResult_t ferry_layout_pin(const struct ferry_layout *layout, uint32_t domain);
 

@@ -147,14 +147,14 @@ static void link_cube_mesh(struct ferry_host_links *machine, bool volta, double 
 		}
 }
 
-/* What goes from, to goes through the shared link, too. */
+/* Leads the link from `from` to `to` through the shared link. */
 static void go_through(struct ferry_links *links, uint32_t from, uint32_t to, uint32_t shared, double speed)
 {
 	links->through[from][to] |= 1ull << shared;
 	links->shared[shared] = (float)speed;
 }
 
-/* A bridge is its devices' alone; all else goes through a PCIe port each way. */
+/* Devices on one bridge use it alone; all other data goes through the PCIe ports of both ends. */
 static void link_bridges(struct ferry_host_links *machine, double bridge, double pcie, uint32_t bridged)
 {
 	link_all(machine, MOST_BRIDGED, pcie);
@@ -196,7 +196,7 @@ static ferryResult_t read_speeds(struct reader *reader, const char *at, uint32_t
 	return count < least ? refuse(reader, at, "expected " EXPECTED_MACHINE) : ferrySuccess;
 }
 
-/* Two devices have a bridge, or as many as the third number says. */
+/* A bridge joins two devices, or as many as the third number says. */
 static ferryResult_t read_bridged(struct reader *reader, const char *at, const double *speeds)
 {
 	double bridged = speeds[2] > 0 ? speeds[2] : 2;

@@ -13,10 +13,10 @@
  * - links=dgx1p:GBPS: the same with P100s, four NVLinks each.
  * - links=mesh:GBPS: as peer=GBPS.
  * - links=nvswitch:GBPS: any number of devices, each with GBPS to all others at once.
- * - links=bridges:BRIDGE:PCIE[:DEVICES]: at most 32 devices. Each two neighbours, 0 and 1, 2 and 3 (or each so many),
- *   have a bridge with BRIDGE from each to each other; to and from all others each device has PCIE at once.
+ * - links=bridges:BRIDGE:PCIE[:DEVICES]: at most 32 devices. Neighbours, 0 and 1, 2 and 3 (or DEVICES at a time), have
+ *   BRIDGE from each to each other. A device has PCIE to all devices beyond the bridge together, and from all of them.
  * - links=pcie2:GBPS[:ACROSS[:SOCKETS]]: two sockets of four devices, each with GBPS to all others at once, and at most
- *   ACROSS to each of the other socket. All that crosses shares a link of SOCKETS each way; else it is not modelled.
+ *   ACROSS (else GBPS) to each of the other socket. With SOCKETS, all that crosses shares a link of SOCKETS each way.
  * - peer@A-B=GBPS: between devices A and B, both ways, whatever the settings above say; 0: no link. Any number of
  *   these.
  * - port=GBPS: what each device sends to all others at once, whatever the settings above say.
@@ -38,7 +38,7 @@
 struct ferry_links {
 	float speed[FERRY_MAX_RANKS][FERRY_MAX_RANKS]; /* from, to */
 	float port[FERRY_MAX_RANKS];                   /* to all others at once; 0: as much as its links have */
-	/* bit k: what goes from, to goes through shared link k; one way each, above 0 where a bit is set */
+	/* [from][to], bit k: the link goes through shared link k, which leads one way and has a speed above 0 */
 	uint64_t through[FERRY_MAX_RANKS][FERRY_MAX_RANKS];
 	float shared[FERRY_MAX_SHARED_LINKS];
 };
@@ -53,7 +53,7 @@ struct ferry_host_links {
 };
 
 /**
- * Reads text that was given as `name`. ferryInvalidArgument, with where and what was expected, if it makes no sense.
+ * Parses text that was given as `name`. Error: ferryInvalidArgument, with the place and what was expected there.
  */
 ferryResult_t ferry_host_links_parse(const char *name, const char *text, struct ferry_host_links *machine);
 

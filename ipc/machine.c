@@ -22,7 +22,7 @@ hwloc_topology_t ferry_machine_here(void)
 		ferry_fail(ferrySystemError, "hwloc_topology_init: %s", strerror(errno));
 		return NULL;
 	}
-	/* It would move this thread from CPU to CPU to ask each what sysfs says already. */
+	/* This component would move the thread to each CPU in turn, to ask it what sysfs says already. */
 	hwloc_topology_set_components(machine, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "x86");
 	if (hwloc_topology_load(machine)) {
 		ferry_fail(ferrySystemError, "hwloc cannot read this machine: %s", strerror(errno));

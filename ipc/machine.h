@@ -22,18 +22,15 @@ struct ferry_domain {
 	uint32_t ncpus;
 };
 
-/**
- * This machine, read at the first call and kept as long as the process; the caller only reads. NULL: hwloc cannot read
- * it; ferry_last_message says why.
- */
+/** This machine, read once per process; only read it, and never free it. NULL: see ferry_last_message. */
 struct hwloc_topology *ferry_machine_here(void);
 
 /**
- * Makes domains of those of the machine's CPUs that are in `usable`, in the order of hwloc's tree. CPUs with the same
- * nearest memory are a domain, bound to that memory: the NUMA node with memory at their lowest ancestor that has any;
- * of several the one that the operating system numbers first, which is the node of the CPUs, not one of a memory
- * expander or a GPU. CPUs without a NUMA node are a domain per package, and not bound. Of more than FERRY_MAX_DOMAINS,
- * neighbours in the tree are merged, and not bound. Where hwloc sees none of the usable CPUs they are one domain.
+ * Makes domains of the machine's CPUs that are in `usable`, in the order of hwloc's tree. CPUs with the same nearest
+ * memory are a domain, bound to that memory: the NUMA node with memory at their lowest ancestor that has one. Of
+ * several such nodes the operating system numbers that of the CPUs first, before those of memory expanders or GPUs.
+ * CPUs without a NUMA node are a domain per package, and not bound. Of more than FERRY_MAX_DOMAINS, neighbours in the
+ * tree are merged, and not bound. If hwloc sees none of the usable CPUs, they are one domain.
  * Error: ferrySystemError for lack of memory.
  */
 ferryResult_t ferry_machine_partition(struct hwloc_topology *machine, const cpu_set_t *usable,
@@ -47,8 +44,8 @@ void ferry_machine_split(struct hwloc_topology *machine, const cpu_set_t *usable
                          uint32_t ndomains);
 
 /**
- * Fills each domain's number of CPUs and cache sizes. A cache counts once: each of the CPUs over it has an equal share,
- * also those that may not be used here, and domains that have the same CPU divide its share.
+ * Fills in each domain's number of CPUs and cache sizes. A cache counts once: all CPUs that it serves, usable or not,
+ * have equal shares of it, and domains that have the same CPU divide that CPU's share.
  */
 void ferry_machine_find_caches(struct hwloc_topology *machine, struct ferry_domain *domains, uint32_t ndomains);
 

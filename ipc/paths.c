@@ -35,7 +35,7 @@ static uint16_t add_resource(struct maker *maker, enum ferry_resource_kind kind,
 	return (uint16_t)paths->nresources++;
 }
 
-/* A port, or what the link shares with others, is never faster than the link: the link never decides. */
+/* Whether the link can be the slowest part of a path: no port at its ends, and no shared link of it, is as slow. */
 static bool decides(const struct ferry_links *links, uint32_t from, uint32_t to)
 {
 	float speed = links->speed[from][to];
@@ -103,7 +103,7 @@ static bool has(const uint16_t *uses, uint32_t nuses, uint16_t resource)
 	return false;
 }
 
-/* Whether another path of the pair loads nothing else than what this one loads: then this one helps nobody. */
+/* Whether another path of the pair loads only resources that this one loads, too: this one is then of no use. */
 static bool is_dominated(const struct maker *maker, uint32_t first, const uint16_t *uses, uint32_t nuses)
 {
 	const struct ferry_paths *paths = maker->paths;
@@ -149,7 +149,7 @@ static bool add_path(struct maker *maker, uint32_t first, const struct ferry_pat
 	return true;
 }
 
-/* Over the ranks between, if links lead there. */
+/* Adds the path over the ranks in `via`, if there is a link for each hop. */
 static bool add_over(struct maker *maker, uint32_t first, uint32_t from, uint32_t to, uint32_t nvia, const uint8_t *via)
 {
 	uint16_t uses[MOST_USES];
@@ -169,7 +169,7 @@ static bool add_over(struct maker *maker, uint32_t first, uint32_t from, uint32_
 	return add_path(maker, first, &path, uses, nuses);
 }
 
-/* How fast a relay is by its links, or 0. */
+/* The speed of a path over a relay, by its two links; 0: there is no such path. */
 static float relay_speed(const struct maker *maker, uint32_t from, uint32_t to, uint32_t via)
 {
 	if (via == from || via == to)
@@ -178,7 +178,7 @@ static float relay_speed(const struct maker *maker, uint32_t from, uint32_t to, 
 	return in < out ? in : out;
 }
 
-/* The fastest first; of equal ones the next rank after `from`, so that pairs do not all take the same. */
+/* Adds the fastest relays; of equal ones the next rank after `from`, so that pairs do not all take the same one. */
 static bool add_relays(struct maker *maker, uint32_t first, uint32_t from, uint32_t to)
 {
 	uint64_t taken = 0;
@@ -205,8 +205,8 @@ static bool add_relays(struct maker *maker, uint32_t first, uint32_t from, uint3
 }
 
 /*
- * Whether the rank is on one side of a slow link alone: the link between `near` and it is faster than that, and what is
- * between it and the far end is not.
+ * Whether a rank is beside the near end of a slow link: its link with the near end is faster than the slow link, and
+ * its link with the far end is not.
  */
 static bool is_beside(float slow, float to_near, float to_far)
 {
@@ -237,8 +237,8 @@ static bool find_crossing(const struct maker *maker, uint32_t from, uint32_t to,
 }
 
 /*
- * Where a few ranks are linked among themselves faster than with others, the links of all of them lead across: each
- * rank beside one end has a path with another one beside the other end.
+ * Where groups of ranks have faster links within a group than between groups, adds paths of three hops: from one end to
+ * a rank beside it, across, and from there, beside the other end, to that end.
  */
 static bool add_across(struct maker *maker, uint32_t first, uint32_t from, uint32_t to)
 {

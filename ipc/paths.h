@@ -17,8 +17,8 @@
 
 enum ferry_resource_kind {
 	FERRY_RESOURCE_LINK,
-	FERRY_RESOURCE_SEND,    /* all that a rank's port sends; from */
-	FERRY_RESOURCE_RECEIVE, /* and receives; to */
+	FERRY_RESOURCE_SEND,    /* all that the port of rank `from` sends */
+	FERRY_RESOURCE_RECEIVE, /* all that the port of rank `to` receives */
 	FERRY_RESOURCE_SHARED,  /* shared link `from` of ferry_links */
 	FERRY_RESOURCE_RELAY,   /* all that rank `from` passes on for others */
 	FERRY_RESOURCE_UP,      /* from rank `from` to the host */
@@ -54,17 +54,20 @@ struct ferry_paths {
 /** What else limits paths, GB/s of a rank. */
 struct ferry_path_limits {
 	float up, down; /* to and from the host; 0: no path through the host */
-	float relay;    /* that it passes on for others; 0: as much as its links carry */
-	uint32_t relays; /* paths over relays that a pair has at most; 0: FERRY_MOST_RELAYS; or FERRY_NO_RELAYS */
+	float relay;    /* of what it passes on for others; 0: as much as its links carry */
+	uint32_t relays; /* most paths over relays that a pair has; 0: FERRY_MOST_RELAYS; or FERRY_NO_RELAYS */
 };
 
-/** What paths are made of. A plan holds one if its calls are divided among paths (ipc/plan.h). */
+/** All that paths are made from. A plan has one if its calls are divided among paths (ipc/plan.h). */
 struct ferry_network {
 	struct ferry_links links;
 	struct ferry_path_limits limits;
 };
 
-/** Returns false without memory. Paths that load all that another one loads, and more, are left out. */
+/**
+ * Makes the paths of all pairs, but none that loads every resource of another path of its pair. Returns false if there
+ * is no memory. ferry_paths_free frees them.
+ */
 bool ferry_paths_make(const struct ferry_links *links, uint32_t nranks, const struct ferry_path_limits *limits,
                       struct ferry_paths *paths);
 void ferry_paths_free(struct ferry_paths *paths);

@@ -232,7 +232,7 @@ static uint32_t window_writer(const struct validator *v, uint32_t nwindows, uint
 	return found ? found->instr : UINT32_MAX;
 }
 
-/* Whether it waits for the same slice of the producer. */
+/* Whether the waiter has an edge of lag 0 to the producer: each of its slices waits for the same slice. */
 static bool waits_for(const struct validator *v, uint32_t waiter, uint32_t producer)
 {
 	const struct ferry_instr *instr = &v->instrs[waiter];
@@ -245,9 +245,8 @@ static bool waits_for(const struct validator *v, uint32_t waiter, uint32_t produ
 }
 
 /*
- * Whether the writer waits for a slice of the reader that is 1 to W slices back. Called from the reader's side, as a
- * reader reads few windows: a window may have any number of readers, and checking all of them for each writer would
- * take too long.
+ * Whether the writer of a window has an edge with a lag to the reader. This looks through the few edges to the reader:
+ * a window may have any number of readers, and looking through all edges of its writer for each would take too long.
  */
 static bool waits_behind(const struct validator *v, uint32_t writer, uint32_t reader)
 {
@@ -275,16 +274,13 @@ static void index_back_edges(const struct validator *v)
 		}
 }
 
-/* Of a block that is divided among paths: then they are of one length in every call. */
+/* Whether both move the same part of a block that is divided among paths: then both have one length in every call. */
 static bool same_part(const struct ferry_instr *a, const struct ferry_instr *b)
 {
 	return a->path == b->path && a->from == b->from && a->to == b->to;
 }
 
-/*
- * An instruction reads a window that one other instruction writes whole, of the same length, and the two wait for each
- * other.
- */
+/* Another instruction writes the window that this one reads, with the same length, and they wait for each other. */
 static ferryResult_t check_read(const struct validator *v, uint32_t nwindows, uint32_t i, uint32_t domain,
                                 uint64_t offset)
 {
@@ -354,10 +350,7 @@ static ferryResult_t check_edges(const struct validator *v, uint32_t i)
 		if (edge->instr >= plan->ninstrs || edge->instr == i || edge->lag > plan->window)
 			return bad("instruction %u: edge to %u of %u with lag %u", i, edge->instr, plan->ninstrs,
 			           edge->lag);
-		/*
-		 * One edge of each kind to another instruction: else the checks that go through the edges take too
-		 * long.
-		 */
+		/* Two instructions have at most one edge with a lag and one without: this bounds the checks' time. */
 		uint32_t *seen = &v->seen[2 * (size_t)edge->instr + (edge->lag != 0)];
 		if (*seen == i + 1)
 			return bad("instruction %u: two edges to %u with lags of one kind", i, edge->instr);
@@ -370,7 +363,7 @@ static ferryResult_t check_edges(const struct validator *v, uint32_t i)
 
 /* ---- from rank to rank ---- */
 
-/* Whether it writes the bytes of its owner's receive buffer that the PUT passes on: slice by slice, the same ones. */
+/* Whether the instruction writes the bytes that the PUT forwards, slice by slice. */
 static bool brings(const struct ferry_instr *instr, const struct ferry_instr *put)
 {
 	if (instr->length != put->length)
@@ -397,7 +390,7 @@ static ferryResult_t check_put(const struct validator *v, uint32_t i)
 	                     (unsigned long long)put->length, (unsigned long long)put->user_offset);
 }
 
-/* A WAIT_PUT is of one PUT, and waits for it alone. */
+/* A WAIT_PUT waits for one PUT and nothing else, and no other WAIT_PUT waits for that one. */
 static ferryResult_t check_wait_put(const struct validator *v, uint32_t i)
 {
 	const struct ferry_instr *wait = &v->instrs[i];
@@ -469,7 +462,7 @@ static ferryResult_t check_acyclic(const struct validator *v)
 	return tail == n ? ferrySuccess : bad("%u of %u instructions wait for each other in a circle", n - tail, n);
 }
 
-/* It waits for nothing, all that have a part wait for it, and so it wakes all. */
+/* A DIVIDE waits for nothing, and wakes all ranks: every instruction with a path waits for it. */
 static ferryResult_t check_division(const struct validator *v)
 {
 	uint64_t ranks = ferry_rankset_all(v->plan->nranks);

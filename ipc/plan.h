@@ -3,10 +3,9 @@
  * The compiled plan: what a rank and a router execute, and the one validator that both run on every plan they are
  * handed.
  *
- * A plan is one contiguous, position-independent blob: a header, then arrays of instructions, edges and sources. The
- * compiler (rank-lib/program/compile.c) writes it, every rank of a communicator arrives at the same bytes, and the hash
- * is how they know. A plan is immutable once sealed. A router copies the blob out of reach of the ranks before it
- * validates it.
+ * A plan is one contiguous, position-independent blob: a header, then arrays of instructions, edges and sources. Every
+ * rank of a communicator compiles the same bytes (rank-lib/program/compile.c); ranks compare the hash. A plan is
+ * constant once it has its hash. A router copies the blob out of reach of the ranks before it validates it.
  *
  * Execution is by slices. Instruction i runs slice k as soon as each of its edges holds. An edge (counter, lag) holds
  * when
@@ -40,11 +39,11 @@ enum ferry_opcode {
 	 * buffer, by the process that moves the former's data
 	 */
 	FERRY_PUT,
-	/* nothing: what another rank puts into the receive buffer is there, so that the call may end */
+	/* copies nothing: waits until another rank's PUT into the receive buffer is over, so that the call may end */
 	FERRY_WAIT_PUT,
 	/*
-	 * nothing: of an alltoallv with a network, how much of each block goes over which of its paths is settled, and
-	 * stands in the counters of the instructions; by one domain's router (router/engine/division.h)
+	 * copies nothing: in an alltoallv with a network, one domain's router settles how much of each block goes over
+	 * which path, and stores that in the instructions' counters (router/engine/division.h)
 	 */
 	FERRY_DIVIDE,
 	FERRY_NUM_OPCODES
@@ -82,7 +81,7 @@ static inline bool ferry_opcode_sends(uint8_t opcode)
 	return opcode == FERRY_D2H || opcode == FERRY_COPY || opcode == FERRY_PUT;
 }
 
-/** Its rank's receive buffer is written: by it, or (WAIT_PUT) by what it waits for. */
+/** Writes its rank's receive buffer, or (WAIT_PUT) waits for a PUT that does. */
 static inline bool ferry_opcode_receives(uint8_t opcode)
 {
 	return ferry_opcode_is_h2d(opcode);
@@ -101,7 +100,7 @@ static inline bool ferry_opcode_has_window(uint8_t opcode)
 }
 
 #define FERRY_PLAN_MAGIC 0x46455052u /* "FEPR" */
-/* Calls take turns in so many parities of counters and staging: arena.h. */
+/* Calls take turns on this many halves of counters and staging (ipc/arena.h). */
 #define FERRY_PARITIES   2
 #define FERRY_MAX_WINDOW 1024 /* slots: routers keep a cache line for each */
 
@@ -123,8 +122,8 @@ static inline bool ferry_opcode_has_window(uint8_t opcode)
 #define FERRY_INSTR_FINAL 1u   /* REDUCE of all ranks' contributions: an average of integers divides here */
 #define FERRY_INSTR_FORWARDS 2u /* PUT that reads its rank's receive buffer: what has come there */
 /*
- * D2H, H2D: the window is in rank `peer`'s own memory (host devices: staging of that rank's domain), to which another
- * rank's D2H goes over the link between the two
+ * D2H, H2D: the window is in rank `peer`'s own memory (host devices: staging of that rank's domain). A D2H of another
+ * rank reaches it over the link between the two.
  */
 #define FERRY_INSTR_MEMORY 4u
 
@@ -150,7 +149,7 @@ struct ferry_plan {
 	uint32_t counters[FERRY_MAX_DOMAINS]; /* counters used in each domain */
 	uint32_t instrs_at, edges_at, sources_at; /* byte offsets of the arrays from the start of the blob */
 	uint32_t workers;    /* of a router that work on a call of this plan at a time, at most; 0: all it has */
-	/* slots by which each call starts further on in the windows than the last one in its staging */
+	/* each call starts this many slots further on in its windows than the call before in the same staging */
 	uint32_t advance;
 	/* byte offset of a struct ferry_network; 0: none. With one, and only then, the last instruction is a DIVIDE */
 	uint32_t network_at;
@@ -183,8 +182,8 @@ struct ferry_instr {
 	uint32_t first_edge, nedges;
 	uint32_t first_source, nsources; /* REDUCE: >= 1; H2H: 1; D2H, PUT from the rank's own memory: 1; others 0 */
 	/*
-	 * With a network: 1 + the path by which it moves its part of what rank `from` sends to rank `to`, among those
-	 * of that pair; 0: what it moves is not divided
+	 * With a network: 1 + the number, among the paths from rank `from` to rank `to`, of the path that this
+	 * instruction is a part of; 0: what it moves is not divided
 	 */
 	uint16_t path;
 	uint8_t from, to;
@@ -243,7 +242,7 @@ static inline const struct ferry_instr *ferry_plan_division(const struct ferry_p
 	return plan->network_at ? &ferry_plan_instrs(plan)[plan->ninstrs - 1] : NULL;
 }
 
-/** The hash a plan of these bytes must carry (its hash field taken as zero). */
+/** Returns the hash of a plan's bytes, its own hash field taken as zero. */
 uint64_t ferry_plan_hash(const struct ferry_plan *plan);
 
 /** What a plan must fit into: the arena of each domain, per parity. */
@@ -258,10 +257,10 @@ struct ferry_plan_room {
  * Checks every field of a blob of `bytes` bytes that no other process can write to: bounds of all arrays and indexes,
  * windows inside the staging and not overlapping, counters unique, edges acyclic at equal slice (so that the plan
  * cannot deadlock, whatever the window), lags from 0 to W, wake masks that cover every waiter, sources of the
- * instruction's length, the bytes that a PUT forwards written by an instruction that it waits for, a WAIT_PUT for each
- * PUT, what passes a part on of the same part, opcode and owner consistent, hash right. After ferrySuccess executing
- * the plan touches nothing outside its staging and counters, and ends. Errors: ferryProgramError with the index of the
- * instruction and the values.
+ * instruction's length, that a PUT waits for the writer of the bytes that it forwards, a WAIT_PUT for each PUT, readers
+ * and writers of a window on the same path, opcode and owner consistent, hash right. A valid plan touches nothing
+ * outside its staging and counters, and ends. Errors: ferryProgramError with the index of the instruction and the
+ * values; ferrySystemError if there is no memory.
  */
 ferryResult_t ferry_plan_validate(const void *blob, uint64_t bytes, const struct ferry_plan_room *room);
 

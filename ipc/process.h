@@ -17,18 +17,18 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/** Returns when it was started, in the kernel's ticks; 0: there is no such process, or it cannot be seen. */
+/** Returns when a process was started, in the kernel's ticks; 0: there is no such process, or it cannot be seen. */
 uint64_t ferry_process_start(pid_t process);
 
-/** Returns its parent; 0: it has none in this namespace, or that cannot be seen. */
+/** Returns a process's parent; 0: it has none in this namespace, or that cannot be seen. */
 pid_t ferry_process_parent(pid_t process);
 
-/** Whether its command has one of these names, which end with NULL. The kernel keeps 15 bytes of a name. */
+/** Whether a process's command has one of these names, which end with NULL. The kernel keeps 15 bytes of a name. */
 bool ferry_process_is(pid_t process, const char *const *names);
 
 /**
- * Returns the environment that it was started with, for ferry_process_variable; the caller frees it. NULL: that cannot
- * be seen (another user's process), is empty, or the process has written its title over it.
+ * Returns the environment that a process was started with, for ferry_process_variable; the caller frees it. NULL: it
+ * cannot be seen (another user's process), is empty, or the process has written its title over it.
  */
 char *ferry_process_environment(pid_t process);
 
@@ -64,8 +64,8 @@ void ferry_process_narrow(const cpu_set_t *own);
 ferryResult_t ferry_descriptors_fill(void);
 
 /**
- * Returns the descriptor, or, if it is one of 0 to 2, a duplicate above 2 (close-on-exec) and closes the original. -1,
- * with errno: there is no other, or it was -1.
+ * Returns the descriptor if it is above 2; else closes it and returns a duplicate above 2 (close-on-exec). -1, with
+ * errno: no duplicate could be made, or the descriptor was -1.
  */
 int ferry_descriptor_above(int descriptor);
 
@@ -81,12 +81,12 @@ const char *ferry_descriptors_hint(int error);
  */
 const char *ferry_ulimit_threads_hint(int error);
 
-/** Returns advice for messages about a mapping that failed: the limit to raise, or "". */
+/** Returns advice for the errno of a mapping that failed: the limit to raise, or "". */
 const char *ferry_ulimit_memory_hint(int error);
 
 /**
- * To be called before a file, or memory that is one, is extended to so many bytes. Over the limit the kernel would not
- * refuse it, but end the process by SIGXFSZ. Errors: ferrySystemError with `what`, its size and the limit.
+ * To be called before a file, or shared memory, is extended to so many bytes: over the limit the kernel would end the
+ * process by SIGXFSZ. Error: ferrySystemError with `what`, its size and the limit.
  */
 ferryResult_t ferry_ulimit_check_file(const char *what, uint64_t bytes);
 

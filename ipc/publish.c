@@ -69,7 +69,7 @@ void ferry_wake_callers(const struct ferry_job_arenas *job, bool callers)
 void ferry_wake_end(const struct ferry_job_arenas *job, uint32_t rank, bool receiver)
 {
 	struct ferry_rank_line *line = ferry_rank_line(job, rank);
-	ferry_full_fence(); /* as above; a rank that gives a call to its lanes says so before they look */
+	ferry_full_fence(); /* as above; a rank adds to `lane_calls` before its lanes can sleep on that call */
 	wake_if_asleep(&line->app);
 	if (atomic_load_explicit(&line->lane_calls, memory_order_relaxed) ||
 	    atomic_load_explicit(&line->copy_quiesce, memory_order_relaxed) != FERRY_COPY_QUIESCE_HOST_LANES)

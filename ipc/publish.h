@@ -55,39 +55,36 @@ static inline uint32_t ferry_gates_open(const struct ferry_gate *gates, uint32_t
 }
 
 /*
- * The one rule for giving up: so many routers of a domain in a row have died without progress. Where the last of them
- * lost its context on a GPU of the job (struct ferry_loss), an eighth: other jobs, whose routers die with it, go on.
- * Where routers are killed every few milliseconds on a busy machine, dozens in a row get nothing done.
+ * A job is given up when so many routers of a domain in a row have died without progress: dozens in a row may get
+ * nothing done on a busy machine where routers are killed every few milliseconds. If the last one lost its context on a
+ * GPU of the job (struct ferry_loss), an eighth is enough, so that the other jobs of these routers go on.
  */
 #define FERRY_MOST_ROUTERS 64u
 #define FERRY_MOST_LOSSES  (FERRY_MOST_ROUTERS / 8)
 
 /**
  * Returns a number that changes when the job makes progress: an instruction or a message has published a slice, or a
- * call has ended. A router that takes another's place repeats none of that. In programs with more counters than Ferry's
- * own, the counters beyond are not read; messages and ends of calls show their progress. The arenas must be mapped.
+ * call has ended. A router that takes another's place repeats none of that. Of programs with more counters than Ferry's
+ * own, the counters beyond are not read, only the ends of calls. The arenas must be mapped.
  */
 uint64_t ferry_job_progress(const struct ferry_job_arenas *job);
 
-/**
- * Rings the bells of these ranks' lanes and of these domains' routers, for those that sleep. The caller has published
- * before.
- */
+/** Wakes those of these ranks' lanes and of these domains' routers that sleep. The caller has published before. */
 void ferry_wake(const struct ferry_job_arenas *job, uint64_t d2h_ranks, uint64_t h2d_ranks, uint32_t domains);
 
 /**
- * Wakes the ranks of a short call (ipc/descriptor.h): a rank's D2H lane, if its lanes have calls under way; if
- * `callers`, the threads that wait in calls, too. The caller has published before, and a full fence lies between.
+ * Wakes the ranks of a short call (ipc/descriptor.h): the D2H lane of a rank whose lanes have calls under way, and if
+ * `callers` the threads that wait in calls. The caller has published before, and a full fence lies between.
  */
 void ferry_wake_callers(const struct ferry_job_arenas *job, bool callers);
 
-/** Wakes that end of a message, its lane or a caller. The caller has published before. */
+/** Wakes the rank's end of a message: its lane and its callers. The caller has published before. */
 void ferry_wake_end(const struct ferry_job_arenas *job, uint32_t rank, bool receiver);
 
-/** Wakes every lane, caller and router of the job: something ended. */
+/** Wakes every lane, caller and router of the job, as when it ends. */
 void ferry_wake_all(const struct ferry_job_arenas *job);
 
-/** Stores "slices 0 .. slices-1 of call seq are there" with release and wakes the instruction's waiters. */
+/** Publishes slices 0 to slices - 1 of call seq (release), and wakes the instruction's waiters. */
 static inline void ferry_publish(const struct ferry_job_arenas *job, const struct ferry_instr *instr,
                                  struct ferry_counter *counter, uint64_t seq, uint32_t slices)
 {

@@ -26,15 +26,15 @@
 #endif
 
 /*
- * A thread's table becomes its own, a copy of the process's. Some containers forbid unshare and allow close_range.
- * False: it still shares.
+ * Gives the thread a table of its own, a copy of the process's; false: the thread still shares that one. close_range
+ * comes first, as some containers forbid unshare.
  */
 static bool own_table(void)
 {
 	return !syscall(SYS_close_range, ~0u, ~0u, UNSHARE_TABLE) || !unshare(CLONE_FILES);
 }
 
-/* No handler of the program's may run there: it would see the wrong descriptors. */
+/* Starts a thread with all signals blocked: a handler of the program's would see the wrong descriptors there. */
 static int start(void *(*run)(void *argument), void *argument)
 {
 	sigset_t all, before;
@@ -59,10 +59,10 @@ static void wait_for(sem_t *event)
 
 /* ---- closing ---- */
 
-/* The caller's and the thread's: the last of the two to use it frees it. */
+/* Shared by the caller and the thread: the last of the two to use it frees it. */
 struct closing {
 	_Atomic uint32_t users;
-	bool own; /* the thread holds all in a table of its own, until that ends with it; else it closes them */
+	bool own; /* the thread has a table of its own, whose descriptors its end closes; else it closes them itself */
 	sem_t held, closed;
 	uint32_t count;
 	int descriptors[];
@@ -79,7 +79,7 @@ static void *closing_main(void *argument)
 	struct closing *closing = argument;
 	bool own = closing->own = own_table();
 	sem_post(&closing->held);
-	if (own) /* a reference here until the caller has closed its own: that must not be the last */
+	if (own) /* this table refers to the files until the caller has closed its own: those closes are not the last */
 		wait_for(&closing->closed);
 	for (uint32_t i = 0; !own && i < closing->count; i++)
 		if (closing->descriptors[i] >= 0)
@@ -130,7 +130,7 @@ void ferry_quarantine_close(const int *descriptors, uint32_t count)
 
 /* ---- users ---- */
 
-/* A message of a user's in quarantine. Listed until all but its sockets is closed. */
+/* A user's message in quarantine: listed until all its descriptors but sockets are closed. */
 struct held_message {
 	uint32_t user;
 	struct held_message *next;
@@ -171,22 +171,22 @@ static void release(struct held_message *message)
 
 /* ---- receiving ---- */
 
-/* On the caller's stack, as above. */
+/* On the caller's stack: the thread does not touch it after it has posted `received`. */
 struct receiving {
-	int connection, post; /* post: takes what is admitted to the caller's table */
+	int connection, post; /* post: a socket by which admitted descriptors come into the caller's table */
 	struct iovec into;
 	struct held_message *message;
 	ssize_t bytes;
 	int error;
 	bool truncated, own;
-	uint32_t count, admitted, bad; /* bad: the first that is not admitted; count: none */
-	int shared[FERRY_ATTACH_MOST_DESCRIPTORS]; /* what is admitted, where the table is not the thread's own */
+	uint32_t count, admitted, bad; /* bad: the first that is not admitted, or count */
+	int shared[FERRY_ATTACH_MOST_DESCRIPTORS]; /* the admitted ones, if the thread has no table of its own */
 	sem_t received;
 };
 
 /*
- * Nothing here asks another process: neither query does, of whatever kind the descriptor is (fstat would, of a file of
- * a FUSE server or of the network).
+ * Whether a descriptor is kernel memory or a device. Neither query asks another process, whatever the descriptor is;
+ * fstat would, of a file of a FUSE server or of the network.
  */
 static bool is_admitted(int descriptor)
 {
@@ -235,7 +235,7 @@ static bool post(int to, const int *descriptors, uint32_t count)
 	return sendmsg(to, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == 1;
 }
 
-/* Of the thread's own table, all but the refused ones, which are in the order of their numbers. */
+/* Closes all of the thread's own table but the refused descriptors, whose numbers ascend. */
 static void close_others(const int *refused, uint32_t count)
 {
 	unsigned from = 0;
@@ -247,7 +247,7 @@ static void close_others(const int *refused, uint32_t count)
 	syscall(SYS_close_range, from, ~0u, 0);
 }
 
-/* May sleep. Sockets are left to the end of a thread with a table of its own. */
+/* May sleep. The end of a thread with a table of its own closes the sockets: they do not linger then. */
 static void close_refused(const int *refused, uint32_t count, bool own)
 {
 	for (uint32_t i = 0; i < count; i++) {
@@ -289,7 +289,7 @@ static void *receiving_main(void *argument)
 	return NULL;
 }
 
-/* Moves what was admitted into this table. */
+/* Moves the admitted descriptors into this thread's table. */
 static void take_admitted(const struct receiving *receiving, int from, struct ferry_attach_received *received)
 {
 	char byte;
@@ -348,7 +348,7 @@ ferryResult_t ferry_quarantine_receive(int connection, uint32_t user, void *into
 	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
 	received->ndescriptors = 0;
 	received->truncated = false;
-	/* Looks without room for descriptors: their references stay in the queue, so none is closed. */
+	/* Peeks without room for descriptors: they stay in the queue, so none is closed. */
 	received->bytes = recvmsg(connection, &message, MSG_PEEK | MSG_DONTWAIT);
 	if (received->bytes <= 0)
 		return ferrySuccess;

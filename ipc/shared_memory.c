@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define PIECE          (64ull << 20) /* allocated at a time: some ten milliseconds */
+#define PIECE          (64ull << 20) /* allocated between two looks at given_up: some ten milliseconds */
 #define POPULATE_WRITE 23            /* MADV_POPULATE_WRITE, which older headers lack */
 
 static ferryResult_t open_posix(int *descriptor)
@@ -87,7 +87,7 @@ ferryResult_t ferry_shared_make(enum ferry_shared_kind kind, uint64_t bytes, int
 		*descriptor = -1;
 		return result;
 	}
-	/* POSIX shared memory refuses: it can be cut short then, which router/daemon/sigbus.h is for. */
+	/* POSIX shared memory takes no seals: it can be cut short, which router/daemon/sigbus.h handles. */
 	(void)fcntl(*descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
 	return ferrySuccess;
 }

@@ -16,34 +16,34 @@
 
 enum ferry_shared_kind { FERRY_SHARED_MEMFD, FERRY_SHARED_POSIX };
 
-/** Reads FERRY_SHM; POSIX where there is no memfd. ferryInvalidArgument if it is neither. */
+/** Reads FERRY_SHM; POSIX where there is no memfd. ferryInvalidArgument if it names neither. */
 ferryResult_t ferry_shared_kind_read(enum ferry_shared_kind *kind);
 
 /**
- * Makes so many bytes of zeros, above descriptor 2 and closed on exec; the caller closes it. Errors: ferrySystemError
- * with the size.
+ * Makes so many bytes of zeros. The descriptor is above 2 and close-on-exec; the caller closes it. Error:
+ * ferrySystemError with the size.
  */
 ferryResult_t ferry_shared_make(enum ferry_shared_kind kind, uint64_t bytes, int *descriptor);
 
-/** Whether it is sealed: no process can make it shorter. */
+/** Whether the memory is sealed: no process can make it shorter. */
 bool ferry_shared_sealed(int descriptor);
 
 /**
- * Whether a page that is touched may turn out not to be there (SIGBUS), unless it was allocated before: POSIX shared
- * memory, and all where the kernel counts what it has promised (vm.overcommit_memory=2).
+ * Whether touching a page that was not allocated before may raise SIGBUS for lack of memory: so in POSIX shared memory,
+ * and in all where the kernel limits commitments (vm.overcommit_memory=2).
  */
 bool ferry_shared_may_lack(int descriptor);
 
 /**
- * Allocates the bytes from `from` on, which are mapped at `memory`: that takes a second for some gigabytes. They are
- * allocated by touching them, as posix_fallocate waits for every process that writes to the file, and a hostile rank's
- * write may last for ever; by posix_fallocate before Linux 5.14. Ends early, with ferrySystemError, once *given_up is
- * not 0, if that is not NULL. Errors: ferrySystemError with the sizes.
+ * Allocates `bytes` bytes of the file from `from` on, mapped at `memory`: a second for some gigabytes. It touches them,
+ * as posix_fallocate waits for every process that writes to the file, and a hostile rank's write may last for ever;
+ * before Linux 5.14 it uses posix_fallocate. Ends early once *given_up is not 0, unless given_up is NULL. Error:
+ * ferrySystemError with the sizes, also if given up.
  */
 ferryResult_t ferry_shared_allocate(int descriptor, void *memory, uint64_t from, uint64_t bytes,
                                     const _Atomic uint32_t *given_up);
 
-/** Bytes that are allocated: what it costs. */
+/** Returns the bytes that are allocated; 0 if that is unknown. */
 uint64_t ferry_shared_held(int descriptor);
 
 #endif

@@ -52,7 +52,7 @@ struct ferry_shares ferry_shares_unpack(uint32_t word)
 	return shares;
 }
 
-/* Where the parts of the fabrics below end; the last with a part ends with the block. */
+/* Where the part of this fabric ends. The last part ends with the block. */
 static uint64_t end_of(const struct ferry_shares *shares, int fabric, uint64_t count, uint64_t round)
 {
 	uint32_t below = 0;
@@ -258,7 +258,7 @@ static uint32_t places_of(uint64_t name)
 	return (uint32_t)(name >> 56) / WAYS * WAYS;
 }
 
-/* Where the name stands; else the place to write it: a free one, or one that is not wanted, or any of them. */
+/* The name's place, or else the place to write it to: a free one, one of a kind that is not wanted, or any. */
 static _Atomic uint64_t *place_of(struct ferry_share_readiness *ready, uint64_t name, uint64_t *word)
 {
 	_Atomic uint64_t *places = &ready->kinds[places_of(name)], *room = NULL;
@@ -285,7 +285,7 @@ void ferry_share_publish(struct ferry_share_table *table, uint32_t rank, uint64_
 	uint64_t word, name = name_of(kind);
 	_Atomic uint64_t *place = place_of(&table->ranks[rank].ready, name, &word);
 	uint64_t value = on ? word | what : word & ~(uint64_t)what;
-	if (load(place) != value && (on || word != name)) /* seldom; an unknown kind is not taken back */
+	if (load(place) != value && (on || word != name)) /* clearing a flag adds no kind */
 		store(place, value);
 }
 

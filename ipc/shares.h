@@ -4,11 +4,11 @@
  * carries its part. Ranks agree on them as one word of 22 bits (ipc/agreement.h): the host's and the peers' share, and
  * the number of the tuning; NCCL has the rest. Plain values, and the text of FERRY_SHARES.
  *
- * The table of shares lies in the arena of domain 0. It holds what calls have and what is tried, for the ranks that
- * seal it and for ferry-stat, and what earlier jobs have learned. Each of its words is stored and loaded whole,
+ * The table of shares lies in the arena of domain 0. It holds the shares of calls and the trials, for the ranks that
+ * seal them and for ferry-stat, and what earlier jobs have learned. Each of its words is stored and loaded whole,
  * relaxed: a reader may find a line half renewed, which does no harm, and checks what it has read. Writers: rank 0
- * writes the lines, the signature and `hold`; each rank the bytes from which on it numbers calls, and whether it is
- * ready; the router what was saved, before it hands the arena out.
+ * writes the lines, the signature and `hold`; each rank its floor and its readiness; the router what was saved, before
+ * it hands the arena out.
  */
 #ifndef FERRY_IPC_SHARES_H
 #define FERRY_IPC_SHARES_H
@@ -24,7 +24,7 @@ enum ferry_fabric { FERRY_FABRIC_HOST, FERRY_FABRIC_PEER, FERRY_FABRIC_NCCL, FER
 #define FERRY_SHARES_BITS    22 /* of a word: 8 the host's, 8 the peers', 6 NCCL's tuning */
 #define FERRY_SHARES_NONE    0u /* NCCL alone, as it is */
 #define FERRY_SHARES_TUNINGS 64u
-/* Turned over, these bits make a word invalid: so it says that kernels begin, too (orchestrator/kernels.h) */
+/* A word with these bits inverted is invalid, and says so that kernels begin with its call (orchestrator/kernels.h). */
 #define FERRY_SHARES_BEGINS 0x3fffc0u
 
 struct ferry_shares {
@@ -40,7 +40,7 @@ uint32_t ferry_shares_pack(const struct ferry_shares *shares);
 /** Returns the shares of a word; NCCL alone for an invalid word. */
 struct ferry_shares ferry_shares_unpack(uint32_t word);
 
-/** Whether these are the shares of a call with which kernels begin; *word is them alone then. */
+/** Whether a word says that kernels begin with its call; *word becomes its shares alone then. */
 bool ferry_shares_begin(uint32_t *word);
 
 /** Whether Ferry has a part. */
@@ -55,15 +55,15 @@ static inline uint32_t ferry_shares_tuning(uint32_t word)
 }
 
 /**
- * The bytes of a block of `count` elements that this fabric has, and where they begin, in elements: host, peer and
- * NCCL in this order, without gap or overlap. Every part but the last is a multiple of `round` elements.
+ * The part of a block of `count` elements that this fabric has: where it begins and its length, in elements. Host, peer
+ * and NCCL follow in this order, without gap or overlap. Every part but the last is a multiple of `round` elements.
  */
 void ferry_shares_range(const struct ferry_shares *shares, enum ferry_fabric fabric, uint64_t count, uint64_t round,
                         uint64_t *at, uint64_t *length);
 
 /**
- * Reads nccl:0.9,host:0.1 or nccl=0.9,host=0.1: shares from 0 to 1 of fabrics, each at most once; *named has bit c for
- * each that was given, and shares[c] is what, else 0. Errors: ferryInvalidArgument, with the place in the text.
+ * Parses nccl:0.9,host:0.1 or nccl=0.9,host=0.1: shares from 0 to 1 of fabrics, each at most once. Bit f of *named:
+ * fabric f is given; shares[f]: its share, else 0. Error: ferryInvalidArgument, with the place in the text.
  */
 ferryResult_t ferry_shares_read(const char *text, double shares[FERRY_NUM_FABRICS], uint32_t *named);
 
@@ -76,7 +76,7 @@ ferryResult_t ferry_shares_pin(const char *text, struct ferry_shares *pins);
 #define FERRY_SHARE_LINES 96  /* (collective, type, size class, in place or not) */
 #define FERRY_SHARE_KERNELS 16 /* of these, from the end: calls that kernels carry */
 #define FERRY_SHARE_SAVED 4   /* settings of earlier jobs */
-#define FERRY_SHARE_KINDS 256 /* of calls of which a rank says how ready it is */
+#define FERRY_SHARE_KINDS 256 /* kinds of calls whose readiness a rank can state */
 
 /* Why a line has these shares. */
 enum ferry_balance {
@@ -95,13 +95,13 @@ struct ferry_share_line {
 	bool in_place;
 	uint32_t calls;
 	uint32_t word;  /* the shares of these calls */
-	uint32_t nccl;  /* the best word without Ferry; */
-	uint32_t ferry; /* with it: NONE where there is none */
-	/* While `run` is not 0: the next so many calls have the shares `trial`. `turn` tells one trial from the next */
+	uint32_t nccl;  /* the best word without Ferry */
+	uint32_t ferry; /* the best word with Ferry; NONE: there is none */
+	/* The next `run` calls have the shares `trial`. `turn` differs between one trial and the next */
 	uint32_t trial;
 	uint8_t run, turn;
 	uint64_t bytes;           /* of the last call */
-	double nccl_us, ferry_us; /* what such calls take with these; 0: not known */
+	double nccl_us, ferry_us; /* time of such calls with the words above; 0: not known */
 };
 
 /* ---- as it lies in memory ---- */
@@ -112,9 +112,8 @@ struct ferry_share_line_words {
 
 /*
  * Before Ferry carries a call, its buffers are exported to the routers, which takes a rank time; so no rank proposes
- * Ferry before all ranks have done that. Each word stands for one kind of call that the rank has wanted or exported
- * lately, and holds the kind's own name, so that it says nothing of other kinds. A kind may stand in one of a few
- * places; it replaces a kind that is not wanted first.
+ * Ferry before all ranks have done that. Each word is for one kind of call that the rank has wanted or exported lately,
+ * and holds the kind's name. A kind has a few places where it may be; it replaces kinds that are not wanted first.
  */
 struct ferry_share_readiness {
 	_Atomic uint64_t kinds[FERRY_SHARE_KINDS]; /* from the top: a name, 62 bits; preregistered; wanted. 0: none */
@@ -123,7 +122,7 @@ struct ferry_share_readiness {
 /* What one rank writes. */
 struct ferry_share_rank {
 	/*
-	 * Bytes from which it numbers calls, and in the top bit whether its NCCL takes tunings; 0: not said yet. Once,
+	 * The least bytes of the calls that it numbers; top bit: its NCCL takes tunings; 0: not written yet. Once,
 	 * release, before it joins a seal.
 	 */
 	_Atomic uint64_t floor;
@@ -151,8 +150,8 @@ void ferry_share_line_write(struct ferry_share_line_words *words, const struct f
 bool ferry_share_line_read(const struct ferry_share_line_words *words, struct ferry_share_line *line);
 
 /**
- * Writes that this rank numbers calls of so many bytes and more, at least one. Ranks that number different calls cannot
- * agree on one, so each rank writes its floor, and none proposes anything before all floors are the same.
+ * Writes the rank's floor: it numbers calls of so many bytes (at least one) and more. Ranks that number different calls
+ * cannot agree on one, so no rank proposes anything before all floors are the same.
  */
 void ferry_share_publish_floor(struct ferry_share_table *table, uint32_t rank, uint64_t bytes, bool tuned);
 

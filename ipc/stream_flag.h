@@ -31,8 +31,8 @@ struct ferry_stream_flag {
 	/* calls of its stream that are over; the process that moves the data, release, between the mark and 0 */
 	_Atomic uint32_t done;
 	/*
-	 * captured: 1 by the rank's process once no graph names it; 2 by the process that moves the data: it may be
-	 * used again
+	 * of a captured call: the rank's process stores 1 once no graph has the call any more; the process that moves
+	 * the data then stores 2: the flag may be used again
 	 */
 	_Atomic uint32_t forgotten;
 	uint32_t reserved;
@@ -55,7 +55,7 @@ static inline bool ferry_stream_flag_reached(const struct ferry_stream_flag *fla
 	       atomic_load_explicit(&flag->flag, memory_order_acquire) == 1;
 }
 
-/** What the flag holds for a call that is about to be over: neither 0 nor 1. */
+/** The mark of the call of that turn, which is neither 0 nor 1. */
 static inline uint32_t ferry_stream_flag_mark(uint32_t turn)
 {
 	return turn << 2 | 2;
@@ -70,7 +70,7 @@ static inline void ferry_stream_flag_end(struct ferry_stream_flag *flag, uint32_
 	atomic_store_explicit(&flag->flag, ferry_stream_flag_mark(turn), memory_order_release);
 }
 
-/** The call of that turn is over: its stream goes on. Where it had been stored in part, the rest. */
+/** Ends the call of that turn: its stream goes on. Also where a router that died has stored a part of the end. */
 static inline void ferry_stream_flag_pass(struct ferry_stream_flag *flag, uint32_t turn)
 {
 	ferry_stream_flag_end(flag, turn);

@@ -32,14 +32,14 @@ static uint32_t rest_of(uint64_t position, uint32_t bytes)
 	return rest < bytes ? rest : 0;
 }
 
-/* One word that changes changes the sum: no step loses anything of the one before. */
+/* Reversible in each argument: a change of one word always changes the sum. */
 static uint64_t add_word(uint64_t sum, uint64_t word)
 {
 	sum = (sum ^ word) * 0x9e3779b97f4a7c15u;
 	return sum << 29 | sum >> 35;
 }
 
-/* As if zeros followed, up to a whole word. */
+/* Adds bytes, padded with zeros to whole words. */
 static uint64_t add(uint64_t sum, const void *from, size_t bytes)
 {
 	uint64_t word;
@@ -67,7 +67,7 @@ uint64_t ferry_submission_sum(const struct ferry_submission *head, const void *b
 bool ferry_ring_write(struct ferry_ring *ring, struct ferry_submission *head, const void *behind, size_t more)
 {
 	uint64_t written = atomic_load_explicit(&ring->written, memory_order_relaxed);
-	uint64_t taken = atomic_load_explicit(&ring->taken, memory_order_acquire); /* what was there has been copied */
+	uint64_t taken = atomic_load_explicit(&ring->taken, memory_order_acquire); /* the bytes before are free */
 	head->bytes = up_to_unit(sizeof *head + more);
 	uint32_t rest = rest_of(written, head->bytes);
 	if (written + rest + head->bytes - taken > FERRY_RING_BYTES)

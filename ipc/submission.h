@@ -17,7 +17,7 @@
 #define FERRY_SUBMISSION_MESSAGES 100u   /* in a record; a group of more takes several */
 
 enum ferry_submission_kind {
-	FERRY_SUBMIT_NOTHING = 1, /* the rest of the ring: the next record is at its start */
+	FERRY_SUBMIT_NOTHING = 1, /* fills the ring to its end: the next record is at its start */
 	FERRY_SUBMIT_COLLECTIVE,
 	FERRY_SUBMIT_MESSAGES,    /* sends and receives that progress together */
 };
@@ -49,15 +49,15 @@ struct ferry_submission {
 	uint64_t number; /* of the rank's submissions, from 1 */
 	uint32_t flag, turn;
 	uint64_t seq, name;        /* as in struct ferry_call */
-	uint64_t fixed;            /* ferry_order.fixed when it was made */
+	uint64_t fixed;            /* ferry_numbering.fixed when it was made */
 	uint64_t plan_hash, count, scalar;
 	uint32_t shape, root;
 	struct ferry_buffer_name send, receive; /* generation 0: none */
 	uint32_t nparts;
 	uint32_t reserved;
 	/*
-	 * A sum over all else in the record, by ferry_ring_write. Other ranks of the job may write into the ring, and a
-	 * turn, a number or a flag that is another than the rank's would have its stream wait for ever.
+	 * A checksum of all else in the record, by ferry_ring_write. Other ranks of the job can write into the ring,
+	 * and a turn, number or flag that is not this rank's would make its stream wait for ever.
 	 */
 	uint64_t sum;
 };
@@ -73,24 +73,22 @@ struct ferry_ring {
 	_Alignas(128) char records[FERRY_RING_BYTES];
 };
 
-/** A record of a head and `more` bytes behind it, all copied in; false if there is no room for it now. Rank. */
+/** For ranks: copies a record in, its head (whose `bytes` and `sum` it sets) and `more` bytes. False: no room now. */
 bool ferry_ring_write(struct ferry_ring *ring, struct ferry_submission *head, const void *behind, size_t more);
 
-/** Whether there is a record behind so many bytes. Router: what the ring says of that others may have written. */
+/** For routers: whether there seems to be a record after the first `taken` bytes; ferry_ring_take checks it. */
 static inline bool ferry_ring_any(const struct ferry_ring *ring, uint64_t taken)
 {
 	return atomic_load_explicit(&ring->written, memory_order_acquire) != taken;
 }
 
-/**
- * Returns the sum to store in head->sum; behind: `more` bytes that follow the head, up to the record's end at the most.
- */
+/** Returns the sum for head->sum. behind: the `more` bytes after the head; the rest of head->bytes counts as zeros. */
 uint64_t ferry_submission_sum(const struct ferry_submission *head, const void *behind, size_t more);
 
 /**
- * Takes the next record, of FERRY_SUBMISSION_MOST bytes at most, into memory of the caller's. *any: whether there was
- * one. Router, which keeps *taken to itself. ferryInvalidUsage, with the values: the ring says what cannot be, or the
- * record is not what was written.
+ * For routers: copies the next record, of FERRY_SUBMISSION_MOST bytes at most, into memory of the caller's. *any: there
+ * was one. *taken: the router's own position. Error: ferryInvalidUsage, with the values, if the ring's words cannot be
+ * true or the record's sum is wrong.
  */
 ferryResult_t ferry_ring_take(struct ferry_ring *ring, uint64_t *taken, void *record, bool *any);
 

@@ -76,10 +76,7 @@ void ferry_bells_wait(const struct ferry_seen_bell *bells, uint32_t count, int64
 
 void ferry_doorbell_wake(struct ferry_doorbell *bell, int threads)
 {
-	/*
-	 * The release pairs with the acquire in prepare: a waiter that reads this number sees what was published before
-	 * it.
-	 */
+	/* The release pairs with the acquire in prepare: a waiter that reads this number sees all published before. */
 	atomic_fetch_add_explicit(&bell->rings, 1, memory_order_release);
 	ferry_futex_wake(&bell->rings, threads, true);
 }

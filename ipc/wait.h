@@ -42,7 +42,7 @@ static inline void ferry_full_fence(void)
 #endif
 }
 
-/** Before the last check of the condition. Follow it with ferry_doorbell_cancel or ferry_doorbell_wait. */
+/** To be called before the last check of the condition; ferry_doorbell_cancel or ferry_doorbell_wait must follow. */
 static inline uint32_t ferry_doorbell_prepare(struct ferry_doorbell *bell)
 {
 	uint32_t seen = atomic_load_explicit(&bell->rings, memory_order_acquire);
@@ -62,7 +62,7 @@ void ferry_doorbell_wait(struct ferry_doorbell *bell, uint32_t seen, int64_t tim
 /* A bell among several that a thread is about to sleep at. */
 struct ferry_seen_bell {
 	struct ferry_doorbell *bell;
-	uint32_t rings; /* that it had when it was seen */
+	uint32_t rings; /* its value when the bell was prepared */
 };
 
 static inline struct ferry_seen_bell ferry_bell_prepare(struct ferry_doorbell *bell)
@@ -77,12 +77,12 @@ static inline void ferry_bells_cancel(const struct ferry_seen_bell *bells, uint3
 }
 
 /**
- * Sleeps until one of the bells has rung since it was seen; as ferry_doorbell_wait. Where the kernel cannot wait for so
- * many (before Linux 5.16: for two, later for 129) the thread wakes up and checks them every millisecond.
+ * Sleeps until one of the bells has rung since it was prepared, as ferry_doorbell_wait does. If the kernel cannot wait
+ * for that many (two before Linux 5.16, 129 since), it returns after a millisecond, and the caller looks again.
  */
 void ferry_bells_wait(const struct ferry_seen_bell *bells, uint32_t count, int64_t timeout_us);
 
-/** Wakes up to `threads` sleepers, all where negative. For ferry_doorbell_ring. */
+/** Wakes up to `threads` sleepers, all if negative, without a look whether there are any. */
 void ferry_doorbell_wake(struct ferry_doorbell *bell, int threads);
 
 /** To be called after publishing, for threads that may wait for it. */
@@ -113,19 +113,19 @@ static inline void ferry_relax(void)
 /* ---- spinning ---- */
 
 #define FERRY_SPIN_ASK_NS 5000000u /* the kernel is asked at most so often: it is a read from /proc */
-/* run and waited, to judge by; CPUs are short where more than a third of it is waited */
+/* time run and waited that is enough to judge by; CPUs are short if a thread has waited for more than a third of it */
 #define FERRY_SPIN_ENOUGH_NS 10000000u
 #define FERRY_SPIN_REST_LEAST_NS 50000000u
 #define FERRY_SPIN_REST_MOST_NS 3200000000u
-/* beside the last rest: a thread that finds CPUs short later than that has found another shortage */
+/* A thread that finds CPUs short later than this, plus the last rest, after a rest has found another shortage. */
 #define FERRY_SPIN_TRIAL_NS 500000000u
 
 /** Of a group of threads: the lanes of a communicator, or the workers of a router. Zeroed, but for limit_ns. */
 struct ferry_spin {
 	uint64_t limit_ns;           /* to spin at most; constant; 0: not at all */
-	/* no thread spins before; by a thread that finds CPUs short, by compare and exchange from a past time */
+	/* no thread spins before this time; a thread that finds CPUs short replaces a past time, by compare and swap */
 	_Atomic uint64_t rest_until;
-	/* the last rest's length; by the thread that has set rest_until. One that reads the old one rests less */
+	/* the last rest's length; stored by the thread that has set rest_until. A reader of the old one rests less */
 	_Atomic uint64_t rest_ns;
 };
 
@@ -136,10 +136,9 @@ struct ferry_spin {
 struct ferry_idle {
 	struct ferry_spin *spin;
 	uint64_t since; /* when it first found nothing; 0: it found something the last time */
-	/* the kernel's statistics of the thread; -1: none. When it last read them */
-	int file;
-	uint64_t asked_at;
-	uint64_t judged_at, ran_ns, waited_ns; /* and of the thread's life until then; judged_at 0: not yet */
+	int file; /* the kernel's statistics of the thread; -1: none */
+	uint64_t asked_at; /* when it last read them */
+	uint64_t judged_at, ran_ns, waited_ns; /* when last judged (0: never), and the thread's life until then */
 };
 
 /**
@@ -151,7 +150,7 @@ static inline uint64_t ferry_spin_ns(const struct ferry_spin *spin, uint64_t now
 	return now < atomic_load_explicit(&spin->rest_until, memory_order_relaxed) ? 0 : spin->limit_ns;
 }
 
-/** CPUs are short. The first call after a rest counts. */
+/** Starts a rest, as CPUs are short. Does nothing during a rest. */
 void ferry_spin_rest(struct ferry_spin *spin, uint64_t now);
 
 /**
@@ -162,12 +161,12 @@ void ferry_idle_open(struct ferry_idle *idle, struct ferry_spin *spin);
 void ferry_idle_close(struct ferry_idle *idle);
 
 /**
- * The thread has run and waited so long in its life: rests if it has waited too much since it was last judged. What
- * lies before the end of a rest does not count: a thread that sleeps often waits for the CPU to wake up, too.
+ * Starts a rest if the thread has waited too much since it was last judged. ran_ns, waited_ns: of its whole life. Time
+ * before the end of a rest does not count: a thread that sleeps often waits for a CPU at each wake-up, too.
  */
 void ferry_idle_judge(struct ferry_idle *idle, uint64_t ran_ns, uint64_t waited_ns, uint64_t now);
 
-/** Asks the kernel, and judges. */
+/** Reads the kernel's statistics, and judges by them. */
 void ferry_idle_ask(struct ferry_idle *idle, uint64_t now);
 
 /** To be called after each poll, whether it found something or not. */
@@ -190,7 +189,7 @@ static inline bool ferry_idle_looks_on(struct ferry_idle *idle, uint64_t now)
 	return now - idle->since < ferry_spin_ns(idle->spin, now);
 }
 
-/** How long ago it stopped looking, in nanoseconds. */
+/** How long ago the thread stopped spinning, in nanoseconds. */
 static inline uint64_t ferry_idle_ns(const struct ferry_idle *idle, uint64_t now)
 {
 	uint64_t nothing = idle->since ? now - idle->since : 0, looked = ferry_spin_ns(idle->spin, now);
