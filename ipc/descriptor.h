@@ -33,7 +33,7 @@ struct ferry_descriptor {
 	_Atomic uint32_t root;
 	_Atomic uint32_t domains;  /* bit d: the plan has work for router d; the others pass the call by */
 	_Atomic uint32_t put_target_index; /* of `put_target` below */
-	_Atomic uint64_t name;     /* rank 0, where it decides which call is number n: the name of that one (order.h); else 0 */
+	_Atomic uint64_t name;     /* rank 0, where it decides which call is number n: that call; else 0 (order.h) */
 	_Atomic uint64_t put_target_generation, put_target_offset;
 	char pad[56];
 };

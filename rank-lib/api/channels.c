@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What kernels of the caller's own communicate by, as it was made with the mailboxes. */
+/* ferryCommChannels: memory for kernels of the caller's own, which was made with the mailboxes. */
 #include "ipc/error.h"
 #include "rank-lib/call/comm.h"
 

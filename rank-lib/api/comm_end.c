@@ -30,10 +30,7 @@ static bool close_to_all(struct ferryComm *comm)
 	return first;
 }
 
-/*
- * Called by a thread that holds the communicator. Threads that wait for the lock hold it, too; the last holder frees
- * it.
- */
+/* Called by a holder of the communicator. Threads that wait for its lock are holders, too; the last one frees it. */
 static void end(struct ferryComm *comm)
 {
 	if (!close_to_all(comm))

@@ -78,7 +78,7 @@ static ferryResult_t read_log_settings(struct ferryComm *comm)
 		return ferry_fail(ferryInvalidArgument, "FERRY_LOG=%s: error, warn, info or debug", log);
 	if (log)
 		ferry_log_set_level(level);
-	if (!comm->rank.self) /* the others have the same */
+	if (!comm->rank.self) /* one rank warns for all */
 		ferry_env_name_unknown();
 	ferryResult_t result = ferry_debug_read();
 	comm->plans.shown = ferry_debug_shows_plans();
@@ -147,7 +147,7 @@ static ferryResult_t open_mapped(struct ferryComm *comm)
 	return result ? result : ferry_mapped_try(&comm->mapped);
 }
 
-/* Programs, shares and speeds that the environment asks for are those of routers and lanes. */
+/* Programs, shares and speeds that the environment sets concern routers and lanes: no call is short then. */
 static bool may_be_short(const struct ferryComm *comm)
 {
 	return !comm->programs.count && !comm->fabrics.named && comm->fabrics.host_share < 0 &&
@@ -162,7 +162,7 @@ static ferryResult_t open_direct(struct ferryComm *comm)
 	return result ? result : ferry_takeovers_open(&comm->takeovers);
 }
 
-/* On GPUs no rank has a communicator before all are known to be mapped: where one is not, all are refused it. */
+/* On GPUs no rank gets a communicator before all ranks are mapped; if one cannot be, all are refused. */
 static ferryResult_t open_data(struct ferryComm *comm, bool mapped, const char *why_not)
 {
 	long seconds;

@@ -8,10 +8,8 @@
 #include "rank-lib/failover/rank.h"
 
 /**
- * Makes a communicator.
- *
- * routers: those of the parent communicator, or NULL: chosen by `config`. maker: the caller, which may give up before
- * the communicator is made; the thread then stops waiting for ranks that have not come. NULL: it never gives up.
+ * Makes a communicator, as ferryCommInitRankConfig does. routers: those of the parent communicator; NULL: chosen by
+ * `config`. maker: says when to give up waiting for ranks that have not come; NULL: after FERRY_ATTACH_TIMEOUT.
  */
 ferryResult_t ferry_comm_make(ferryComm_t *comm, int nranks, const uint8_t *key, int rank, const ferryConfig_t *config,
                               const struct ferry_routers *routers, const struct ferry_maker *maker);

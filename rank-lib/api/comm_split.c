@@ -10,7 +10,7 @@
 
 #include <stdio.h>
 
-/* Bit r: rank r has not posted. */
+/* Returns the ranks that have not posted. */
 static uint64_t missing(const struct ferry_rank *rank, uint64_t split)
 {
 	uint64_t ranks = 0;
@@ -48,7 +48,7 @@ static void report_stall(struct ferry_watchdog *watchdog, uint64_t split)
 	ferry_watchdog_report(watchdog, waited, text);
 }
 
-/* Success if all have posted, also where the communicator has failed since: then some may have gone on. */
+/* Success if all have posted, even if the communicator has failed since, as other ranks may have gone on. */
 static ferryResult_t wait_for_all(struct ferryComm *comm, uint64_t split)
 {
 	struct ferry_rank *rank = &comm->rank;
@@ -69,10 +69,7 @@ static ferryResult_t wait_for_all(struct ferryComm *comm, uint64_t split)
 	}
 }
 
-/*
- * All ranks post color and key on their boards. Slot s mod 2 is free: a rank that posts s + 2 has read all posts of s +
- * 1.
- */
+/* Posts color and key. The slot is free: a rank posts split s when all have posted s - 1, and so have read s - 2. */
 static ferryResult_t exchange(struct ferryComm *comm, uint64_t split, int color, int key)
 {
 	struct ferry_rank *rank = &comm->rank;
@@ -85,7 +82,7 @@ static ferryResult_t exchange(struct ferryComm *comm, uint64_t split, int color,
 	return wait_for_all(comm, split);
 }
 
-/* The new communicator is made without the lock: its ranks come when they come. */
+/* Makes the new communicator without the parent's lock, as its other ranks may come late. */
 static ferryResult_t split_held(struct ferryComm *comm, int color, int key, ferryComm_t *newcomm, ferryConfig_t *known)
 {
 	ferryResult_t result = ferry_comm_enter(comm);

@@ -5,17 +5,15 @@
 
 #include "ferry.h"
 
-/**
- * The first release's fields. Every later release begins with them, and has no padding behind, which might not be zero.
- */
+/* Bytes of the first release's fields. Every later release begins with them, and ends without padding. */
 #define FERRY_CONFIG_LEAST (offsetof(ferryConfig_t, staging) + sizeof(uint64_t))
 #define FERRY_CONFIG_MOST 4096
 
 /**
- * Reads `given`, perhaps from a program that was built for another release, over the defaults in `config`, of `bytes`
- * bytes; both begin with their size. Fields that an older program lacks keep their defaults. A newer one's is taken if
- * it asks for nothing unknown: all bytes beyond `bytes` are zero. given NULL: the defaults. `function` is for the
- * message. Error: ferryInvalidArgument, with the sizes.
+ * Copies `given`, perhaps of a program that was built for another release, over the defaults in `config`, of `bytes`
+ * bytes; both begin with their size. Fields that an older program lacks keep their defaults. A newer program's fields
+ * beyond `bytes` must be zero. given NULL: keeps the defaults. `function` is for the message. Error:
+ * ferryInvalidArgument, with the sizes.
  */
 ferryResult_t ferry_config_read(const char *function, const void *given, void *config, size_t bytes);
 

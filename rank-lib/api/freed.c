@@ -7,19 +7,19 @@
 
 #include <time.h>
 
-#define MOST 64 /* communicators that have exported the same memory; of more, some forget it by and by */
+#define MOST 64 /* communicators that have exported the same memory; others unmap it once it is idle */
 
 static bool lock_within_a_second(struct ferryComm *comm)
 {
 	struct timespec until;
 	if (!pthread_mutex_trylock(&comm->lock))
 		return true;
-	clock_gettime(CLOCK_MONOTONIC, &until); /* not changed when the time of day is set */
+	clock_gettime(CLOCK_MONOTONIC, &until);
 	until.tv_sec++;
 	return !pthread_mutex_clocklock(&comm->lock, CLOCK_MONOTONIC, &until);
 }
 
-/* Not if the communicator has failed: its router gets no more requests. */
+/* Does nothing if the communicator has failed: its router gets no more requests. */
 static bool forget(struct ferryComm *comm, uint64_t start, uint64_t end, bool gone)
 {
 	bool left = false;

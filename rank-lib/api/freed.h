@@ -5,13 +5,13 @@
  * by any thread, for all communicators of the process.
  *
  * There are two steps, one before the memory is freed and one after. Before: the routers unmap what no call under way
- * names, because CUDA wants an allocation to be unmapped in other processes first. What a call under way still names
- * must wait for that call. The freeing thread waits for it in cudaFree anyway, which waits for the device; it holds no
- * lock of Ferry's there. After: the routers unmap the rest.
+ * names, because CUDA wants an allocation to be unmapped in other processes first. Memory that a call under way names
+ * stays mapped until cudaFree has waited for the device, and so for the call; the thread holds no lock of Ferry's
+ * there. After: the routers unmap the rest.
  *
- * The thread waits for a communicator's lock for a second at most, and for a router as long as any call does. When
- * either is busy for longer, the routers unmap the memory once it has been idle. A thread that holds a communicator's
- * lock never waits for a thread that frees memory.
+ * The thread waits for a communicator's lock for a second at most, and for a router as long as any call does. If either
+ * is busy for longer, the routers unmap the memory once it has been idle. A thread that holds a communicator's lock
+ * never waits for a thread that frees memory.
  */
 #ifndef FERRY_RANK_LIB_API_FREED_H
 #define FERRY_RANK_LIB_API_FREED_H
@@ -21,7 +21,7 @@
 
 /**
  * To be called before the allocation that contains these bytes is freed. Returns when the routers have unmapped what no
- * call under way names; returns at once when they have mapped none of it. Returns true if some of it is still mapped.
+ * call under way names, at once if they have mapped none of it. Returns whether calls under way keep some of it mapped.
  */
 bool ferry_freed_before(const void *memory, size_t bytes);
 

@@ -73,8 +73,7 @@ static ferryResult_t keep(const struct ferry_request *request)
 		return result;
 	}
 	group.nkept++;
-	ferry_holders_add(&request->comm->holders); /* until the group ends, even if a thread ends the communicator
-	                                               before */
+	ferry_holders_add(&request->comm->holders); /* until the group ends: another thread may end comm before */
 	return ferrySuccess;
 }
 
@@ -97,10 +96,7 @@ ferryResult_t ferry_group_call(const struct ferry_request *request)
 	return result;
 }
 
-/*
- * How many calls before this one are open in the same stream for the same communicator. Messages of the two are one
- * call.
- */
+/* How many calls of the group before this one are open in the same stream and communicator. */
 static uint32_t find_slot(const struct ferry_open_group *open, const struct ferry_request *request)
 {
 	uint32_t slot = 0;
@@ -117,7 +113,7 @@ static bool has_sum(const struct ferry_open_group *open, ferryComm_t comm)
 	return any;
 }
 
-/* requests: those of one call, which the first one stands for. open: NULL, or where its end is left to. */
+/* Launches one call, of one or more requests with the same stream and communicator. open: NULL, or it stays open. */
 static ferryResult_t launch(struct ferry_request *requests, uint32_t count, struct ferry_open_group *open)
 {
 	bool messages = requests[0].collective == FERRY_SENDRECV;
@@ -162,7 +158,7 @@ ferryResult_t ferryGroupStart(void)
 static ferryResult_t launch_all(struct ferry_open_group *open)
 {
 	ferryResult_t result = ferrySuccess;
-	for (uint32_t i = 0; i < group.nkept && !result; i++) /* this may be a child, forked since */
+	for (uint32_t i = 0; i < group.nkept && !result; i++) /* the process may have forked since the group began */
 		result = ferry_comm_check(group.kept[i].request.comm);
 	if (!result && open && group.nkept && !(open->calls = calloc(group.nkept, sizeof *open->calls)))
 		result = ferry_fail(ferrySystemError, "no memory for %u calls in a group", group.nkept);

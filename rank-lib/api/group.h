@@ -12,12 +12,12 @@
 ferryResult_t ferry_group_refuse(ferryResult_t result);
 
 /**
- * Makes the call of a function of the API; in a group of this thread checks it, and keeps it until the group ends. A
- * request may leave a part of every block alone (left_out), which all ranks must then do alike.
+ * Makes a call of the API. If this thread has a group open, checks the call and keeps it until the group ends. A
+ * request may leave out a part of every block (left_out), the same on all ranks.
  */
 ferryResult_t ferry_group_call(const struct ferry_request *request);
 
-/** Calls of a group that are in their streams but for their ends (open_call.h). */
+/** Calls of a group whose streams do not wait for their ends yet (rank-lib/call/open_call.h). */
 struct ferry_open_group {
 	struct ferry_open_call *calls; /* NULL: none */
 	uint32_t ncalls;
@@ -25,7 +25,7 @@ struct ferry_open_group {
 
 /**
  * Ends the group as ferryGroupEnd does, but leaves all its calls open: work that the caller puts into their streams
- * before ferry_group_finish runs beside them. Whatever this returns, the same thread must then call ferry_group_finish.
+ * before ferry_group_finish runs beside them. The same thread must then call ferry_group_finish, also after an error.
  * Error: ferryInvalidUsage when no group is open, or when it lies within another group.
  */
 ferryResult_t ferry_group_end_open(struct ferry_open_group *open);

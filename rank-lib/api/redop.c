@@ -16,7 +16,7 @@ void ferry_redops_end(struct ferry_redops *redops)
 	pthread_mutex_destroy(&redops->lock);
 }
 
-/* -1: all are used. */
+/* Returns its index, or -1 if all are used. */
 static int use_free_one(struct ferry_redops *redops, const struct ferry_redop *redop)
 {
 	int found = -1;

@@ -19,19 +19,19 @@ struct ferry_redop {
 #define FERRY_MAX_REDOPS 64
 
 struct ferry_redops {
-	pthread_mutex_t lock; /* of all of them */
+	pthread_mutex_t lock; /* protects `all` */
 	struct ferry_redop all[FERRY_MAX_REDOPS];
 };
 
 void ferry_redops_init(struct ferry_redops *redops);
 void ferry_redops_end(struct ferry_redops *redops);
 
-/** As the function of the API. */
+/** As ferryRedOpCreatePreMulSum and ferryRedOpDestroy. */
 ferryResult_t ferry_redops_create(struct ferry_redops *redops, ferryRedOp_t *op, const void *scalar,
                                   ferryDataType_t type, ferryScalarResidence_t residence);
 ferryResult_t ferry_redops_destroy(struct ferry_redops *redops, ferryRedOp_t op);
 
-/** Returns the reduction of that name; not `used` if none was created, also for the built-in ones. */
+/** Returns a created reduction; not `used` if `op` is built in or was never created. */
 struct ferry_redop ferry_redops_find(struct ferry_redops *redops, ferryRedOp_t op);
 
 #endif

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 struct ferry_registration {
-	bool named; /* else there is nothing to forget */
+	bool named; /* it is exported */
 	struct ferry_buffer_name name;
 	struct ferry_registration *next;
 };

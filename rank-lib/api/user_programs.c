@@ -48,7 +48,7 @@ static ferryResult_t load_file(struct ferry_user_programs *programs, const struc
 	char *text = NULL;
 	size_t bytes = 0;
 	struct stat status;
-	if (!stat(path, &status) && !S_ISREG(status.st_mode)) /* what may never end is not waited for */
+	if (!stat(path, &status) && !S_ISREG(status.st_mode)) /* reading a pipe or a device might never end */
 		return ferry_fail(ferryInvalidArgument, "%s is not a file", path);
 	FILE *file = fopen(path, "r");
 	if (!file)
@@ -129,7 +129,7 @@ static bool has_other_root(const struct ferry_program *program, const struct fer
 	return ferry_collective_has_root(call->collective) && program->root != call->root;
 }
 
-/* Whether it is for such calls of this communicator, of some size. */
+/* Whether the program is for such calls of this communicator, whatever their size. */
 static bool fits(const struct ferry_user_program *kept, const struct ferry_topology *topology,
                  const struct ferry_user_call *call)
 {
@@ -155,7 +155,7 @@ static void report_unfit(const struct ferry_user_program *kept, const struct fer
 		         program->rank_domain[rank], topology->rank_domain[rank]);
 	else if (has_other_root(program, call))
 		snprintf(reason, MOST_REASON, "its root is rank %u, the call's rank %u", program->root, call->root);
-	else { /* what begins with the name, as in errors, has it in front already */
+	else { /* the warning begins with the program's name, as some errors do */
 		const char *refused = kept->refused[call->premulsum];
 		size_t length = strlen(program->name);
 		bool named = !strncmp(refused, program->name, length) && !strncmp(refused + length, ": ", 2);
@@ -163,7 +163,7 @@ static void report_unfit(const struct ferry_user_program *kept, const struct fer
 	}
 }
 
-/* Whether this process has not logged this yet, so that many communicators or calls log it once. */
+/* Whether this process has not logged this yet: many communicators and calls log it once. */
 static bool is_news(const char *reason, const char *name)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -207,7 +207,7 @@ const struct ferry_program *ferry_user_programs_replacement(struct ferry_user_pr
 			continue;
 		if (call->bytes >= kept->least && call->bytes <= kept->most)
 			return kept->program;
-		tells = false; /* it is for other sizes, which its header says */
+		tells = false; /* it is for calls of other sizes, as its header says: no warning */
 	}
 	for (uint32_t i = 0; tells && i < programs->count; i++)
 		if (is_named_for(&programs->kept[i], call) && !programs->kept[i].logged)
