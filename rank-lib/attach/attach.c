@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LOOK_US 1000 /* for what rings no bell: another router, the end of a process */
+#define LOOK_US 1000 /* between two looks for what rings no bell: another router, the end of a process */
 #define WAIT_US 20000
 
 /* What a rank asks its routers for, and the state of attaching. */
@@ -22,16 +22,15 @@ struct attaching {
 	struct ferry_rank *rank;
 	const struct ferry_routers *routers;
 	const struct ferry_wishes *wishes;
-	char *why_not; /* FERRY_MESSAGE_BYTES: why its domain's router does not move its data; "": it does, if so
-	                  wished */
-	bool asked[FERRY_MAX_DOMAINS]; /* rank 0: to make the job ready */
-	bool again;                    /* there was a router, which has died */
+	char *why_not; /* of ferry_rank_attach; FERRY_MESSAGE_BYTES */
+	bool asked[FERRY_MAX_DOMAINS]; /* rank 0 has asked the domain's router to make the job ready */
+	bool again;                    /* a router has died: the rank attaches to its successor */
 	uint64_t patience_ns;
 };
 
 /* ---- one domain ---- */
 
-/* The domain's router has ended: until another listens. */
+/* Connects to the successor of a domain's router that has ended, when it listens. */
 static ferryResult_t find_next(const struct attaching *attaching, uint32_t domain, uint64_t deadline)
 {
 	struct ferry_link *link = &attaching->rank->links[domain];
@@ -51,10 +50,7 @@ static ferryResult_t find_next(const struct attaching *attaching, uint32_t domai
 	return ferrySuccess;
 }
 
-/*
- * Asks again where an idle router has left between our connecting and its looking: another one is started then; and
- * where one has died.
- */
+/* Sends RANK. Asks the next router if one has died, or has ended for idleness just before it saw the connection. */
 static ferryResult_t ask_router(const struct attaching *attaching, uint32_t domain,
                                 struct ferry_attach_message *message, struct ferry_attach_reply *reply, int *descriptor)
 {
@@ -64,7 +60,7 @@ static ferryResult_t ask_router(const struct attaching *attaching, uint32_t doma
 	uint64_t deadline = ferry_now_ns() + attaching->patience_ns;
 	ferryResult_t result = attaching->again ? find_next(attaching, domain, deadline)
 	                                        : ferry_routers_connect(attaching->routers, domain, &link->socket);
-	if (result && !attaching->again) /* whose own message says that no router answers */
+	if (result && !attaching->again) /* the message says already that no router answers */
 		return result;
 	while (!result) {
 		result = ferry_attach_exchange(link->socket, message, NULL, &attaching->wishes->flags, reply, received,
@@ -82,7 +78,7 @@ static ferryResult_t ask_router(const struct attaching *attaching, uint32_t doma
 	return ferry_fail_context(result, "rank %d of %d attaches to domain %u", rank->self, rank->nranks, domain);
 }
 
-/* Publishes which process the rank is, for those that do not see its connection: other ranks, and later routers. */
+/* Publishes the rank's process for those that have no connection to it: other ranks, and routers that take over. */
 static void publish_process(struct ferry_rank_line *line)
 {
 	atomic_store_explicit(&line->process_start, ferry_process_start(getpid()), memory_order_relaxed);
@@ -154,8 +150,8 @@ static ferryResult_t report_missing(const struct ferry_rank *rank, uint32_t doma
 }
 
 /*
- * Ranks that still wait learn of it from the first router that sees this rank's connection close. That router may not
- * know the other domains' arenas yet.
+ * Fills in the rank's failure in every arena: the first router that sees this rank's connection close fails the job,
+ * and may not know the other domains' arenas yet.
  */
 static ferryResult_t give_up(struct ferry_rank *rank, ferryResult_t result)
 {
@@ -165,7 +161,7 @@ static ferryResult_t give_up(struct ferry_rank *rank, ferryResult_t result)
 	return result;
 }
 
-/* The router may have been a rank's, which has said why before it left. */
+/* If the job has failed before its router ended, the arena has the reason. */
 static ferryResult_t report_gone(const struct ferry_rank *rank, uint32_t domain, const _Atomic uint32_t *flag)
 {
 	const struct ferry_arena_header *header = rank->shared.arenas[domain].header;
@@ -181,7 +177,7 @@ static ferryResult_t report_gone(const struct ferry_rank *rank, uint32_t domain,
 	                  rank->self);
 }
 
-/* The job has failed, this rank is not wanted any more, or has waited for long enough. */
+/* Returns an error if the job has failed, the maker gives up, or the deadline is over. */
 static ferryResult_t look_for_end(struct ferry_rank *rank, uint32_t domain, uint64_t deadline)
 {
 	const struct ferry_arena_header *header = rank->shared.arenas[domain].header;
@@ -206,7 +202,7 @@ static ferryResult_t look_for_end(struct ferry_rank *rank, uint32_t domain, uint
 
 /* ---- a router that dies meanwhile ---- */
 
-/* Whether a process whose connection has closed has ended. */
+/* Whether the process of a closed connection ends before the deadline. */
 static bool has_ended_by(const struct ferry_link *link, uint64_t deadline)
 {
 	while (!ferry_process_has_ended(link->process)) {
@@ -224,14 +220,16 @@ static const uint8_t *gpu_of(void *context, int *flags)
 	return wishes->gpu;
 }
 
-/* For a rank whose data the router was to move: it has exported nothing yet, and submitted nothing. */
+/* For a rank whose data the router was to move. It has no exports and submissions yet. */
 static const struct ferry_handover_ops mapped_ops = {.gpu = gpu_of};
 
-/* The arena is the next router's (router/failover/adoption.h). A successor that dies is the next case. */
+/* Hands the arena to the next router (router/failover/adoption.h), or to the next one, if that dies, too. */
 static ferryResult_t hand_over(const struct attaching *attaching, uint32_t domain, uint64_t deadline)
 {
 	struct ferry_link *link = &attaching->rank->links[domain];
-	/* as it has attached: a foreign rank also where its own router does not move its data */
+	/*
+	 * as the rank has attached: to other domains as a foreign rank, even if its own router does not move its data
+	 */
 	bool on_gpu = attaching->wishes->mapped && (domain != attaching->rank->domain || !attaching->why_not[0]);
 	struct ferry_handover handover = {.rank = attaching->rank,
 	                                  .ops = on_gpu ? &mapped_ops : NULL,
@@ -249,7 +247,7 @@ static ferryResult_t hand_over(const struct attaching *attaching, uint32_t domai
 		if (result != ferryRemoteError || !ferry_endpoint_closed(link->socket))
 			return result;
 		if (handover.process >= 0)
-			return ferrySuccess; /* this is the process whose end the rank waits for */
+			return ferrySuccess; /* it had adopted the rank: look_for_dead handles its end */
 	}
 }
 
@@ -262,7 +260,10 @@ static bool all_are_kept(const struct ferry_rank *rank)
 	return true;
 }
 
-/* *waits: the next router gets all domains' arenas, and some may yet be given up. */
+/*
+ * Hands a dead router's arena to its successor, or attaches anew. *waits: does nothing yet, as the successor gets the
+ * arenas of all domains, and some of these may still be given up.
+ */
 static ferryResult_t go_over(struct attaching *attaching, uint32_t domain, bool *waits)
 {
 	struct ferry_rank *rank = attaching->rank;
@@ -288,7 +289,7 @@ static ferryResult_t go_over(struct attaching *attaching, uint32_t domain, bool 
 	return attach_domain(attaching, domain);
 }
 
-/* Looks at all domains: the other routers may wait for what this one's successor gets. *found: one had died. */
+/* Handles a dead router of any domain, as the others may wait for its successor. *found: there was one. */
 static ferryResult_t look_for_dead(struct attaching *attaching, bool *found)
 {
 	struct ferry_rank *rank = attaching->rank;
@@ -325,9 +326,7 @@ static ferryResult_t learn_domains(struct ferry_rank *rank)
 	return ferrySuccess;
 }
 
-/*
- * Rank 0 has each router map the other domains' arenas. Where it dies over that, that is seen when all are looked at.
- */
+/* Makes a router map the other domains' arenas (rank 0). look_for_dead handles a router that dies meanwhile. */
 static ferryResult_t ask_for_ready(struct attaching *attaching, uint32_t domain)
 {
 	const struct ferry_rank *rank = attaching->rank;
@@ -343,7 +342,7 @@ static ferryResult_t ask_for_ready(struct attaching *attaching, uint32_t domain)
 	return gone ? ferrySuccess : result;
 }
 
-/* The first of all domains whose counter (attached, or ready) is less than `enough`; ndomains: none. */
+/* Returns the first domain that is not ready, or lacks ranks, and that counter in *value; ndomains: there is none. */
 static uint32_t first_short(const struct ferry_rank *rank, bool ready, uint32_t *value)
 {
 	for (uint32_t domain = 0; domain < rank->ndomains; domain++) {
@@ -355,7 +354,7 @@ static uint32_t first_short(const struct ferry_rank *rank, bool ready, uint32_t 
 	return rank->ndomains;
 }
 
-/* Rank 0, when all have attached: false if a router had died before, and another rank has given its arena up. */
+/* For rank 0, when all have attached. False: another rank has given up the arena of a router that has died. */
 static bool keep_all(const struct ferry_rank *rank)
 {
 	for (uint32_t domain = 0; domain < rank->ndomains; domain++) {
@@ -367,7 +366,7 @@ static bool keep_all(const struct ferry_rank *rank)
 	return true;
 }
 
-/* All have attached to all domains. */
+/* For when all ranks have attached to all domains. */
 static ferryResult_t make_ready(struct attaching *attaching)
 {
 	const struct ferry_rank *rank = attaching->rank;
@@ -380,7 +379,7 @@ static ferryResult_t make_ready(struct attaching *attaching)
 	return result;
 }
 
-/* One rank says it for all that wait. */
+/* The lowest rank that is present warns for all that wait. */
 static void warn_of_missing(const struct ferry_rank *rank, uint32_t domain)
 {
 	uint64_t present = atomic_load_explicit(&rank->shared.arenas[domain].header->present, memory_order_relaxed);
@@ -400,12 +399,12 @@ static ferryResult_t meet(struct attaching *attaching)
 {
 	struct ferry_rank *rank = attaching->rank;
 	uint64_t deadline = ferry_now_ns() + attaching->patience_ns;
-	uint64_t warning = ferry_now_ns() + FERRY_DEADLINE_PROBE_S * 1000000000ull; /* 0: it has been given */
+	uint64_t warning = ferry_now_ns() + FERRY_DEADLINE_PROBE_S * 1000000000ull; /* 0: done */
 	bool met = false, found;
 	while (1) {
 		uint32_t value, domain = first_short(rank, false, &value);
 		ferryResult_t result = ferrySuccess;
-		bool ready = domain == rank->ndomains; /* is waited for now, no more that all attach */
+		bool ready = domain == rank->ndomains; /* all have attached: waits for the routers to be ready now */
 		if (ready && !met)
 			deadline = ferry_now_ns() + attaching->patience_ns;
 		met |= ready;
@@ -456,8 +455,8 @@ ferryResult_t ferry_rank_attach(struct ferry_rank *rank, const struct ferry_rout
 }
 
 /*
- * Marks the rank as left when its router has ended and no other is waited for, as the router would have
- * (router/daemon/job.c). All that the rank will ever publish has been stored before.
+ * Marks the rank as left, as its router would have (router/daemon/job.c), which has ended. All that the rank will ever
+ * publish has been stored before.
  */
 static void mark_departed(const struct ferry_rank *rank)
 {
@@ -478,13 +477,13 @@ static void announce_departure(struct ferry_rank *rank, uint32_t domain, struct 
 }
 
 /*
- * The router of its own domain comes first: it passes the departure on, and a router that the message does not reach
- * finds it there (router/daemon/clients.c). A router that has ended is no error. If one does not answer, the rank logs
- * that once and waits once: the other routers then get the message, but their answers are not waited for.
+ * The router of the rank's own domain comes first: it passes the departure on to routers that the message does not
+ * reach (router/daemon/clients.c). A router that has ended is no error. If one does not answer, the rank logs that once
+ * and waits once: the other routers get the message, but the rank does not wait for their answers.
  */
 void ferry_rank_announce_departure(struct ferry_rank *rank)
 {
-	long seconds = FERRY_DEADLINE_PROBE_S; /* where it is no number any more, which it was when the rank came */
+	long seconds = FERRY_DEADLINE_PROBE_S; /* if the program has made the variable invalid since */
 	ferry_deadline_seconds(&seconds);
 	struct ferry_deadline deadline = ferry_deadline_for((unsigned)seconds, NULL);
 	announce_departure(rank, rank->domain, &deadline);
@@ -493,7 +492,7 @@ void ferry_rank_announce_departure(struct ferry_rank *rank)
 			announce_departure(rank, domain, &deadline);
 }
 
-/* The rank's router has ended; when a signal killed it, its socket's file is still there. */
+/* Removes the socket's file of a router that has ended: a router that a signal killed leaves it. */
 static void sweep(const struct ferry_routers *routers, uint32_t domain)
 {
 	char path[136];

@@ -9,13 +9,13 @@
 #include <unistd.h>
 
 /*
- * A child that a rank forks has neither its lanes nor any use of its sockets. But as long as the child had them open,
- * no router would see the rank die. So the child closes them.
+ * A child has no lanes, and no use for the rank's sockets. The child closes them: as long as they were open there, no
+ * router would see the rank die.
  */
 static struct ferry_rank *attached; /* under attached_lock */
 static pthread_mutex_t attached_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* The forking thread takes the locks of all tables: else the child would have locks that no thread releases. */
+/* Takes the locks of all tables: a lock that another thread held would stay locked in the child for ever. */
 static void before_fork(void)
 {
 	pthread_mutex_lock(&attached_lock);
@@ -49,7 +49,7 @@ static void after_fork_in_child(void)
 	pthread_mutex_unlock(&attached_lock);
 }
 
-/* Streams are made without a communicator, too. */
+/* In a constructor, as streams can be made before any communicator. */
 __attribute__((constructor)) static void watch_forks(void)
 {
 	pthread_atfork(before_fork, after_fork, after_fork_in_child);

@@ -17,8 +17,8 @@ static ferryResult_t give_plan(void *context, const struct ferry_plan *plan)
 }
 
 /*
- * Pinned memory may have been freed; only the process that names it finds that out. So a pinned export that the router
- * cannot map is skipped. Only a replayed graph would miss it (router/engine/call_decoder.c).
+ * Skips a pinned export that the router cannot map: its memory may have been freed, which the rank cannot know. Only a
+ * replayed graph would miss it (router/engine/call_decoder.c).
  */
 static ferryResult_t give_export(void *context, const struct ferry_exported *exported, const int *descriptors,
                                  bool pinned)
@@ -47,7 +47,7 @@ static const struct ferry_journal_reader successor = {
         .plan = give_plan, .exported = give_export, .submissions = give_submissions};
 
 /*
- * The router of the rank's domain is to move its data, one of another domain may put into its memory
+ * Adds the GPU: the router of the rank's domain is to move its data, a router of another domain may put into its memory
  * (router/engine/foreign_ranks.h).
  */
 static void send_gpu(const struct ferry_handover *handover, struct ferry_attach_message *message, int *descriptors)
@@ -62,7 +62,7 @@ static void send_gpu(const struct ferry_handover *handover, struct ferry_attach_
 	}
 }
 
-/* The rank itself, and its arenas. */
+/* Sends the rank itself, and its arenas. */
 static ferryResult_t introduce(struct ferry_handover *handover)
 {
 	const struct ferry_rank *rank = handover->rank;

@@ -2,7 +2,7 @@
 /**
  * What a rank gives to the router that succeeds one that has ended: itself, with the arenas of its job, then what its
  * journal holds for that router: plans, exports and submissions that are not over. Called by the thread that attaches,
- * which has no journal yet, and later by the router monitor (rank-lib/failover/takeover.h). It calls no driver.
+ * which has no journal yet, and later by the router monitor (rank-lib/failover/takeover.h). Makes no CUDA calls.
  */
 #ifndef FERRY_RANK_LIB_ATTACH_HANDOVER_H
 #define FERRY_RANK_LIB_ATTACH_HANDOVER_H
@@ -14,13 +14,11 @@
 struct ferry_handover_ops {
 	/** Returns the rank's GPU, FERRY_GPU_BYTES, and the descriptor of its stream flags. */
 	const uint8_t *(*gpu)(void *context, int *flags);
-	/** Whether a stream waits for a call. */
+	/** Returns whether a stream waits for a call. */
 	bool (*waits)(void *context);
-	/** Another router serves that domain now. */
+	/** Called when another router serves the domain. */
 	void (*renewed)(void *context, uint32_t domain);
-	/**
-	 * No other router serves it, so nothing moves the rank's data any more. The rank has failed, or is about to.
-	 */
+	/** Called when no router takes over: nothing moves the rank's data any more. The rank fails, or has failed. */
 	void (*lost)(void *context, uint32_t domain);
 };
 
@@ -34,10 +32,13 @@ struct ferry_handover {
 	int connection;                 /* to the router; the caller's */
 	uint64_t lost_ns;               /* since when the rank has had no router (ferry_now_ns) */
 	const _Atomic uint32_t *given_up; /* as in ferry_attach_exchange */
-	int process;                    /* out: the router's pidfd, the caller's; -1: it had not answered */
+	int process;                    /* out: the router's pidfd, which the caller closes; -1: it has not answered */
 };
 
-/** Errors: those of ferry_attach_exchange. */
+/**
+ * Hands the rank over. Errors: those of ferry_attach_exchange; ferryRefused if the router cannot move the data of a
+ * rank that needs it.
+ */
 ferryResult_t ferry_hand_over(struct ferry_handover *handover);
 
 #endif

@@ -5,7 +5,7 @@
 
 #include "ipc/attach.h"
 
-/** FERRY_KEY_BYTES of random. Error: ferrySystemError. */
+/** Fills in FERRY_KEY_BYTES random bytes. Error: ferrySystemError. */
 ferryResult_t ferry_random_key(uint8_t *key);
 
 /** Derives a key; the same arguments give the same key on every rank. */

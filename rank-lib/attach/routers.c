@@ -52,8 +52,8 @@ static ferryResult_t start_router(const struct ferry_routers *routers, uint32_t 
 }
 
 /*
- * There is a socket on which no process listens: a router has died there, and its starter may be about to start the
- * next. The file is gone for a moment between the two.
+ * Waits for the next router where a socket's file shows that one has died: its starter may be about to start the next.
+ * The file is gone for a moment between the two.
  */
 static bool has_next(const char *path)
 {
@@ -73,7 +73,7 @@ static bool has_next(const char *path)
 	return false;
 }
 
-/* Bounded: each round either connects or starts one. */
+/* Bounded: each round connects, starts a router, or waits for one. */
 ferryResult_t ferry_routers_connect(const struct ferry_routers *routers, uint32_t domain, int *connection)
 {
 	char path[136];
@@ -90,7 +90,7 @@ ferryResult_t ferry_routers_connect(const struct ferry_routers *routers, uint32_
 			continue;
 		if ((result = start_router(routers, domain, path)))
 			return result;
-		sched_yield(); /* between another starter's bind and its listen */
+		sched_yield(); /* another starter may be between bind and listen */
 	}
 	return ferry_fail(ferrySystemError, "no router answers on %s, though starting one succeeded", path);
 }
@@ -104,7 +104,7 @@ static ferryResult_t read_layout(int file, struct ferry_layout *layout)
 	return ferry_fail(ferryRemoteError, "the router of domain 0 has sent no layout: %zd bytes", bytes);
 }
 
-/* An idle router may leave before it is asked, and one may die: then there is another. */
+/* Asks the next router if one ends, for idleness or by dying, before it answers. */
 static ferryResult_t ask_layout(struct ferry_routers *routers)
 {
 	long seconds;

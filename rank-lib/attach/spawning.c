@@ -44,7 +44,7 @@ bool ferry_router_command(char *path, size_t bytes)
 	return false;
 }
 
-/* As "NAME=value". */
+/* variable: "NAME=value" */
 static bool is_hidden(const char *variable)
 {
 	static const char *const hidden[] = {"CUDA_VISIBLE_DEVICES=", "LD_PRELOAD="};
@@ -55,8 +55,8 @@ static bool is_hidden(const char *variable)
 }
 
 /*
- * A router serves ranks on any GPU, and outlives this process. So it does not inherit which GPUs this process sees, nor
- * the profiler or allocator that is loaded into it, nor libferry-nccl.so. NULL: no memory.
+ * A router serves ranks on any GPU, and outlives this process. So it does not inherit the choice of visible GPUs, nor
+ * preloaded libraries: a profiler, an allocator, libferry-nccl.so. NULL: no memory.
  */
 static char **router_environment(void)
 {
@@ -97,10 +97,7 @@ ferryResult_t ferry_router_spawn(const char *command, const char *directory, uin
 	if (refused)
 		return ferry_fail(ferrySystemError, "starting %s: %s%s", command, strerror(refused),
 		                  ferry_ulimit_threads_hint(refused));
-	/*
-	 * It returns once its daemon listens (0), or found another that does (2). Where SIGCHLD is ignored there is no
-	 * status.
-	 */
+	/* It exits with 0 once its daemon listens, with 2 if another one does. No status where SIGCHLD is ignored. */
 	pid_t waited;
 	do
 		waited = waitpid(child, &status, 0);
