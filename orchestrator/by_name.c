@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A library without code, named libnccl.so.2, that needs libferry-nccl.so: a program that opens it has Ferry's
- * functions. There is one state, whichever way the library was loaded. Its name counts once it is loaded: the loader
- * then returns it when libnccl.so.2 is opened, before it looks into any folder. JAX's plugin has its wheel's folder in
- * its RPATH, which goes before LD_LIBRARY_PATH.
+ * An empty library, named libnccl.so.2, that depends on libferry-nccl.so: a program that opens it gets Ferry's
+ * functions, and the process has one Ferry however it was loaded. Once this library is loaded, the loader returns it
+ * for libnccl.so.2 before it searches any folder: also for JAX's plugin, whose RPATH has its wheel's folder and goes
+ * before LD_LIBRARY_PATH.
  */
 extern const int ferry_nccl_mark;

@@ -31,7 +31,7 @@ static int compare(const void *a, const void *b)
 static bool name_list(const int *excluded, int count, struct ferry_nccl_key *name)
 {
 	size_t bytes = (size_t)count * sizeof *excluded;
-	int *sorted = excluded && count > 0 && count <= FERRY_MAX_RANKS ? malloc(bytes) : NULL; /* not looked at yet */
+	int *sorted = excluded && count > 0 && count <= FERRY_MAX_RANKS ? malloc(bytes) : NULL; /* not checked yet */
 	if (!sorted)
 		return false;
 	memcpy(sorted, excluded, bytes);

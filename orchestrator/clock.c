@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * While a stream is captured, looking at an event that has nothing to do with it ends the capture, in the capture's
- * thread or, if the capture is global, in any. So the thread is in relaxed mode while it makes events of Ferry's, looks
- * at them or ends them. To record one is allowed.
+ * While a stream is captured, a query of an unrelated event ends the capture: in the thread that captures or, if the
+ * capture is global, in any thread. So threads create, query and destroy Ferry's events in relaxed mode. To record an
+ * event is allowed.
  */
 #include "orchestrator/clock.h"
 
@@ -49,7 +49,7 @@ void ferry_clock_restore(int mode)
 		driver->ThreadExchangeStreamCaptureMode(&before);
 }
 
-/* Between two events, if the stream has passed the later one. */
+/* Gives the time between two events; false if the stream has not passed the later one. */
 static bool elapsed(void *earlier, void *later, double *us)
 {
 	const struct ferry_cuda_driver *driver = open_driver();
@@ -60,7 +60,7 @@ static bool elapsed(void *earlier, void *later, double *us)
 	return true;
 }
 
-/* Both, in the context that is current. */
+/* Makes both events, in the current context. */
 static bool make(const struct ferry_cuda_driver *driver, struct ferry_clock *clock)
 {
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -81,7 +81,7 @@ void ferry_clock_prepare(struct ferry_clock *clock)
 		make(driver, clock);
 }
 
-/* A program that drives several GPUs by one thread calls with streams of contexts that are not current. */
+/* The stream's context may not be current: a program may drive several GPUs by one thread. */
 static bool record(struct ferry_clock *clock, bool starts, cudaStream_t stream)
 {
 	const struct ferry_cuda_driver *driver = open_driver();
@@ -132,7 +132,7 @@ double ferry_clock_overlap_us(const struct ferry_clock *ended, double us, const 
 	if (ended->stream == other->stream || !elapsed(ended->start, other->start, &begins))
 		return 0;
 	if (!elapsed(ended->start, other->end, &ends))
-		ends = us; /* it goes on */
+		ends = us; /* it still runs */
 	return fmax(fmin(us, ends) - fmax(begins, 0), 0);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The calls that fabrics may share: looked at, then kept in the thread's group, launched, or passed on. */
+/* The calls that fabrics may share: each is checked, then kept in the thread's group, launched, or passed on. */
 #include "orchestrator/call.h"
 #include "orchestrator/config.h"
 #include "orchestrator/groups.h"
@@ -10,7 +10,7 @@
 
 #define MOST_COUNT (SIZE_MAX >> 16) /* bytes of all ranks' blocks fit 64 bits */
 
-/* Whether NCCL would take the call. NCCL itself refuses calls that are wrong at sight. */
+/* Whether NCCL would take the call. Calls that it would refuse are passed on, so that NCCL reports the reason. */
 static bool is_sound(const struct ferry_nccl_call *call)
 {
 	struct ferry_nccl_redop redop;
@@ -25,7 +25,7 @@ static bool is_sound(const struct ferry_nccl_call *call)
 	       (ferry_nccl_redop_find(call->comm, call->op, &redop) && redop.type == call->type);
 }
 
-/* Whether Ferry has a say in this call. All ranks come to the same answer: it is made of what they all know. */
+/* Whether Ferry may carry a part of the call. All ranks get the same answer: it depends on what they all know. */
 static bool is_eligible(const struct ferry_nccl_call *call)
 {
 	struct ferry_nccl_comm *comm = call->comm;

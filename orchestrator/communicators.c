@@ -24,7 +24,7 @@ static struct ferry_nccl_comm *_Atomic *chain_of(ncclComm_t handle)
 
 _Static_assert(CHAINS == 1 << 8, "chain_of takes eight bits");
 
-/* The last one out, alone. */
+/* Called by the thread that drops the last use. */
 static void end(struct ferry_nccl_comm *comm)
 {
 	struct ferry_nccl_redop *redop = atomic_load_explicit(&comm->redops, memory_order_relaxed);
@@ -59,7 +59,7 @@ void ferry_nccl_comm_hold(struct ferry_nccl_comm *comm)
 struct ferry_nccl_comm *ferry_nccl_comm_take(ncclComm_t handle)
 {
 	struct ferry_nccl_comm *comm = atomic_load_explicit(chain_of(handle), memory_order_acquire);
-	if (!handle) /* entries whose communicators have ended have it */
+	if (!handle) /* entries of ended communicators have that handle */
 		return NULL;
 	for (; comm; comm = atomic_load_explicit(&comm->next, memory_order_acquire)) {
 		unsigned users = atomic_load_explicit(&comm->users, memory_order_relaxed);
@@ -183,8 +183,8 @@ unsigned ferry_nccl_comm_revoke(ncclComm_t handle)
 }
 
 /*
- * A revoke can make a part lost, and sets REVOKED before it does. So a thread that sees the loss sees REVOKED: it is
- * read second.
+ * A revoke sets REVOKED before it may lose Ferry's part. So a thread that sees the loss also sees REVOKED, as it reads
+ * that second.
  */
 bool ferry_nccl_comm_lost(ncclComm_t handle)
 {

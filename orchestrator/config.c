@@ -73,7 +73,7 @@ static bool is_name(const char *name, const char *text, size_t length)
 	return strlen(name) == length && !strncasecmp(name, text, length);
 }
 
-/* Only its first digit counts; or names with '|' between them, in any case, of which unknown ones are ignored. */
+/* Of a number only the first digit counts. Else names with '|' between them, in any case; unknown ones are ignored. */
 static bool read_names(const char *value, bool *copies)
 {
 	bool any = false;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Functions that make, change and end communicators and reductions, and that free memory of NCCL's. NCCL does it; Ferry
- * notes the result. A handle is there when the call returns, though the communicator may not be ready, except
- * ncclCommSplit's and ncclCommShrink's (pending_comms.h).
+ * Functions that make, change and end communicators and reductions, and that free memory of NCCL's. NCCL does the work;
+ * Ferry notes the result. The new handle exists when the call returns, even if the communicator is not ready; those of
+ * ncclCommSplit, ncclCommShrink and ncclCommGrow may come later (pending_comms.h).
  */
 #include "orchestrator/child_keys.h"
 #include "orchestrator/communicators.h"
@@ -23,14 +23,14 @@ static bool fine(ncclResult_t result)
 	return !result || result == ncclInProgress;
 }
 
-/* NCCL may load its tuner now. */
+/* Called before NCCL makes a communicator, for which it may load its tuner. */
 static void begin(struct ferry_nccl_pending_comm *pending_comm, int device, const ncclConfig_t *config)
 {
 	ferry_nccl_tuner_settle(config);
 	pending_comm->tuner = ferry_nccl_tuner_begin(device);
 }
 
-/* After it has been noted, so that its communicator holds the tuner. */
+/* Called after the communicator was noted, which then holds the tuner. */
 static void returned(struct ferry_nccl_pending_comm *pending_comm, ncclResult_t result)
 {
 	ferry_nccl_tuner_returned(pending_comm->tuner, result, ferry_nccl_group_is_open());
@@ -46,7 +46,7 @@ static struct ferry_nccl_pending_comm born_of(const void *ids, size_t bytes, con
 	return pending_comm;
 }
 
-/* In a group, or without blocking, NCCL has not made it yet. */
+/* In a group, or if the call is nonblocking, NCCL has not made the communicator yet. */
 static void note(ncclComm_t comm, struct ferry_nccl_pending_comm *pending_comm, ncclResult_t result)
 {
 	if (fine(result)) {
@@ -107,7 +107,7 @@ ncclResult_t ferry_nccl_CommInitAll(ncclComm_t *comms, int ndevices, const int *
 	return result;
 }
 
-/* Without a configuration of its own it inherits. */
+/* A child without a configuration inherits its parent's. */
 static bool copies(const struct ferry_nccl_comm *parent, const ncclConfig_t *config)
 {
 	return config ? ferry_nccl_config_copies(config) : parent->copies;
@@ -151,8 +151,8 @@ static struct ferry_nccl_pending_comm born_by_shrink(ncclComm_t handle, const in
 }
 
 /*
- * NCCL sets *where to NULL before anything else, so what is there now, or at its time, is the new handle. If the call
- * is over and nothing is there, nothing will be, and the place is the program's again.
+ * NCCL sets *where to NULL first: so a handle there, now or once the creation has ended, is the new one. If the call is
+ * over and left none, none will come, and the place is the program's again.
  */
 static void note_pending_comm(ncclComm_t parent, ncclComm_t *where, struct ferry_nccl_pending_comm *pending_comm,
                               ncclResult_t result)
@@ -165,7 +165,7 @@ static void note_pending_comm(ncclComm_t parent, ncclComm_t *where, struct ferry
 		ferry_nccl_pending_comm_expect(parent, where, pending_comm, grouped);
 }
 
-/* A call that NCCL refuses does not count, as other ranks count the one that replaces it. excluded: NULL for splits. */
+/* Uncounts a refused call, as other ranks count only the call that replaces it. excluded: NULL for splits. */
 static void take_back(ncclComm_t handle, const int *excluded, int count)
 {
 	struct ferry_nccl_comm *parent = ferry_nccl_comm_take(handle);
@@ -176,7 +176,7 @@ static void take_back(ncclComm_t handle, const int *excluded, int count)
 	ferry_nccl_comm_release(parent);
 }
 
-/* The same for a state: the other ranks go on looking calls up, so this one does. Earlier bits stay. */
+/* Takes back the state bits that a refused call has set: other ranks still look calls up, and so must this one. */
 static ncclResult_t keep_unless_refused(ncclComm_t comm, unsigned set, ncclResult_t result)
 {
 	if (!fine(result))
@@ -210,7 +210,7 @@ ncclResult_t ferry_nccl_CommShrink(ncclComm_t comm, int *excluded, int nexcluded
 	return keep_unless_refused(comm, set, result);
 }
 
-/* Ranks that come to it know nothing of the communicator that grows, so they have no key together. */
+/* New ranks know nothing of the communicator that grows, so the ranks have no common key. */
 ncclResult_t ferry_nccl_CommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *newcomm,
                                  ncclConfig_t *config)
 {
@@ -256,7 +256,7 @@ ncclResult_t ferry_nccl_CommAbort(ncclComm_t comm)
 	ferry_nccl_group_drop(comm);
 	ferry_nccl_pending_comms_ready(comm);
 	/*
-	 * Ferry's first, as streams wait for it; but a thread that makes one may wait for streams, and those for NCCL
+	 * Ferry's first, as streams wait for it. A thread that makes it may wait for streams behind NCCL: joined last.
 	 */
 	struct ferry_nccl_comm *making = ferry_nccl_comm_give_up(comm);
 	ferry_nccl_comm_remove(comm);

@@ -121,7 +121,7 @@ bool ferry_nccl_group_defers_end(ncclComm_t comm, ncclResult_t (*end)(ncclComm_t
 	return true;
 }
 
-/* When no calls are kept any more. As a group, as they were made. Returns NCCL's first error. */
+/* Ends the communicators in one group, as the program did, once no calls are kept. Returns NCCL's first error. */
 static ncclResult_t end_all(void)
 {
 	struct ended *ended = group.ended;
@@ -198,7 +198,7 @@ ncclResult_t ferry_nccl_GroupEnd(void)
 	return fine(result) && ended ? ended : result;
 }
 
-/* Nothing of the group runs; NCCL is to count all of it. */
+/* Nothing of the group runs: NCCL gets all of its calls, to estimate them. */
 ncclResult_t ferry_nccl_GroupSimulateEnd(ncclSimInfo_t *info)
 {
 	ncclResult_t given = group.depth == 1 ? give_back_all() : ncclSuccess;

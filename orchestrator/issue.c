@@ -139,8 +139,8 @@ static ncclResult_t issue_block(const struct ferry_nccl_call *call, int block)
 }
 
 /*
- * An AllGather is Broadcasts and a ReduceScatter Reduces, not messages: so they stay in the order of collectives, in
- * which messages of the same group have no place, and NCCL needs no buffers for each peer.
+ * An AllGather becomes Broadcasts and a ReduceScatter Reduces, not messages: so they keep their place in NCCL's order
+ * of collectives, which has no messages, and NCCL needs no buffers for each peer.
  */
 static ncclResult_t issue_blocks(const struct ferry_nccl_call *call)
 {
@@ -158,7 +158,7 @@ static struct ferry_nccl_tuner *asked_tuner(const struct ferry_nccl_call *call)
 	return call->comm && ferry_tuning_is_asked_for(call->collective) ? call->comm->tuner : NULL;
 }
 
-/* The rest of an AllGather in blocks is Broadcasts. */
+/* An AllGather in blocks is issued as Broadcasts, which have no candidates. */
 static unsigned candidate_of(const struct ferry_nccl_call *call)
 {
 	if (!ferry_tuning_is_free(call->collective) || (call->collective == FERRY_ALLGATHER && call->stride))
@@ -167,8 +167,8 @@ static unsigned candidate_of(const struct ferry_nccl_call *call)
 }
 
 /*
- * A communicator may have been aborted while Ferry waited in the call, for another rank: NCCL knows it no more. What
- * waits within NCCL ends so, too.
+ * The communicator may have been aborted while Ferry's part of the call waited for another rank: NCCL no longer knows
+ * it then. Calls that wait inside NCCL end with the same error.
  */
 ncclResult_t ferry_nccl_issue(const struct ferry_nccl_call *call)
 {
@@ -182,7 +182,7 @@ ncclResult_t ferry_nccl_issue(const struct ferry_nccl_call *call)
 
 /* ---- NCCL alone ---- */
 
-/* NCCL asks once for all that is alike in a group: calls of a communicator that differ have its own choice. */
+/* NCCL asks its tuner once for a group: where candidates of a communicator differ, its calls get NCCL's own choice. */
 static void settle_candidates(const struct ferry_nccl_call *calls, int n)
 {
 	for (int i = 0; i < n; i++) {

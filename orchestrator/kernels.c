@@ -19,7 +19,7 @@ static struct ferry_request request_of(const struct ferry_nccl_call *call, ferry
 	                              .direction = call->sends ? FERRY_DIR_D2H : FERRY_DIR_H2D,
 	                              .comm = comm,
 	                              .stream = (ferryStream_t)call->stream,
-	                              .kept = true}; /* NCCL looks at no more than is_sound has (collectives.c) */
+	                              .kept = true}; /* NCCL checks no more than is_sound has (collectives.c) */
 }
 
 bool ferry_nccl_kernels_carry(const struct ferry_nccl_call *call, const struct ferry_shadow_comm *shadow_comm)

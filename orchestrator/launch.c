@@ -10,7 +10,7 @@
 
 /* ---- shared ---- */
 
-/* The calls of a group on their way. */
+/* A group's calls while they are launched. */
 struct launch {
 	const struct ferry_nccl_call *calls;
 	struct ferry_split *splits;
@@ -32,7 +32,7 @@ static bool is_message(const struct ferry_nccl_call *call)
 	return call->collective == FERRY_SENDRECV;
 }
 
-/* What a rank sends to itself, which is no other rank's concern. */
+/* A message of the rank to itself, of which other ranks need not know. */
 static bool is_own(const struct ferry_nccl_call *call)
 {
 	return is_message(call) && call->comm && call->root == call->comm->rank;
@@ -57,7 +57,7 @@ static bool may_measure(const struct launch *launch, int which)
 	return !split->captured;
 }
 
-/* Whether a kernel carries the call, of that communicator, and whether it is a message. */
+/* Whether a kernel carries the call, which is of that communicator and, as asked, a message or none. */
 static bool is_kernel_of(const struct launch *launch, int which, const struct ferry_shadow_comm *shadow_comm,
                          bool message)
 {
@@ -65,7 +65,7 @@ static bool is_kernel_of(const struct launch *launch, int which, const struct fe
 	return split->kernel && split->shadow_comm == shadow_comm && is_message(&launch->calls[which]) == message;
 }
 
-/* How many calls of its communicator that kernels carry the group has before this one. */
+/* How many earlier calls of the same communicator in the group kernels carry. */
 static uint32_t kernels_before(const struct launch *launch, int which)
 {
 	for (int i = which - 1; i >= 0; i--)
@@ -80,7 +80,7 @@ static void count_kernel(const struct ferry_split *split)
 	ferry_meter_carry(&split->shadow_comm->meter, &split->asked);
 }
 
-/* The communicator's turn that begins with this call; *kernels are left. */
+/* Launches the communicator's turn that begins with this call. *kernels: calls that are left. */
 static ncclResult_t carry_turn(struct launch *launch, int first, int *kernels)
 {
 	const struct ferry_nccl_call *calls[FERRY_NCCL_KERNELS_TURN];
@@ -98,8 +98,8 @@ static ncclResult_t carry_turn(struct launch *launch, int first, int *kernels)
 }
 
 /*
- * Messages of a communicator that kernels carry, from the first one on; returns how many. alone: its group has no other
- * calls of it, or in the stream.
+ * Lists the communicator's messages that kernels carry, of which `first` is one; returns how many. *alone: the group
+ * has no other calls of the communicator, or in the stream.
  */
 static uint32_t list_messages(struct launch *launch, int first, bool *alone)
 {
@@ -114,7 +114,7 @@ static uint32_t list_messages(struct launch *launch, int first, bool *alone)
 	return n;
 }
 
-/* Before all else of the group: what they wait for may come behind it. ends: the stream goes on behind them. */
+/* Begins messages before all else of the group, as they may wait for it. ends: lets streams go on behind them. */
 static ncclResult_t carry_messages(struct launch *launch, bool ends)
 {
 	ncclResult_t result = ncclSuccess;
@@ -140,8 +140,9 @@ static ncclResult_t carry_messages(struct launch *launch, bool ends)
 }
 
 /*
- * Before all else of the group, on all ranks (kernels.h). A launch waits where the stream has some 1,000 kernels, and
- * those may wait for a communicator of this thread's on another GPU: so communicators take turns.
+ * Launches kernels before all else of the group, as all ranks do (kernels.h). A launch waits if the stream has some
+ * 1,000 kernels. These may wait for kernels that this thread has yet to launch on another GPU: so communicators take
+ * turns.
  */
 static ncclResult_t carry(struct launch *launch)
 {
@@ -164,7 +165,7 @@ static ncclResult_t carry(struct launch *launch)
 	return result;
 }
 
-/* The kept call is a kernel's. */
+/* Whether a kernel carries the kept call. */
 static bool is_carried(const struct ferry_nccl_call *call)
 {
 	struct ferry_shadow_comm *shadow_comm = ferry_nccl_comm_shadow_comm(call->comm);
@@ -203,7 +204,7 @@ static void measure(struct launch *launch)
 	}
 }
 
-/* Samples are taken where all has been made. */
+/* Arms the samples of calls whose parts were all made. */
 static void measured(struct launch *launch, bool made)
 {
 	for (int i = 0; i < launch->n; i++) {
@@ -219,7 +220,7 @@ static void measured(struct launch *launch, bool made)
 	}
 }
 
-/* Says which calls it has lost with that. */
+/* Withdraws Ferry, and marks the calls whose parts are lost by that. */
 static void give_up(struct launch *launch)
 {
 	for (int i = 0; i < launch->n; i++) {
@@ -232,8 +233,8 @@ static void give_up(struct launch *launch)
 }
 
 /*
- * A single call of which nothing is left for NCCL is Ferry's as a plain one, all at once. In a group each call is begun
- * before a stream waits: to begin one may be what the driver does not do while a stream of this process does.
+ * A single call that is all Ferry's is made at once. In a group each call is begun before any stream waits: beginning
+ * one may take driver calls that block while a stream of this process waits.
  */
 static ferryResult_t begin_ferrys(struct launch *launch)
 {
@@ -263,8 +264,8 @@ static bool is_captured(struct launch *launch)
 
 /*
  * Issues NCCL's calls. NCCL connects GPUs at the first call of a kind, by driver calls that a capture of this thread
- * forbids. A program has made a call once before it captures it; but NCCL may have had all of it then, or its part by
- * another algorithm.
+ * forbids. A program makes a call once before it captures it; but NCCL may then have had all of it, or another
+ * algorithm.
  */
 static ncclResult_t issue_nccls(struct launch *launch)
 {
@@ -279,9 +280,9 @@ static ncclResult_t issue_nccls(struct launch *launch)
 }
 
 /*
- * The first message of a group to another rank may be measured if all of these are alike. The time of unequal ones
- * together fits no size, and they cannot be timed apart in a stream: they try nothing, and go where groups of alike
- * ones have gone.
+ * Whether the call may be measured: its communicator's only one in the group, or the first of messages to other ranks
+ * that are all alike. Unequal messages cannot be timed apart, and their common time fits no size: they try nothing, and
+ * go as groups of equal ones have gone.
  */
 static bool is_alone(const struct launch *launch, int which)
 {
@@ -299,7 +300,7 @@ static bool is_alone(const struct launch *launch, int which)
 	return true;
 }
 
-/* The group's first message to another rank, for one that is not its communicator's first call; else NULL. */
+/* For a message: its communicator's first call in the group, if that is another message before it; else NULL. */
 static const struct ferry_split *first_message(const struct launch *launch, int which)
 {
 	for (int i = 0; i < which && is_message(&launch->calls[which]); i++)
@@ -320,7 +321,7 @@ static void tally(struct launch *launch)
 	}
 }
 
-/* The other end of what a rank sends to itself in the group: NCCL takes them in order. -1: none of as many bytes. */
+/* Finds the receive of a message of the rank to itself: NCCL pairs them in order. -1: none of as many bytes. */
 static int other_end(const struct launch *launch, int which)
 {
 	const struct ferry_nccl_call *call = &launch->calls[which];
@@ -340,8 +341,8 @@ static int other_end(const struct launch *launch, int which)
 }
 
 /*
- * Whether kernels (else routers, with none for NCCL) carry all of the communicator's calls in the group but what the
- * rank sends to itself; *by: one of them, if there is any.
+ * Whether kernels (or routers, if not `kernels`) carry all of the communicator's calls in the group alone, except
+ * messages of the rank to itself. *by: one of these calls, if there is any.
  */
 static bool all_go_by(const struct launch *launch, const struct ferry_nccl_call *own, bool kernels,
                       const struct ferry_split **by)
@@ -361,9 +362,8 @@ static bool all_go_by(const struct launch *launch, const struct ferry_nccl_call 
 }
 
 /*
- * The two ends of what a rank sends to itself go as the rest of its group does: by kernels, or, where routers have all
- * the rest, by a copy in the stream beside that. Where NCCL has other calls, or Ferry has failed, NCCL has them, too.
- * No other rank need know.
+ * A message of the rank to itself goes as its communicator's other calls in the group: by kernels, or, if routers carry
+ * them, by a copy in the stream. If NCCL has some, or Ferry has failed, NCCL has it, too. No other rank need know.
  */
 static void decide_own(struct launch *launch)
 {

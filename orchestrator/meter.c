@@ -10,14 +10,14 @@
 #include <math.h>
 #include <string.h>
 
-#define OVERLAPS (1 / 16.0) /* of a call's time, at least: another one is under way beside it */
+#define OVERLAPS (1 / 16.0) /* of a call's time: it overlaps another call if that runs so long beside it */
 
 #define OLD 4096 /* looks after which a sample is given up, or a window */
 
-/* Where the program is far ahead of its stream, to ask at each of its calls would cost more than it tells. */
+/* Time between looks: a program far ahead of its stream makes many calls before an event changes. */
 #define AGAIN_US 100.0
 
-/* The stream has nothing to do for so long: lanes sleep, and a call takes some 0.2 ms more (nccl-tests' first ones). */
+/* If a stream was idle for so long lanes sleep, and a call takes some 0.2 ms more (nccl-tests' first ones). */
 #define PAUSE_US 10e3
 
 /* Two H200s: shorter calls gain little, and to find that out costs more (docs/lab/nccl-programs.md). */
@@ -96,7 +96,7 @@ void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table
 	ferry_share_publish_floor(table, self, ferry_meter_counts(meter), tuned);
 }
 
-/* With fixed shares kernels carry short calls alone. */
+/* PINNED, as with fixed shares kernels carry short calls alone. */
 uint64_t ferry_meter_counts(const struct ferry_meter *meter)
 {
 	return meter->floor_bytes | (meter->pinned ? FERRY_METER_PINNED : 0) |
@@ -111,7 +111,7 @@ enum ferry_fabric ferry_meter_fabric(const struct ferry_meter *meter, enum ferry
 
 /* ---- what is proposed ---- */
 
-/* The fabric has what NCCL has not. */
+/* The word of FERRY_SHARES: the fabric carries what NCCL does not. */
 static uint32_t pinned_word(const struct ferry_meter *meter, enum ferry_fabric fabric)
 {
 	uint8_t nccl = meter->pins.part[FERRY_FABRIC_NCCL];
@@ -143,7 +143,7 @@ static bool find_line(struct ferry_meter *meter, const struct ferry_tuner_call *
 	return false;
 }
 
-/* Rank 0's. */
+/* Called by rank 0 alone. */
 static void publish(struct ferry_meter *meter, const struct ferry_tuner_line *line)
 {
 	struct ferry_share_line record;
@@ -153,7 +153,7 @@ static void publish(struct ferry_meter *meter, const struct ferry_tuner_line *li
 	ferry_share_line_write(&meter->table->lines[line - meter->tuner.lines], &record);
 }
 
-/* A kind of which the table has no line: as it begins. */
+/* Makes the first line of a kind that the table lacks. */
 static bool begin_line(struct ferry_meter *meter, const struct ferry_tuner_call *call, struct ferry_share_line *line,
                        uint32_t *at)
 {
@@ -251,7 +251,7 @@ void ferry_meter_pass(struct ferry_meter *meter, const struct ferry_tuner_call *
 
 /* ---- how far a rank is ahead of its stream ---- */
 
-#define SURELY 0.7 /* a call takes so much of what the line says, at least: that may be by a prior */
+#define SURELY 0.7 /* a call takes at least so much of the line's time, which may be a prior */
 
 double ferry_meter_ahead_us(const struct ferry_meter *meter)
 {
@@ -274,7 +274,7 @@ void ferry_meter_made(struct ferry_meter *meter, const struct ferry_tuner_call *
 
 /* ---- the program's steps ---- */
 
-/* Ranks that see it late propose what was before: the sealed one holds for all, and windows tolerate a few of these. */
+/* A rank that sees `hold` late proposes as before. The sealed word holds; windows tolerate a few such calls. */
 static void record_hold(struct ferry_meter *meter)
 {
 	uint64_t hold = ferry_veto_hold(&meter->veto);
@@ -314,7 +314,7 @@ void ferry_meter_mark(struct ferry_meter *meter, struct ferry_veto_marks marks, 
 		meter->untimed |= 1u << marks.begins;
 }
 
-/* The stream comes to the windows' ends in their order; one that hangs holds up no comparison for ever. */
+/* Windows end in their order. One that hangs counts as untimed after OLD looks. */
 static bool look_at_windows(struct ferry_meter *meter)
 {
 	int which;
@@ -349,7 +349,7 @@ void ferry_meter_carry(struct ferry_meter *meter, const struct ferry_tuner_call 
 	uint32_t at = kind_of(call) % FERRY_SHARE_KERNELS, i = 0;
 	if (meter->self)
 		return;
-	/* one of many kinds replaces another one */
+	/* if all places are taken, a new kind replaces another one */
 	while (i++ < FERRY_SHARE_KERNELS && meter->carried[at].calls &&
 	       !is_line_of(&meter->carried[at], call, size_class))
 		at = (at + 1) % FERRY_SHARE_KERNELS;
@@ -420,8 +420,8 @@ static bool is_nccls(const struct ferry_sample *sample)
 }
 
 /*
- * Calls in two streams, as FSDP's AllGathers and ReduceScatters, are under way at once: such time counts half to each.
- * NCCL runs one kernel of a communicator after the other: of two of its calls it counts to the earlier one alone.
+ * Calls in two streams, as FSDP's AllGathers and ReduceScatters, overlap: that time counts half to each call. Of two
+ * calls of NCCL it counts to the earlier one alone, as NCCL runs a communicator's kernels one after the other.
  */
 static double other_us(const struct ferry_sample *sample, const struct ferry_sample *other, bool earlier,
                        double overlap_us)
@@ -430,8 +430,8 @@ static double other_us(const struct ferry_sample *sample, const struct ferry_sam
 }
 
 /*
- * What the links had to do for a call that took `us`, so that a call and the next one add up to the time that passes.
- * Calls further away are not looked at. *overlaps: another one was under way.
+ * The part of `us` that counts to the call, so that the parts of successive calls add up to the time that passes. Only
+ * the calls right before and after it are looked at. *overlaps: another call was under way.
  */
 static double own_us(const struct ferry_meter *meter, const struct ferry_sample *sample,
                      const struct ferry_sample *before, double us, bool *overlaps)
@@ -448,7 +448,7 @@ static double own_us(const struct ferry_meter *meter, const struct ferry_sample 
 		overlap_us += with_after;
 	}
 	*overlaps = overlap_us > OVERLAPS * us;
-	return fmax(own, us / 8); /* three at once */
+	return fmax(own, us / 8); /* if both neighbours overlap all of it */
 }
 
 static void learn(struct ferry_meter *meter, uint32_t at, double us)
@@ -466,7 +466,7 @@ static void learn(struct ferry_meter *meter, uint32_t at, double us)
 	log_sample(meter, sample);
 }
 
-/* Calls of a communicator end in their order: where one has not, none behind it is asked. */
+/* Calls of a communicator end in their order: no call is queried behind one that has not ended. */
 static void look_at_samples(struct ferry_meter *meter)
 {
 	while (meter->nsamples) {

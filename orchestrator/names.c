@@ -45,7 +45,7 @@ static inline const struct ferry_nccl *nccl_for(const void *caller)
 #define NCCL_WATCH(name)      ferry_nccl_##name
 #define NCCL_ACCELERATE(name) ferry_nccl_##name
 
-/* Team geometry and sizes: of a communicator of no rank, where they cannot be had. */
+/* Functions that return a value, such as team geometry and sizes: all zeros if NCCL lacks the function. */
 #define NCCL_VALUE(since, type, name, parameters, arguments)                                                           \
 	NAMES(type, name, parameters)                                                                                  \
 	{                                                                                                              \
@@ -80,7 +80,7 @@ NAMES(const char *, GetErrorString, (ncclResult_t result))
 	                                              : ferry_result_text((ferryResult_t)result);
 }
 
-/* This library's own message, where the thread's last error was that; then NCCL's again. */
+/* Returns this library's message, once, if the thread's last error was its own; else NCCL's. */
 NAMES(const char *, GetLastError, (ncclComm_t comm))
 {
 	const struct ferry_nccl *nccl = nccl_for(CALLER);

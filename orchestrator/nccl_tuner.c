@@ -12,7 +12,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ferry_nccl_tuner *under_way; /* under the lock */
 static _Atomic unsigned outstanding;       /* its length; read without the lock by threads that look for work */
 
-static _Thread_local char this_thread; /* at an address of its own */
+static _Thread_local char this_thread; /* its address names the thread */
 
 /* ---- which communicator a context belongs to ---- */
 
@@ -89,7 +89,7 @@ void ferry_nccl_tuner_returned(struct ferry_nccl_tuner *tuner, ncclResult_t resu
 	}
 }
 
-/* The first of the thread's group, held; those of a group in progress leave it. */
+/* Takes a tuner out of the thread's group and returns it, held. in_progress: takes all out, and returns NULL. */
 static struct ferry_nccl_tuner *next_of_group(bool in_progress)
 {
 	pthread_mutex_lock(&lock);
@@ -119,7 +119,7 @@ void ferry_nccl_tuner_group_ended(ncclResult_t result)
 
 /* ---- NCCL asks ---- */
 
-/* Of communicators that are not served. */
+/* The context of communicators that are not served. */
 static struct ferry_nccl_tuner nobody;
 
 static void bind_context(void **context, size_t nranks)
@@ -174,8 +174,8 @@ static ncclResult_t get_v4(FERRY_NCCL_TABLE_ARGUMENTS, int registered, int *chan
 }
 
 /*
- * 2.21 has no table, takes what it is given, and has the plugin go before NCCL_ALGO and NCCL_PROTO. A ring is always
- * there, with LL and Simple.
+ * NCCL 2.21 passes no table, and what the plugin sets overrides NCCL_ALGO and NCCL_PROTO. It always has rings, with LL
+ * and Simple.
  */
 static ncclResult_t get_v2(void *context, int function, size_t bytes, int collnet, int nvls, int pipelined,
                            int *algorithm, int *protocol, int *channels)

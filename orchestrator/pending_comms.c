@@ -17,12 +17,12 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct expected *expected;    /* under the lock */
 static _Atomic unsigned outstanding; /* its length; read without the lock by threads that look for work */
 
-/* Communicators that this thread has had made in its open group; of more than that Ferry's begin with their calls. */
+/* Communicators made in this thread's open group; beyond so many, Ferry's are made at the first calls. */
 #define MOST_GROUPED 64
 static _Thread_local ncclComm_t born[MOST_GROUPED];
 static _Thread_local int nborn;
 
-/* A thread's is at an address of its own. */
+/* Its address names the thread. */
 static _Thread_local char this_thread;
 
 void ferry_nccl_pending_comm_expect(ncclComm_t parent, ncclComm_t *where,

@@ -60,8 +60,8 @@ static bool is_asked(const struct ferry_preregister *preregister, const struct f
 }
 
 /*
- * Puts a request into the list; without room the next call asks again. Returns true if the call goes by a bounce
- * buffer. It is then asked for again after a while, as other memory may have come in its place, and goes so meanwhile.
+ * Puts a request into the list; if there is no room, the next call asks again. Returns true if the call goes by a
+ * bounce buffer, as its buffer was refused. The request is repeated after AGAIN_NS: other memory may be there by then.
  */
 static bool ask(struct ferry_preregister *preregister, const struct ferry_preregister_asked *asked)
 {

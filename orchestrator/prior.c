@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* In the order of sizes. */
+/* Inserts the row in the order of sizes. */
 static void add(struct ferry_prior *prior, const struct ferry_limits_collective *row)
 {
 	enum ferry_collective collective = ferry_collective_parse(row->collective);

@@ -79,7 +79,7 @@ static bool read_functions(struct ferry_nccl *nccl, void *handle)
 	return true;
 }
 
-/* Loaded already: takes its names, unless it is this library. */
+/* Takes the functions of a library that is loaded already, unless it is this one. */
 static bool take_loaded(const char *path, void *context)
 {
 	void *handle = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
@@ -91,8 +91,8 @@ static bool take_loaded(const char *path, void *context)
 }
 
 /*
- * NCCL's own names go before all others in its scope, so that it calls itself directly. Not if the program has an
- * allocator of its own: NCCL would then free with the C library memory that the other allocator has allocated.
+ * RTLD_DEEPBIND, so that NCCL calls its own functions directly. Not if the program has an allocator of its own: NCCL
+ * would then free with the C library what the other allocator has allocated.
  */
 static int binding(void)
 {

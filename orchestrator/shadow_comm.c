@@ -17,8 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ENOUGH      8u     /* short calls of a communicator that is used, and not only tried */
-#define POLL_US     100u   /* until all ranks have joined, a moment after Ferry's communicator is made */
+#define ENOUGH      8u     /* short calls after which a communicator counts as used */
+#define POLL_US     100u   /* between looks whether all ranks have joined */
 #define AHEAD_US    200.0  /* that a program is ahead of its stream: then its thread may wait, */
 #define PATIENCE_US 5000.0 /* at most so long */
 
@@ -82,7 +82,7 @@ void ferry_shadow_comm_await(struct ferry_shadow_comm *shadow_comm, uint64_t dea
 		ferry_futex_wait(&shadow_comm->state, FERRY_SHADOW_COMM_READY, POLL_US, false);
 }
 
-/* Under the lock. Views the agreements; joins: this rank looks up all that it numbers from now on. */
+/* Under the lock. Maps the agreements. joins: this rank looks up all calls and messages that it numbers from now on. */
 static void open_agreements(struct ferry_shadow_comm *shadow_comm, bool joins)
 {
 	const struct ferry_arena *arena = &shadow_comm->comm->rank.shared.arenas[0];
@@ -103,9 +103,8 @@ static void open_agreements(struct ferry_shadow_comm *shadow_comm, bool joins)
 
 /*
  * Prepares all that Ferry's first call needs. From the next call on the rank looks calls up, and publishes that now:
- * with its first call that would be too late for that call. If a thread abandons the communicator meanwhile, the rank
- * looks up none: ferry_shadow_comm_revoke stores that before it takes the lock, so either this function sees it, or
- * that one finds a shadow communicator that is ready.
+ * then it would be too late. An abandoned communicator does not join: ferry_shadow_comm_revoke sets `abandoned` before
+ * it takes the lock, so either this function sees that, or revoke finds the communicator ready.
  */
 static void get_ready(struct ferry_shadow_comm *shadow_comm, bool peers)
 {
@@ -232,7 +231,7 @@ void ferry_shadow_comm_begin(struct ferry_shadow_comm *shadow_comm)
 	pthread_mutex_unlock(&shadow_comm->lock);
 }
 
-/* So many ranks may have kernels. */
+/* Whether so many ranks may have kernels, and FERRY_NCCL allows them. */
 static bool may_have_kernels(const struct ferry_shadow_comm *shadow_comm)
 {
 	return shadow_comm->nranks <= (int)FERRY_KERNEL_RANKS && !shadow_comm->meter.nccl_alone;
@@ -269,7 +268,7 @@ void ferry_shadow_comm_end(struct ferry_shadow_comm *shadow_comm, bool abort)
 	if (!shadow_comm)
 		return;
 	atomic_store_explicit(&shadow_comm->abandoned, true, memory_order_release);
-	/* the thread may be asking a router that hangs: it waits no longer than the rank is whole */
+	/* the thread may wait for a router that hangs: it gives up once the rank has failed */
 	if (abort && ferry_shadow_comm_is_ready(shadow_comm))
 		ferry_rank_abort(&shadow_comm->comm->rank, "the communicator is aborted");
 	ferry_preregister_ring(&shadow_comm->preregister);
@@ -301,7 +300,7 @@ static bool proposes_nothing(const struct ferry_shadow_comm *shadow_comm)
 	return shadow_comm->failed || atomic_load_explicit(&shadow_comm->abandoned, memory_order_relaxed);
 }
 
-/* Feeds what has been measured. Rank 0 says what has come of the program's steps. */
+/* Feeds measured times to the tuner. Rank 0 logs a new verdict on the program's steps. */
 static void look_at_meter(struct ferry_shadow_comm *shadow_comm)
 {
 	if (!ferry_meter_look(&shadow_comm->meter))
@@ -332,8 +331,8 @@ static const char *print_counts(uint64_t counts, char text[80])
 }
 
 /*
- * Under the lock. Whether all ranks number the same calls. Where one does not, no rank ever comes to propose anything,
- * as none does before it has seen that all say the same; so no call is sealed but as NCCL's.
+ * Under the lock. Whether all ranks number the same calls. No rank proposes anything before it has seen that: so if one
+ * rank differs, all calls are sealed as NCCL's.
  */
 static bool is_counted_alike(struct ferry_shadow_comm *shadow_comm)
 {
@@ -354,8 +353,8 @@ static bool is_counted_alike(struct ferry_shadow_comm *shadow_comm)
 }
 
 /*
- * Under the lock. NCCL hangs where ranks run a call otherwise than others, and a hostile rank may have written a tuning
- * into the table, which another one then proposed. A sealed one means that all ranks have said whether they take any.
+ * Under the lock. Drops a tuning that not all ranks take: NCCL hangs if ranks run a call differently, and a hostile
+ * rank may have written it into the table. When one is sealed all ranks have published whether they take any.
  */
 static uint32_t without_refused(const struct ferry_shadow_comm *shadow_comm, uint32_t word)
 {
@@ -363,7 +362,7 @@ static uint32_t without_refused(const struct ferry_shadow_comm *shadow_comm, uin
 	return tuning && !take_tunings(shadow_comm) ? word - tuning : word;
 }
 
-/* Under the lock. The ranks find this word at the same call, or both ends at the same message. */
+/* Under the lock. All ranks get the word that begins kernels at the same call, or both ends at the same message. */
 static void begin_kernels(struct ferry_shadow_comm *shadow_comm, _Atomic bool *begun, uint64_t n)
 {
 	atomic_store_explicit(begun, true, memory_order_relaxed);
@@ -372,7 +371,7 @@ static void begin_kernels(struct ferry_shadow_comm *shadow_comm, _Atomic bool *b
 		          (uintmax_t)shadow_comm->key.words[0], (uintmax_t)n);
 }
 
-/* begun: whether kernels have, for what the agreement is on. */
+/* begun: kernels carry the calls, or the pair's messages, that the agreement is on. */
 static uint32_t take(struct ferry_shadow_comm *shadow_comm, struct ferry_agreement *agreement, uint64_t n,
                      const struct ferry_shadow_comm_caller *caller, _Atomic bool *begun)
 {
@@ -492,7 +491,7 @@ static void withdraw(struct ferry_shadow_comm *shadow_comm, const char *why)
 	          (uintmax_t)shadow_comm->key.words[0], which, shadow_comm->rank, shadow_comm->nranks, why);
 }
 
-/* Under the lock. What had not ended when nothing had failed yet may have been lost; of kernels nobody knows that. */
+/* Under the lock. Calls that had not ended at the last look before a failure may be lost, and so may all of kernels. */
 static bool look(struct ferry_shadow_comm *shadow_comm)
 {
 	struct ferryComm *comm = shadow_comm->comm;

@@ -13,12 +13,11 @@
 struct asking {
 	const struct ferry_nccl_call *call;
 	struct ferry_split *split;
-	const struct ferry_split *first; /* it goes as this one of its group, which is measured; NULL: decided by
-	                                    itself */
+	const struct ferry_split *first; /* the measured message of its group, which it follows; NULL: none */
 	bool captured;
-	bool tries; /* what it takes will be known */
-	bool begins; /* no other message of its group comes before it */
-	bool is_short; /* it is not the routers', and no tuner's */
+	bool tries; /* its time will be measured, so it may be a try */
+	bool begins; /* it is not behind another message of its group */
+	bool is_short; /* neither routers nor the tuner get it */
 };
 
 static ferryRedOp_t redop_of(const struct ferry_nccl_call *call)
@@ -80,8 +79,8 @@ static struct ferry_request request_of(const struct ferry_nccl_call *call, const
 }
 
 /*
- * Whether Ferry could have the call, on all ranks: their routers have mapped the buffers, and have its plan. If any
- * rank wants that, it is prepared. Most calls no rank wants.
+ * Whether Ferry could have the call: all ranks' routers have mapped the buffers and have the plan. If any rank wants
+ * Ferry to have it, that is prepared; for most calls no rank does.
  */
 static bool can_begin(const struct asking *asking, bool wanted, bool now)
 {
@@ -100,8 +99,8 @@ static bool can_begin(const struct asking *asking, bool wanted, bool now)
 }
 
 /*
- * Whether the call goes another, slower way than others of its kind: in place an AllToAll by a window, which is made in
- * the first call and takes what pushes gain; a sum by the host's, where it is captured or has factors.
+ * Whether the call goes a slower way than others of its kind. An AllToAll in place uses a bounce buffer, which is made
+ * in the first call and takes what pushes gain. A sum that is captured or has factors goes by the host.
  */
 static bool goes_slowly(const struct asking *asking)
 {
@@ -113,15 +112,15 @@ static bool goes_slowly(const struct asking *asking)
 	       ferry_collective_reduces(call->collective) && (asking->captured || call->op >= ncclNumOps);
 }
 
-/* Whether a kernel carries it: all ranks come to the same. */
+/* Whether a kernel carries the call; the same on all ranks. */
 static bool is_kernels(const struct ferry_nccl_call *call, const struct ferry_shadow_comm *shadow_comm)
 {
 	return ferry_nccl_kernels_begun(call, shadow_comm) && ferry_nccl_kernels_carry(call, shadow_comm);
 }
 
 /*
- * Ferry is not proposed before all ranks' routers have mapped the buffers and have its plan: until then such calls are
- * NCCL's. What such calls may have soon is made ready meanwhile. Pins hold from the first call on.
+ * Proposes Ferry only once all ranks' routers have mapped the buffers and have the plan. Until then such calls are
+ * NCCL's, and what Ferry may soon need is prepared. FERRY_SHARES holds from the first call on.
  */
 static uint32_t propose(void *argument, uint64_t n)
 {
@@ -154,7 +153,7 @@ static void agreed(void *argument, uint64_t n, uint32_t word)
 	if (asking->is_short || is_kernels(asking->call, split->shadow_comm))
 		return;
 	split->measure = ferry_meter_sealed(meter, &split->asked, word, asking->tries && !asking->first);
-	if (asking->captured) /* it comes to no stream now */
+	if (asking->captured) /* no stream runs it now */
 		return;
 	if (asking->begins)
 		ferry_meter_made(meter, &split->asked, word);
@@ -163,7 +162,7 @@ static void agreed(void *argument, uint64_t n, uint32_t word)
 	split->marks = ferry_meter_count(meter, &split->asked, (uint32_t)buffers, word);
 }
 
-/* Within the other buffer, wherever the collective has it then. */
+/* Whether the buffers overlap, wherever the collective has its block in place. */
 static bool is_in_place(const struct ferry_nccl_call *call)
 {
 	uint64_t all = ferry_nccl_call_bytes(call);
@@ -173,8 +172,8 @@ static bool is_in_place(const struct ferry_nccl_call *call)
 }
 
 /*
- * The first message of a group is measured if all go one way (launch.c), so messages like it go where it goes. If each
- * tried for itself, the second call of a try would be another message, and never be measured.
+ * The first message of a group is measured if all go one way (launch.c), so messages like it follow it. If each tried
+ * for itself, the second call of a try would be another message, which is never measured.
  */
 static bool is_like(const struct ferry_split *split, const struct ferry_split *first)
 {
@@ -203,7 +202,7 @@ static void decide_large(const struct ferry_nccl_call *call, bool alone, const s
 	split->asked.in_place = is_in_place(call);
 	/* constant once it works */
 	split->asked.fabric = works ? ferry_meter_fabric(&shadow_comm->meter, call->collective) : FERRY_FABRIC_HOST;
-	/* what a call that cannot be measured tries teaches nothing, and in a graph it stays */
+	/* a try that cannot be measured teaches nothing, and in a graph it would stay */
 	struct asking asking = {call, split, is_like(split, first) ? first : NULL, captured,
 	                        works && alone && !captured, !first, false};
 	take(call, &asking);

@@ -14,7 +14,7 @@ void ferry_tally_add(struct ferry_tally *tally, uint64_t bytes, uint64_t ferrys,
 	atomic_fetch_add_explicit(&tally->ferrys_bytes, (uint64_t)(part * (double)bytes), memory_order_relaxed);
 }
 
-/* Threads that make calls of a communicator do so one after the other. */
+/* No read-modify-write is needed: calls of a communicator are made one after the other. */
 static void grow(_Atomic uint64_t *counter, uint64_t by)
 {
 	atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + by, memory_order_relaxed);

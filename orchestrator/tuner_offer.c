@@ -81,7 +81,7 @@ static bool is_tuner(const char *library)
 	return found;
 }
 
-/* Without the variable NCCL looks for this library, then in that of its network plugins. */
+/* Whether NCCL finds a tuner without the variable: in libnccl-tuner.so, or in its network plugins. */
 static bool has_own(void)
 {
 	const char *nets = getenv("NCCL_NET_PLUGIN");
@@ -101,7 +101,7 @@ static bool has_own(void)
 	return false;
 }
 
-/* Policies but the default; a plugin would switch that of efficiency off. */
+/* Whether a CTA policy is set: a tuner plugin would switch the policy of efficiency off. */
 static bool has_policy(const ncclConfig_t *config)
 {
 	const char *policy = getenv("NCCL_CTA_POLICY");

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* An arm takes calls over where it takes less than so much of the time of the one in use; the rest is noise. */
+/* An arm replaces the arm in use if it takes less than this part of that one's time; the rest is noise. */
 #define FASTER      0.98  /* as measured here */
 #define FASTER_STEP 0.992 /* a measured step of NCCL's parameters: the next one gains as little */
 #define FASTER_NEAR 0.95  /* not measured: by a size next to it, or before the job */
@@ -14,7 +14,7 @@
 #define NEAR        1     /* size classes: a factor of 1.4 */
 #define FAR         4     /* a factor of 4 */
 
-/* What ferry-perf limits has measured holds no more: an arm takes so many times as long, by so many calls at least. */
+/* Times of ferry-perf limits no longer hold if an arm takes WRONG times as long, by WRONG_CALLS calls at least. */
 #define WRONG       4
 #define WRONG_CALLS 3
 
@@ -24,7 +24,7 @@ static double prior_us(const struct ferry_tuner *tuner, const struct ferry_tuner
 	return ferry_prior_us(tuner->prior, line->like.collective, line->like.bytes, arm, &us) ? us : 0;
 }
 
-/* A tuning of NCCL's that was not measured is not known. */
+/* Returns 0 if that is not known, as for most of NCCL's tunings. */
 double ferry_belief_before(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
                            const struct ferry_arm *arm)
 {
@@ -50,8 +50,8 @@ static double twins_us(const struct ferry_tuner_line *other, uint32_t word, bool
 }
 
 /*
- * By the line of the nearest size, no further than `most` classes, that has measured the arm: by what it has against
- * the arm that this line has measured, or by its rate, if there is none.
+ * Estimates the arm's time from the nearest line, at most `most` classes away, that knows the arm's: by its ratio there
+ * to that of `known`, which this line has measured, or by its rate, if `known` is NULL.
  */
 static double like_others(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
                           const struct ferry_arm *arm, const struct ferry_arm *known, int most)
@@ -74,7 +74,7 @@ static double like_others(const struct ferry_tuner *tuner, const struct ferry_tu
 	return us;
 }
 
-/* The arm that the line has measured most lately, by which others are compared. */
+/* The arm in use if it was measured, else the first that was: others are compared with it. NULL: none was. */
 static const struct ferry_arm *measured(const struct ferry_tuner_line *line)
 {
 	if (line->arms[line->best].seen)

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-/* A run of calls: the first does not count; of long calls, which vary less and cost more, fewer are counted. */
+/* Of a run of calls the first does not count. Of long calls, which vary less and cost more, fewer are counted. */
 #define WARM      1u
 #define LONG_US   4000
 #define LONGER_US 20000
@@ -18,30 +18,30 @@
 
 /* Tries of arms that have lost. */
 #define CREDIT      0.005 /* of the time of all calls may be spent on them, */
-#define ADVANCE     3     /* and so many calls' time before that on tunings of NCCL's, where it has the calls: */
+#define ADVANCE     3     /* and so many calls' time in advance on unknown tunings, while NCCL has the calls: */
 #define BLIND       0.5   /* so much may be lost by a tuning of which nothing is known */
-#define CREDIT_AWAY 0.1   /* on one that was left as it had become slow; half as much with each try */
-#define AWAY_SOON   4u    /* calls until such a one is tried the first time: it may have been chance */
-#define AWAY_FASTER 0.92  /* or again: the arm in use takes so much of what it took, so what slowed both has ended */
+#define CREDIT_AWAY 0.1   /* on an arm that was left as it had become slow; halved with each try */
+#define AWAY_SOON   4u    /* calls until such an arm is first tried again: it may have been chance */
+#define AWAY_FASTER 0.92  /* later if the arm in use takes so much of its time then: what slowed both has ended */
 #define REST        32u   /* calls between the tries of an arm at least, twice as many with each, */
-#define RESTS       6u    /* so often */
+#define RESTS       6u    /* doublings */
 #define LOOK        8u    /* calls between looks whether the credit suffices */
 #define ABORT       1.3   /* times the best arm's time: the try ends, */
 #define ABORT_TUNING 1.15 /* of a tuning, of which there are many, sooner */
-#define ENOUGH      3u   /* calls of less than CHEAP_US: one may be a caller's that was late */
-#define GIVEN_UP    256u  /* calls of the kind of which a trial has had none: it cannot begin */
+#define ENOUGH      3u   /* calls, if shorter than CHEAP_US: a late caller may have slowed one */
+#define GIVEN_UP    256u  /* calls of the kind without one of the trial: it cannot begin */
 
 /* Which calls are measured: two events take some 3 us of the caller's thread. */
 #define CHEAP_US 1000 /* all that are longer, */
-#define EVERY    8u   /* two in so many pairs of others, */
-#define RAREST   64u  /* or in more, up to so many, of calls that are short: */
+#define EVERY    8u   /* one pair in so many pairs of others, */
+#define RAREST   64u  /* or in up to so many, of short calls: */
 #define WORTH_US 800  /* so much time of them is worth the events of one */
-#define UNREADY  24u  /* and so many while the best arm is not ready */
+#define UNREADY  24u  /* and so many of other arms while the best one is not ready */
 
 /* Calls that overlap those of other streams. */
-#define OVERLAP_CALLS 32   /* of so many last calls it is known how many did */
-#define OVERLAPS      0.2  /* so much of these: their times say little, */
-#define OVERLAPS_STILL 0.02 /* until it is so little: a step may begin with fifty of them alone */
+#define OVERLAP_CALLS 32   /* over about so many last calls their part is averaged */
+#define OVERLAPS      0.2  /* if their part is larger, times say little, */
+#define OVERLAPS_STILL 0.02 /* until it is smaller: a step may begin with fifty calls that overlap none */
 
 /* ---- kinds and arms ---- */
 
@@ -89,7 +89,7 @@ static struct ferry_arm *arm_of(struct ferry_tuner_line *line, uint32_t word)
 	return NULL;
 }
 
-/* Adds what the line lacks, where there is room. */
+/* Returns the tuning's arm, which is added if the line lacks it; NULL: there is no room. */
 static struct ferry_arm *add_tuning(const struct ferry_tuner *tuner, struct ferry_tuner_line *line,
                                     uint32_t tuning)
 {
@@ -149,7 +149,7 @@ static uint32_t counted_calls(const struct ferry_tuner_line *line)
 	return best_us(line) > LONGER_US ? 2 : best_us(line) > LONG_US ? 3 : 4;
 }
 
-/* Whether what is known of the arm may decide against it, once something has been measured. */
+/* Whether the arm's time may decide against it: if it is short and was measured, that takes ENOUGH samples. */
 static bool is_sure(const struct ferry_arm *arm)
 {
 	return !arm->seen || arm->seen >= ENOUGH || !(ferry_arm_us(arm) < CHEAP_US);
@@ -271,10 +271,10 @@ static bool is_affordable(const struct ferry_tuner *tuner, const struct ferry_tu
 }
 
 /*
- * Coordinate descent, as AutoCCL's (NSDI 2025): NCCL's fastest arm in the other ways, once; then the channels beside
- * those of the fastest. What is opened is tried before there is more. Two ranks have the same connections in all ways;
- * of more a way that NCCL does not take by itself may need buffers of its own, hundreds of MiB: there it is channels
- * alone.
+ * Coordinate descent, as AutoCCL's (NSDI 2025): NCCL's fastest arm in the other ways, once; then the channels next to
+ * those of the fastest. New arms are tried before more are added. Two ranks have the same connections in all ways. Of
+ * more ranks a way that NCCL does not take by itself may need hundreds of MiB of buffers: for them only channels are
+ * tried.
  */
 static void open_tunings(const struct ferry_tuner *tuner, struct ferry_tuner_line *line)
 {
@@ -324,7 +324,7 @@ static int next_trial(const struct ferry_tuner *tuner, const struct ferry_tuner_
 	return next;
 }
 
-/* What a try is expected to cost is paid before, and what one of which nothing is known has cost, later (pay). */
+/* Charges the expected cost of the try to the credit. The cost of an unknown arm is charged when it is known (pay). */
 static void begin_trial(struct ferry_tuner *tuner, struct ferry_tuner_line *line, int arm)
 {
 	line->owed = is_blind(line, arm) ? arm : -1;
@@ -344,7 +344,7 @@ static void begin_trial(struct ferry_tuner *tuner, struct ferry_tuner_line *line
 	line->tried = line->waited = line->rested = 0;
 }
 
-/* The times of the last try are known. */
+/* Charges the last try of an unknown arm, whose times are known now. */
 static void pay(struct ferry_tuner_line *line)
 {
 	if (line->owed >= 0)
@@ -371,11 +371,11 @@ static bool is_measured(struct ferry_tuner_line *line, const struct ferry_arm *a
 	uint32_t every = EVERY;
 	while (us > 0 && every < RAREST && every * us < WORTH_US)
 		every *= 2;
-	/* two in a row: from one start to the next is what the program's calls take with all that is between them */
+	/* two in a row, which also gives the time from one call's start to the next one's */
 	bool now = us > CHEAP_US || line->calls / 2 % every == 0;
 	/*
-	 * The best one is not ready, or NCCL has all calls by the steps' veto: what they have is a measure, says how
-	 * far ahead the program is, and whether anything hides them still.
+	 * The best arm is not ready, or NCCL has all calls by the steps' veto. The times of this arm still say how far
+	 * ahead the program is, and whether anything hides the calls.
 	 */
 	if (!best && (line->trial < 0 || arm != &line->arms[line->trial]))
 		return now || arm->seen + arm->pending < UNREADY;
@@ -385,7 +385,7 @@ static bool is_measured(struct ferry_tuner_line *line, const struct ferry_arm *a
 	return few || (line->doubted && every == EVERY) || now;
 }
 
-/* The times of a trial are not known yet. */
+/* Whether times of a trial are not known yet. */
 static bool awaits_trial(const struct ferry_tuner_line *line)
 {
 	for (int i = 0; i < line->narms; i++)
@@ -394,7 +394,7 @@ static bool awaits_trial(const struct ferry_tuner_line *line)
 	return false;
 }
 
-/* Of another line, one with each call: the program may have gone on, and its trial keeps the steps' veto away. */
+/* Checks one other line per call: calls of its kind may come no more, and its trial blocks the steps' veto. */
 static void look_for_forgotten(struct ferry_tuner *tuner, const struct ferry_tuner_line *line)
 {
 	struct ferry_tuner_line *other = &tuner->lines[tuner->looked++ % tuner->nlines];

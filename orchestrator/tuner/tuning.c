@@ -13,7 +13,7 @@ static const struct {
                              {FERRY_NCCL_TREE, FERRY_NCCL_LL128},
                              {FERRY_NCCL_TREE, FERRY_NCCL_LL}};
 
-/* By step: first NCCL's own, and what is tried beside that; and the others in the order of their channels. */
+/* channels: by step, NCCL's own choice and its neighbours first. ladder: steps in the order of their channels. */
 static const int channels[FERRY_TUNING_STEPS] = {0, 16, 8, 32, 24, 12, 4, 2};
 static const uint32_t ladder[FERRY_TUNING_STEPS - 1] = {7, 6, 2, 5, 1, 4, 3};
 

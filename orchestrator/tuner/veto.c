@@ -5,11 +5,11 @@
 #include <string.h>
 
 #define BARE      0.75  /* of the time: calls that take so much are the program's time themselves */
-#define LAID_BARE 0.82 /* calls that were hidden, and are no more */
-#define GAPS      6u    /* that have to be known */
+#define LAID_BARE 0.82 /* the same for calls that were hidden before */
+#define GAPS      6u    /* gaps that have to be known */
 #define OLD_GAPS  32u   /* then all count half */
 #define RECENT    64u   /* calls, of which Ferry has */
-#define LEAST     8u    /* so many: less is not compared */
+#define LEAST     8u    /* a part of so many at least, to be compared */
 #define ODD       16u   /* one call in so many may differ from the one a step before */
 #define LONGEST   (FERRY_VETO_HISTORY / 2)
 #define NO_STEP   64u    /* calls of a window at least, where they do not repeat, or by kind alone */
@@ -21,17 +21,17 @@
 #define MUCH        0.03
 #define SOME        5u    /* and otherwise */
 #define SURE        2.5   /* standard deviations, */
-#define UNSURE      4.0   /* and so many times more by the number of pairs, as of few the deviation is a guess */
+#define UNSURE      4.0   /* times 1 + this / pairs, as the deviation of few pairs is a guess */
 #define MARGIN      0.003 /* shorter by no more than this is not shorter */
 #define LEAST_NOISE 0.002
-#define OF_MEDIAN   1.2533 /* its deviation, of that of a mean */
+#define OF_MEDIAN   1.2533 /* a median's deviation, relative to a mean's */
 #define OF_MAD      1.4826 /* a standard deviation, by the median of the absolute deviations */
 
 #define REST     20u   /* times the calls of a comparison, */
 #define BACKOFFS 8u    /* doublings, */
 #define COST     0.005 /* and so much of the time */
 #define STRANGERS 16u
-#define FIRST    16u   /* calls before there is one at all */
+#define FIRST    16u   /* calls before the first comparison */
 
 enum { NCCLS, TUNED };
 
@@ -129,7 +129,7 @@ static uint32_t find_period(const struct ferry_veto *veto, uint32_t alike)
 	return 0;
 }
 
-/* False: that is not to be said yet. Buffers may come from anywhere, which shows in long. */
+/* Finds the step; false: it is not known yet. If calls do not repeat with their buffers, kinds alone count. */
 static bool find_step(struct ferry_veto *veto)
 {
 	uint32_t alike = ALL, period = find_period(veto, ALL), least = WINDOW;
@@ -174,7 +174,7 @@ static void start_rest(struct ferry_veto *veto, uint64_t calls)
 	veto->rested = veto->strangers = 0;
 }
 
-/* The first window keeps what has the calls now. */
+/* The first window leaves the calls as they are now. */
 static void start(struct ferry_veto *veto)
 {
 	uint32_t recent = veto->calls < RECENT ? (uint32_t)veto->calls : RECENT;
@@ -207,7 +207,7 @@ static void give_up(struct ferry_veto *veto)
 	veto->given_up += veto->given_up < BACKOFFS;
 }
 
-/* After a change: from the next call on the calls are those of the window. */
+/* Ends a step left out after a change. The window begins, unless Ferry has not got its calls back yet. */
 static struct ferry_veto_marks end_lead(struct ferry_veto *veto)
 {
 	struct ferry_veto_marks marks = nothing;
@@ -339,7 +339,7 @@ static void settle(struct ferry_veto *veto, const struct ferry_veto_verdict *ver
 	start_rest(veto, (uint64_t)fmax((double)usual_rest(veto), cost / COST * veto->exam.period));
 }
 
-/* True: there is a verdict. Where all pairs are known and say nothing Ferry gives way. */
+/* Returns true if there is a verdict. If all pairs are known and show no difference, Ferry gives way. */
 static bool judge(struct ferry_veto *veto)
 {
 	struct ferry_veto_verdict verdict = {.period = veto->exam.period};
@@ -397,8 +397,8 @@ void ferry_veto_gap(struct ferry_veto *veto, double busy_us, double span_us)
 }
 
 /*
- * Calls of other kinds than there were: where there are many another phase has begun. What was found is void then, and
- * so is a comparison under way; and what repeats is looked for in the phase's own calls.
+ * Counts calls of kinds that the verdict is not about: many of them are another phase. The verdict is void then, and so
+ * is a comparison under way; steps are looked for in the phase's own calls.
  */
 static void look_for_strangers(struct ferry_veto *veto, uint8_t kind)
 {
