@@ -61,7 +61,7 @@ static ferryResult_t check_places(const struct ferry_program *program, const str
 	return result;
 }
 
-/* A rank reads its own memory alone, and nothing but PUT, ADD and what they carry is on both sides. */
+/* A rank reads no other rank's memory, and only PUT and ADD go from memory to memory. */
 static ferryResult_t check_memory(const struct ferry_program *program, const struct ferry_statement *statement)
 {
 	bool from = statement->opcode != FERRY_D2H && ferry_place_is_memory(statement->source);
@@ -117,7 +117,7 @@ static ferryResult_t check_statement(const struct ferry_program *program, const 
 		                  ferry_place_is_memory(statement->source) ? "ADD" : "REDUCE",
 		                  ferry_place_is_memory(statement->source) ? "mem" : "host", statement->source.chunk);
 	bool puts_input = statement->opcode == FERRY_PUT && !statement->forwards;
-	bool passes_on = program->nchunks > 1 && ferry_statement_passes_on(statement); /* of parts, all know the size */
+	bool passes_on = program->nchunks > 1 && ferry_statement_passes_on(statement); /* a router tells their sizes */
 	if (program->collective == FERRY_ALLTOALLV && !from_device && !to_device && !puts_input && !passes_on)
 		return ferry_fail(ferryProgramError,
 		                  "%s:%u: alltoallv has D2H, H2D and PUTs of its input only, not %s: only the two ends "
@@ -149,8 +149,8 @@ static ferryResult_t check_header(const struct ferry_program *program)
 }
 
 /*
- * Where an H2D reads a version to which later statements have added what is missing, most likely its dependency was
- * forgotten: a sentence that names the version. Returns text; "" if no later version has all that is missing.
+ * If an H2D reads a version to which later statements add what is missing, most likely a dependency was forgotten:
+ * writes a sentence that names the later version. Returns text; "" if no version has all that is missing.
  */
 static const char *forgotten_dependency(const struct ferry_program *program, const struct ferry_versions *versions,
                                         uint32_t writer, uint64_t missing, char text[160])
@@ -227,8 +227,8 @@ static ferryResult_t check_rank_output(const struct ferry_program *program, cons
 }
 
 /*
- * An instruction is where its counter is, and each statement is one at most; so is the copy of a rank's own input, and
- * what the rank that a PUT goes to waits for (WAIT_PUT).
+ * Checks that each domain has counters for its instructions: at most one per statement, in the domain of its counter,
+ * one per copy of a rank's own input, and a WAIT_PUT per PUT at the receiving rank.
  */
 static ferryResult_t check_size(const struct ferry_program *program)
 {
@@ -243,8 +243,7 @@ static ferryResult_t check_size(const struct ferry_program *program)
 		const struct ferry_statement *statement = &program->statements[i];
 		if (ferry_opcode_is_d2h(statement->opcode) || ferry_statement_passes_on(statement))
 			instrs[program->rank_domain[statement->rank]]++;
-		else if (ferry_opcode_is_work(statement->opcode)) /* H2Ds and WAIT_PUTs are counted by what is
-		                                                     received */
+		else if (ferry_opcode_is_work(statement->opcode)) /* receive chunks count H2Ds, WAIT_PUTs and copies */
 			instrs[ferry_place_domain(program, statement->destination)]++;
 	}
 	for (uint32_t domain = 0; domain < program->ndomains; domain++)

@@ -6,24 +6,23 @@
 #include "rank-lib/program/program.h"
 
 /**
- * The sizes of a collective's buffers in chunks of this program, for rank r: send buffer and receive buffer.
- * allreduce, broadcast, reduce: K and K; allgather, gather: K and N*K; reducescatter, scatter: N*K and K; alltoall:
- * N*K, N*K; alltoallv: the same, and each call cuts its blocks as it likes; sendrecv: K at rank 0, K at rank 1. A rank
- * that sends or receives nothing has 0.
+ * Returns the sizes of a rank's send buffer and receive buffer in chunks, with N ranks and K chunks to a block.
+ * allreduce, broadcast, reduce: K and K; allgather, gather: K and N*K; reducescatter, scatter: N*K and K; alltoall,
+ * alltoallv: N*K and N*K; sendrecv: K at rank 0, K at rank 1. 0 where the rank sends or receives nothing.
  */
 void ferry_collective_chunks(enum ferry_collective collective, uint32_t nranks, uint32_t nchunks, uint32_t root,
                              uint32_t rank, uint32_t *send_chunks, uint32_t *receive_chunks);
 
 /**
- * Bytes offset and length of chunk i of K in a buffer block of `count` elements: element-aligned, 64-byte aligned where
- * it can be.
+ * Returns the offset and length, in bytes, of a chunk of a block of `count` elements: whole elements, cut at multiples
+ * of 64 bytes.
  */
 void ferry_chunk_span(uint64_t count, size_t element, uint32_t nchunks, uint32_t chunk, uint64_t *offset,
                       uint64_t *length);
 
 /**
- * Which contributions chunk i of rank r's receive buffer must hold: from which ranks, and of which of their send
- * chunks.
+ * Returns what a chunk of a rank's receive buffer must hold: the contributions of *ranks, of chunk *send_chunk of their
+ * send buffers.
  */
 void ferry_collective_demand(const struct ferry_program *program, uint32_t rank, uint32_t chunk, uint64_t *ranks,
                              uint32_t *send_chunk);

@@ -46,10 +46,7 @@ static bool any_puts(const struct ferry_part *parts, uint32_t nparts)
 	return false;
 }
 
-/*
- * The part whose program decides slices, windows and workers: of those that have windows the one with the longest
- * chunks.
- */
+/* Returns the part that decides slices, windows and workers: of the parts with windows, that of the longest chunks. */
 static const struct ferry_part *find_leader(const struct ferry_part *parts, uint32_t nparts)
 {
 	const struct ferry_part *leader = &parts[0];
@@ -298,7 +295,7 @@ static ferryResult_t compile(const struct ferry_program_part *given, uint32_t np
 		return ferry_fail(ferrySystemError, "%s: no memory to compile", given->program->name);
 	uint32_t opened = 0;
 	for (uint32_t p = 0; p < nparts && !result; p++)
-		/* what moves nothing needs no windows */
+		/* a part without elements needs no windows */
 		if (given[p].count || options->count == options->left_out.count || nparts == 1)
 			result = open_part(&compiler, &given[p], &parts[opened++]);
 	if (!result)

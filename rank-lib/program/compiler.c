@@ -39,7 +39,7 @@ uint64_t ferry_part_chunk_length(const struct ferry_part *part, uint32_t chunk)
 	return length;
 }
 
-/* Whether each block belongs to one rank, which all ranks know. An alltoall's belong to two ranks. */
+/* Whether each block belongs to one rank. A block of an alltoall belongs to two. */
 static bool has_owners(enum ferry_collective collective)
 {
 	switch (collective) {
@@ -60,8 +60,8 @@ static bool has_owners(enum ferry_collective collective)
 }
 
 /*
- * The chunk's offset in a rank's send or receive buffer. A buffer of one block is the rank's own block, or one that all
- * ranks have.
+ * Returns the chunk's offset in a rank's send or receive buffer. A buffer of one block has the rank's own block, or, in
+ * collectives without owners, the block that all ranks have.
  */
 static uint64_t chunk_offset(const struct ferry_part *part, uint32_t rank, uint32_t chunk, bool receives)
 {

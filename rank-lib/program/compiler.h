@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * A plan in the making, which compile.c gives to instructions.c and to edges.c: what all parts of the call share, and
- * what each part has, a program and the elements of every block that it moves. Used by one thread.
+ * what each part has: a program, and the elements of every block that it moves. Used by one thread.
  */
 #ifndef FERRY_RANK_LIB_PROGRAM_COMPILER_H
 #define FERRY_RANK_LIB_PROGRAM_COMPILER_H
@@ -16,11 +16,10 @@ struct ferry_growing {
 
 struct ferry_compiler {
 	const struct ferry_compile_options *options;
-	bool failed;         /* out of memory; looked at once at the end of each stage */
+	bool failed;         /* out of memory; checked once, at the end of each stage */
 	struct ferry_growing instrs, edges, sources;
 	struct ferry_growing origins; /* of instructions, for messages */
-	uint32_t *last_edge; /* per instruction and kind of lag: one more than the instruction that got an edge to it
-	                        last */
+	uint32_t *last_edge; /* per instruction and kind of lag: 1 + the last instruction with an edge to it */
 	struct ferry_plan head;
 	struct ferry_tuning tuning;
 };
@@ -30,19 +29,19 @@ struct ferry_part {
 	const struct ferry_program *program;
 	uint64_t first, count; /* elements of every block; 0 for alltoallv */
 	struct ferry_versions versions;
-	bool *absorbed, *waited;  /* per value */
+	bool *absorbed, *waited;  /* per value: part of another's REDUCE; a statement waits for it without reading it */
 	bool *raw;                /* per value: one rank's input, unchanged since its D2H */
 	uint32_t *root;           /* per value: the value that it ends up in; itself if not absorbed */
-	/* per statement: its instruction, or the one it is part of; of PUTs the WAIT_PUT is next */
+	/* per statement: its instruction, or the one that it is part of; a PUT's WAIT_PUT is the next one */
 	uint32_t *instr_of;
 	uint64_t *window_offset;  /* per value */
 	uint32_t *stack;          /* per value: scratch */
-	/* D2Hs, and PUTs that do not forward, by (rank, send chunk), and the next of the same */
+	/* lists of the statements that read a send chunk: the first by (rank, send chunk), the next by statement */
 	uint32_t *sender_first, *sender_next;
-	uint32_t *put_before; /* per statement: the PUT into the same rank that it comes after, + 1; 0: none */
+	uint32_t *put_before; /* per statement: 1 + the PUT into the same rank that it waits for; 0: none */
 };
 
-/** Appends an item of `item` bytes, zero, and returns it; NULL without memory, and the compiler has failed. */
+/** Appends a zeroed item of `item` bytes and returns it; NULL without memory: compiler->failed is set. */
 void *ferry_compiler_grow(struct ferry_compiler *compiler, struct ferry_growing *list, size_t item);
 
 static inline struct ferry_instr *ferry_compiler_instr(const struct ferry_compiler *compiler, uint32_t index)

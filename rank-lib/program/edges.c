@@ -31,8 +31,8 @@ static void add_edge(struct ferry_part *part, uint32_t waiter, uint32_t producer
 }
 
 /*
- * Slice k may go into the slot that slice k - W was read from; where a core read it and a copy engine writes, a little
- * later.
+ * The writer may write slice k when the reader has read slice k - W, which had the same slot; a copy engine stays
+ * `guard` slots further behind cores that read.
  */
 static void add_reuse(struct ferry_part *part, uint32_t writer, uint32_t reader)
 {
@@ -70,7 +70,7 @@ static void add_reduce_needs(struct ferry_part *part, uint32_t waiter, uint32_t 
 	}
 }
 
-/* The send chunk whose bytes a rank's receive chunk has if the call is in place; NONE if it has none's. */
+/* Returns the send chunk that has the same memory as a rank's receive chunk if the call is in place, or NONE. */
 static uint32_t overwritten_chunk(const struct ferry_program *program, uint32_t rank, uint32_t receive)
 {
 	switch (program->collective) {
@@ -93,12 +93,12 @@ static uint32_t overwritten_chunk(const struct ferry_program *program, uint32_t 
 }
 
 /*
- * A write of a receive chunk comes after the D2Hs and PUTs that read the same bytes from the send buffer of a call in
- * place. That makes no cycle: D2Hs and what routers do wait for no PUT and for no H2D; a PUT from a send buffer waits
- * for those, and for such a PUT of an earlier round; and H2Ds and PUTs that forward wait for each other in the
- * checker's order, and for those. So a PUT from a send buffer gets no edge for what it overwrites: in AllToAll two
- * ranks swap, and each would wait for the other. There the caller must avoid the conflict: a rank whose buffers
- * overlap pushes from a copy.
+ * In a call in place, a write of a receive chunk comes after the D2Hs and PUTs that read the same bytes from the send
+ * buffer. That makes no cycle: D2Hs and what routers do wait for no PUT and no H2D; a PUT from a send buffer waits for
+ * those, and for such a PUT of an earlier round; H2Ds and PUTs that forward wait for all of these, and for each other
+ * in the checker's order. So a PUT from a send buffer gets no edge to the PUTs that read what it overwrites: in
+ * AllToAll two ranks swap, and each would wait for the other. There the caller avoids the conflict: a rank whose
+ * buffers overlap pushes from a copy.
  */
 static void add_in_place_edges(struct ferry_part *part, uint32_t waiter, uint32_t statement)
 {
@@ -135,9 +135,9 @@ static void index_senders(struct ferry_part *part)
 /*
  * Two copy engines that write through one port have half its rate each, while another port is idle. Two that met in one
  * round meet in the next, too: four GPUs behind a switch push 200 GB/s each so, and 330 in turns
- * (docs/lab/four-gpus.md). So a PUT waits for the one of the round before into the same rank: of AllGather and
- * AllToAll, which are a permutation in each round. That makes no cycle, as rounds go up and such PUTs wait for D2Hs
- * alone otherwise. Where slices are passed on, or lengths differ, PUTs are not so regular and go as they come.
+ * (docs/lab/four-gpus.md). So a PUT waits for the PUT of the round before into the same rank, in AllGather and
+ * AllToAll, whose rounds are permutations. That makes no cycle, as rounds go up and such PUTs wait for D2Hs alone
+ * otherwise. Where PUTs forward, or lengths differ, rounds are not regular, and PUTs run without turns.
  */
 static bool puts_in_turns(const struct ferry_part *part)
 {
@@ -150,13 +150,13 @@ static bool puts_in_turns(const struct ferry_part *part)
 	return true;
 }
 
-/* By statement: the PUT that it waits for, + 1. The k-th PUT of a rank is of round k. */
+/* Fills in put_before. The k-th PUT of a rank is of round k. */
 static void index_turns(struct ferry_part *part)
 {
 	const struct ferry_program *program = part->program;
 	uint32_t n = program->nranks, rounds[FERRY_MAX_RANKS] = {0}, last[FERRY_MAX_RANKS] = {0};
 	bool turns = puts_in_turns(part);
-	uint32_t *into = turns ? calloc((size_t)n * n, sizeof *into) : NULL; /* of a round, + 1 */
+	uint32_t *into = turns ? calloc((size_t)n * n, sizeof *into) : NULL; /* by round and peer: 1 + the PUT */
 	part->compiler->failed |= turns && !into;
 	for (uint32_t i = 0; into && i < program->nstatements; i++) {
 		const struct ferry_statement *put = &program->statements[i];
@@ -171,7 +171,7 @@ static void index_turns(struct ferry_part *part)
 	free(into);
 }
 
-/* The waits of a statement that is no part of another's instruction. */
+/* Adds the edges of a statement with an instruction of its own. */
 static void add_statement_edges(struct ferry_part *part, uint32_t statement)
 {
 	const struct ferry_versions *versions = &part->versions;

@@ -6,8 +6,8 @@
 #include "rank-lib/program/compiler.h"
 
 /**
- * Adds the edges of the part's instructions: what each waits for, and which lanes it wakes. Without memory the compiler
- * has failed.
+ * Adds the edges of the part's instructions: what each waits for, and which lanes it wakes. Sets compiler->failed if
+ * there is no memory.
  */
 void ferry_part_add_edges(struct ferry_part *part);
 

@@ -71,7 +71,7 @@ static bool is_raw(const struct ferry_part *part, uint32_t v)
 	return part->raw[v];
 }
 
-/* The leaves of the tree of absorbed values under v: (ranks, value) pairs in the order of ranks. */
+/* Lists the operands of v and of all values absorbed into it, as (ranks, value) pairs in the order of ranks. */
 static uint32_t collect_leaves(struct ferry_part *part, uint32_t v, uint64_t (*leaves)[2])
 {
 	uint32_t depth = 0, count = 0;
@@ -111,7 +111,7 @@ static uint16_t line_of(const struct ferry_statement *statement)
 	return statement->line > UINT16_MAX ? UINT16_MAX : (uint16_t)statement->line;
 }
 
-/* Of an alltoallv: which block, and by which path, if the call divides it among several. */
+/* In a plan with a network: names the block that the instruction moves a part of, and the path. */
 static void name_part(const struct ferry_part *part, struct ferry_instr *instr, uint32_t from, uint32_t send_chunk)
 {
 	const struct ferry_program *program = part->program;
@@ -122,7 +122,7 @@ static void name_part(const struct ferry_part *part, struct ferry_instr *instr, 
 	instr->path = (uint16_t)(1 + send_chunk % program->nchunks);
 }
 
-/* Adds a PUT and, at the rank that it goes to, its WAIT_PUT: neither has a window, a PUT from memory has a source. */
+/* Adds a PUT and, at the receiving rank, its WAIT_PUT. Neither has a window; a PUT from memory has a source. */
 static void emit_put(struct ferry_part *part, uint32_t statement)
 {
 	const struct ferry_statement *what = &part->program->statements[statement];
@@ -213,7 +213,7 @@ static void emit(struct ferry_part *part, uint32_t statement)
 		instr->first_source = 0;
 }
 
-/* Output that is the rank's own input and that nothing writes. */
+/* Adds COPYs for output that is the rank's own input and that no statement writes. */
 static ferryResult_t emit_copies(struct ferry_part *part)
 {
 	const struct ferry_program *program = part->program;
@@ -228,7 +228,7 @@ static ferryResult_t emit_copies(struct ferry_part *part)
 		struct ferry_instr *instr = new_instr(part, FERRY_COPY, copy.rank, program->rank_domain[copy.rank],
 		                                      copy.send_chunk);
 		if (!instr)
-			return ferrySuccess; /* `failed` says so */
+			return ferrySuccess; /* compiler->failed is set */
 		instr->user_offset = ferry_part_send_offset(part, copy.rank, copy.send_chunk);
 		instr->user_destination = ferry_part_receive_offset(part, copy.rank, copy.receive_chunk);
 		struct ferry_instr_origin *origin =
@@ -248,10 +248,10 @@ static bool is_unscaled(const struct ferry_part *part, uint32_t statement)
 	bool memory = ferry_statement_puts_memory(what);
 	if (what->opcode == FERRY_H2D || memory)
 		return is_raw(part, part->versions.uses[statement].reads);
-	return what->opcode == FERRY_PUT && !what->forwards; /* what is forwarded is some H2D's or PUT's already */
+	return what->opcode == FERRY_PUT && !what->forwards; /* another H2D or PUT has brought what this forwards */
 }
 
-/* By the router of the first rank's domain; behind all others. */
+/* Adds the DIVIDE, by the router of rank 0's domain, as the last instruction. */
 static void emit_division(struct ferry_part *part)
 {
 	const struct ferry_program *program = part->program;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A part's statements as instructions: compile.c calls these, in this order, with the part's windows placed between.
+ * A part's statements as instructions. compile.c calls these two in this order, and places the windows in between.
  */
 #ifndef FERRY_RANK_LIB_PROGRAM_INSTRUCTIONS_H
 #define FERRY_RANK_LIB_PROGRAM_INSTRUCTIONS_H
@@ -11,8 +11,8 @@
 void ferry_part_absorb(struct ferry_part *part);
 
 /**
- * Adds the part's instructions, and copies for output that is a rank's own input. Errors: ferryProgramError where
- * premulsum would scale nothing; without memory the compiler has failed.
+ * Adds the part's instructions, and copies for output that is a rank's own input. Error: ferryProgramError if an output
+ * passes no REDUCE, where premulsum would scale it. Sets compiler->failed if there is no memory.
  */
 ferryResult_t ferry_part_emit(struct ferry_part *part);
 

@@ -20,8 +20,8 @@
 #define TYPICAL_ISSUE_NS 4000
 #define TYPICAL_LINK 50
 /*
- * From the end of a slice until the next lane sees it, of which the file has no figure: that machine's best slices
- * (4000) less the rest.
+ * From the end of a slice until the next lane sees it, which is not measured: that machine's best slices cost 4000 ns,
+ * of which the measured parts are the rest.
  */
 #define HANDOVER_NS 1800
 
@@ -30,8 +30,8 @@
 enum form { TEXT, WHOLE, REAL, FLAG };
 
 /*
- * A value of the file: its name, "object.name" where it lies in an object of its own. One that is optional is left out
- * where it is 0 or "", unless it is a REAL whose object has got others already.
+ * A value of the file: its name, or "object.name" if it lies in an object within. An optional value is left out if it
+ * is 0 or "", unless it is a REAL and its object is there already.
  */
 struct field {
 	const char *name;
@@ -106,13 +106,13 @@ static const struct field of_collective[] = {
 static const struct rows {
 	const char *name;
 	const struct field *fields;
-	size_t offset, count, each, most; /* count: where it is, an int */
+	size_t offset, count, each, most; /* count: the offset of the number of rows, an int */
 } arrays[] = {ROWS(gpus, of_gpu), ROWS(windows, of_window), ROWS(links, of_link),
               ROWS(collectives, of_collective)};
 
 #define NARRAYS (sizeof arrays / sizeof *arrays)
 
-/* A field's own name; the object's that it lies in goes to outer, "" if it lies in none. */
+/* Returns the field's own name. outer: the name of the object that it lies in, or "". */
 static const char *split(const char *name, char outer[16])
 {
 	const char *dot = strchr(name, '.');
@@ -260,7 +260,7 @@ ferryResult_t ferry_limits_load(struct ferry_limits *limits, bool *found)
 	ferryResult_t result = ferry_limits_path(path, sizeof path);
 	if (result)
 		return named ? result : ferrySuccess;
-	int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* of a pipe nobody may have the other end */
+	int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe may have no writer */
 	FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "r");
 	if (!file && named && errno != ENOENT)
 		return ferry_fail(ferryInvalidArgument, "FERRY_LIMITS=%s: %s", named, strerror(errno));
@@ -278,7 +278,7 @@ ferryResult_t ferry_limits_load(struct ferry_limits *limits, bool *found)
 	                           "%s is not what `ferry-perf limits` writes; run it again or remove the file", path);
 }
 
-/* The slowest GPU's; 0 where one is not measured, or reaches no other. */
+/* Returns the slowest GPU's rate; 0 if one is not measured, or reaches no other. */
 static double slowest_push(const struct ferry_limits *limits)
 {
 	double least = limits->ngpus ? limits->gpus[0].push : 0;
@@ -288,8 +288,8 @@ static double slowest_push(const struct ferry_limits *limits)
 }
 
 /*
- * A GPU's share of the slower way, with all GPUs at work both ways, each in its own window: as AllToAll moves what the
- * host carries. From the best window, since plans choose that.
+ * Returns a GPU's part of the slower direction, with all GPUs at work in both directions, each in its own window: as in
+ * an AllToAll through the host. Of the best window, since plans choose that.
  */
 static double slowest_host(const struct ferry_limits *limits)
 {
@@ -302,7 +302,7 @@ static double slowest_host(const struct ferry_limits *limits)
 	return best;
 }
 
-/* Of the pairs that have PCIe alone, in one node or in two, the slowest one's rate; 0: there is none. */
+/* Returns the rate of the slowest pair without NVLinks, in one NUMA node or across two; 0: there is none. */
 static double slowest_pcie(const struct ferry_limits *limits, bool across)
 {
 	double least = 0;

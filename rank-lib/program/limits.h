@@ -30,18 +30,18 @@ struct ferry_limits_gpu {
 	char name[96], pci[32];
 	int numa_node; /* -1: not known */
 	struct ferry_limits_rates alone, both;
-	double push; /* GB/s into the memory of all others that it reaches, while all push so; 0: it reaches none */
+	double push; /* GB/s into the memory of all GPUs that it reaches, while every GPU does so; 0: it reaches none */
 };
 
-/** Copies by one GPU into another's memory, of a pair that the driver says reach each other so. */
+/** Copies by one GPU into another's memory, of a pair with peer access by the driver's word. */
 struct ferry_limits_link {
 	int from, to;
-	double alone, both; /* GB/s of this way; while the other way is at work too */
+	double alone, both; /* GB/s in this direction, alone and while the other direction is busy, too */
 	double overhead_us; /* what a copy of 1 MiB takes besides its bytes at `alone` */
-	bool pcie;          /* no NVLinks lead there: the driver says that there are no atomics */
+	bool pcie;          /* no NVLinks: the driver reports no atomics */
 };
 
-/** So many GPUs at work together, each over so much host memory. */
+/** Rates of so many GPUs at work together, each over so much host memory. */
 struct ferry_limits_window {
 	int gpus;
 	uint64_t bytes, copy_bytes;
@@ -55,7 +55,7 @@ struct ferry_limits_copy {
 	double enqueue_us; /* the call that enqueues a copy */
 };
 
-/** What one call of many in a row takes, as `ferry-perf tune` measures it: by NCCL, and by Ferry for NCCL programs. */
+/** Microseconds of a call in a row of many, as `ferry-perf tune` measures: by NCCL, and by Ferry under NCCL's API. */
 struct ferry_limits_collective {
 	char settings[20]; /* ferry_nccl_settings, 16 hex digits */
 	int ranks;
@@ -66,15 +66,15 @@ struct ferry_limits_collective {
 
 struct ferry_limits {
 	char command[32], date[32], units[80], cpu[128];
-	char no_gpu[256]; /* why none was measured; "" if they were */
-	char no_links[200]; /* why no copies between GPUs were measured; "" as above */
-	bool astray;        /* because one did not end or arrive, though the driver says that they reach each other */
+	char no_gpu[256];   /* why no GPU was measured; "" if any was */
+	char no_links[200]; /* why no copies between GPUs were measured; "" if they were */
+	bool astray;        /* a copy between GPUs with peer access did not end, or did not arrive */
 	bool quick;
 	double seconds;
 	int cores, cpus, numa_nodes;
 	int cuda_driver; /* CUDA version that the driver has, such as 13000 */
 	struct ferry_limits_copy copy;
-	/* GB/s by PCIe from all GPUs of a NUMA node into all of another one at once, of the slowest way; 0: none */
+	/* GB/s by PCIe from all GPUs of a NUMA node into those of another at once, of the slowest pair; 0: no such */
 	double crossing;
 	int ngpus, nwindows, nlinks, ncollectives;
 	struct ferry_limits_gpu gpus[FERRY_LIMITS_GPUS];
@@ -85,24 +85,23 @@ struct ferry_limits {
 
 /** The cost of moving a slice by a copy engine, and the rates at which the fabrics move a message. */
 struct ferry_costs {
-	uint32_t issue_ns; /* what each slice costs besides its bytes: to enqueue the copy, its fixed part, to hand it
-	                      on */
+	uint32_t issue_ns; /* cost of a slice besides its bytes: enqueuing the copy, its fixed part, the handover */
 	uint32_t link;     /* bytes per ns (GB/s) of one copy; at least 1 */
 	bool measured;     /* on this machine; else on the machine of docs/lab/README.md */
-	bool astray;       /* copies between GPUs went astray when they were measured: peers are left out */
+	bool astray;       /* as in struct ferry_limits: the peer fabric is not used */
 	/*
-	 * GB/s of a GPU while all are at work, of the slowest: by copies into the memory of all others; both ways at
-	 * once to and from the host. 0: not measured.
+	 * GB/s of the slowest GPU while all are at work, 0: not measured. push: copies into the memory of all others;
+	 * host: to and from the host, both ways at once.
 	 */
 	double push, host;
 	/*
-	 * What PCIe carries from a GPU into one of another NUMA node, and among all of two nodes one way, as parts of
-	 * what it carries between two of one node. 0: not measured.
+	 * What PCIe carries from a GPU into one of another NUMA node, and from all GPUs of a node into those of
+	 * another, as parts of what it carries between two of one node. 0: not measured.
 	 */
 	double across, crossing;
 };
 
-/** The file's name. Error: ferryInvalidArgument if the environment has no place for one, or one too long. */
+/** Returns the file's name. Error: ferryInvalidArgument if the environment names no place, or one too long. */
 ferryResult_t ferry_limits_path(char *path, size_t bytes);
 
 /**
@@ -116,15 +115,15 @@ ferryResult_t ferry_limits_load(struct ferry_limits *limits, bool *found);
 void ferry_limits_print_settings(uint64_t settings, char text[20]);
 
 /**
- * Puts these rows, which are of the same settings and number of ranks, into the place of those that it has of them. The
- * oldest rows go where there is no room.
+ * Replaces the rows of these settings and this number of ranks, the same in all of `rows`. Drops the oldest rows if
+ * there is no room.
  */
 void ferry_limits_replace(struct ferry_limits *limits, const struct ferry_limits_collective *rows, int count);
 
 /** Returns the file's content, which the caller frees by cJSON_Delete; NULL without memory. */
 struct cJSON *ferry_limits_json(const struct ferry_limits *limits);
 
-/** The costs to plan with. All ranks of a job must read the same. Errors: those of ferry_limits_load. */
+/** Reads the costs to plan with. All ranks of a job must read the same. Errors: those of ferry_limits_load. */
 ferryResult_t ferry_costs_read(struct ferry_costs *costs);
 
 #endif

@@ -11,7 +11,7 @@
 #include "ipc/plan.h"
 #include "rank-lib/program/limits.h"
 
-/** A chunk of a host, host@domain[chunk]; of a rank's own memory, mem@rank[chunk]: domain FERRY_MAX_DOMAINS + rank. */
+/** A chunk of host memory, host@domain[chunk], or of a rank's memory, mem@rank[chunk]: FERRY_MAX_DOMAINS + rank. */
 struct ferry_place {
 	uint16_t domain;
 	uint16_t chunk;
@@ -43,8 +43,8 @@ struct ferry_statement {
 	uint16_t rank;
 	uint32_t line;
 	/*
-	 * D2H, H2D: the chunk of the rank's send (D2H) or receive (H2D) buffer. PUT: the chunk that it reads, of the
-	 * send buffer or, if it forwards, of the receive buffer, into which an H2D or another PUT has brought it.
+	 * D2H: the chunk of the send buffer; H2D: that of the receive buffer; PUT: the chunk that it reads, of the send
+	 * buffer or, if it forwards, of the receive buffer, into which an H2D or another PUT has brought it.
 	 */
 	uint16_t gpu;
 	bool forwards;                          /* PUT; in the text a dependency gpu[i]>=1 on what it reads */
@@ -68,19 +68,19 @@ struct ferry_program {
 	struct ferry_statement *statements;
 };
 
-/** The domain whose staging holds the place: of a rank's memory, the rank's. */
+/** The domain whose staging holds the place; for a rank's memory, that of the rank. */
 static inline uint32_t ferry_place_domain(const struct ferry_program *program, struct ferry_place place)
 {
 	return ferry_place_is_memory(place) ? program->rank_domain[place.domain - FERRY_MAX_DOMAINS] : place.domain;
 }
 
-/** A PUT from its rank's memory into another's receive buffer. */
+/** Whether it is a PUT from its rank's memory into another rank's receive buffer. */
 static inline bool ferry_statement_puts_memory(const struct ferry_statement *statement)
 {
 	return statement->opcode == FERRY_PUT && ferry_place_is_memory(statement->source);
 }
 
-/** A place of it is in a rank's memory. */
+/** Whether its source or destination is in a rank's memory. */
 static inline bool ferry_statement_uses_memory(const struct ferry_statement *statement)
 {
 	return ((statement->opcode == FERRY_H2D || statement->opcode == FERRY_PUT) &&
@@ -88,7 +88,7 @@ static inline bool ferry_statement_uses_memory(const struct ferry_statement *sta
 	       (statement->opcode != FERRY_PUT && ferry_place_is_memory(statement->destination));
 }
 
-/** As programs spell it: PUT and ADD are opcodes of their places. */
+/** As programs spell it: with places in ranks' memory D2H, H2D and H2H are PUT, REDUCE is ADD. */
 static inline const char *ferry_statement_name(const struct ferry_statement *statement)
 {
 	if (!ferry_statement_uses_memory(statement))
@@ -96,7 +96,7 @@ static inline const char *ferry_statement_name(const struct ferry_statement *sta
 	return statement->opcode == FERRY_REDUCE ? "ADD" : "PUT";
 }
 
-/** A PUT from a rank's memory to another's. */
+/** Whether it moves a chunk from a rank's memory to another rank's. */
 static inline bool ferry_statement_passes_on(const struct ferry_statement *statement)
 {
 	return statement->opcode == FERRY_H2H && ferry_place_is_memory(statement->source);
@@ -110,9 +110,8 @@ struct ferry_program_defaults {
 };
 
 /**
- * Parses text of `bytes` bytes (need not end in NUL) called `name` in errors.
- * Errors: ferryProgramError, message "name:line:column: expected X, found Y". On success *program is the caller's to
- * free.
+ * Parses text of `bytes` bytes, which need not end in NUL; `name` names it in errors. The caller frees *program by
+ * ferry_program_free. Errors: ferryProgramError, message "name:line:column: expected X, found Y".
  */
 ferryResult_t ferry_program_parse(const char *name, const char *text, size_t bytes,
                                   const struct ferry_program_defaults *defaults, struct ferry_program **program);
@@ -132,7 +131,7 @@ ferryResult_t ferry_program_check(const struct ferry_program *program);
 struct ferry_topology {
 	uint32_t nranks, ndomains;
 	uint8_t rank_domain[FERRY_MAX_RANKS];
-	/* all domains are in one memory node, and copy engines reach any of it alike: nothing need cross */
+	/* all domains are in one NUMA node, and copy engines reach all of it alike: no data needs to cross domains */
 	bool together;
 };
 
@@ -145,8 +144,9 @@ ferryResult_t ferry_program_synthesize(enum ferry_collective collective, const s
 
 /**
  * Writes the program that moves a collective's data by PUTs over these links (synthesize_peer.c): all pairs, rings or
- * trees, whichever needs the least time by ferry_program_peer_time. What no links lead to comes through the host.
- * ferryInvalidUsage, with the reason: it has sums and links do not connect the ranks, or there is no link at all.
+ * trees, whichever needs the least time by ferry_program_peer_time. Data for ranks that no link leads to goes through
+ * the host. Error: ferryInvalidUsage, with the reason, if the collective has sums and links do not connect the ranks,
+ * or if there is no link at all.
  */
 ferryResult_t ferry_program_synthesize_peer(enum ferry_collective collective, const struct ferry_topology *topology,
                                             const struct ferry_links *links, uint32_t root,
@@ -154,36 +154,36 @@ ferryResult_t ferry_program_synthesize_peer(enum ferry_collective collective, co
 
 /**
  * Writes the alltoallv that has every path of this network: a block has a part (chunk) for each (synthesize_paths.c).
- * NULL in *program: no pair of ranks has more than one path, or the windows of relays would take more than `staging`
- * bytes of a domain, however few relays a pair has; *network then has fewer.
+ * staging: bytes per domain; lowers network->limits.relays until the relays' windows fit. NULL in *program: no pair has
+ * more than one path, a pair has none, or no number of relays fits.
  */
 ferryResult_t ferry_program_synthesize_paths(const struct ferry_topology *topology, struct ferry_network *network,
                                              const uint64_t *staging, struct ferry_program **program);
 
 /**
- * The least time that the program's PUTs can take over these links, in nanoseconds per byte of a block (what a rank
- * sends, or receives from each other one): bytes over each link by its speed, and out of each port by its, the longest
- * of all. It counts neither the start of a pipeline, nor what goes through the host, nor how much a device can receive
- * at once. INFINITY if a PUT has no link.
+ * Returns the least time that the program's PUTs can take over these links, in nanoseconds per byte of a block (what a
+ * rank sends to, or receives from, each other rank): that of the busiest link, port or shared link. It counts neither
+ * the start of a pipeline, nor the way through the host, nor how much a device can receive at once. INFINITY if a PUT
+ * has no link.
  */
 double ferry_program_peer_time(const struct ferry_program *program, const struct ferry_links *links);
 
 /**
- * Writes the program of one rank whose output is its own input, as the unscaled sum over one rank is. It has no
- * statement, as the compiler copies such output.
+ * Writes the program of a single rank, whose output is its input, as is the unscaled sum over one rank. It has no
+ * statement: the compiler adds a COPY.
  */
 ferryResult_t ferry_program_copy(enum ferry_collective collective, const struct ferry_topology *topology, uint32_t root,
                                  struct ferry_program **program);
 
 /**
- * What a call leaves alone of every block of the user's buffers, because another library moves it: the block's last
- * elements. Mirrored: of every second rank's block its first ones, so that the parts of two blocks are contiguous;
- * where each block belongs to a rank (allgather, reducescatter, gather, scatter). Zeros: nothing.
+ * The part of every block of the user's buffers that a call leaves to another library: the block's last `count`
+ * elements. mirrored: the first ones in every second rank's block, so that the parts of two blocks are contiguous, if
+ * each block belongs to a rank (allgather, reducescatter, gather, scatter). Zeros: the call moves all.
  */
 struct ferry_left_out {
 	uint64_t count;
 	bool mirrored;
-	bool packed; /* an alltoall's receive buffer has what is moved alone, block behind block */
+	bool packed; /* an alltoall's receive buffer holds only what the call moves, block behind block */
 };
 
 /** The options by which a program becomes a plan. */
@@ -196,30 +196,30 @@ struct ferry_compile_options {
 	uint32_t slice;        /* bytes; 0: chosen so that the pipeline has depth and the windows fit the staging */
 	uint32_t window;       /* slots; 0: chosen */
 	bool dma;              /* copy engines read and write the windows (cuda) */
-	bool ports;            /* PUTs into one rank share a port: they go one after another (edges.c) */
+	bool ports;            /* PUTs into one rank share a port, so they take turns (edges.c) */
 	uint64_t core_cache;   /* bytes of a core's private cache; 0: unknown */
 	uint32_t sharing;      /* how many domains share a last-level cache; 0 is 1 */
 	struct ferry_costs costs; /* dma: what ferry_costs_read gave */
 	/*
-	 * alltoallv: part i of the block from one rank to another is what goes over path i of theirs in this network,
-	 * and a router divides each call; the program is ferry_program_synthesize_paths's. NULL: a block is one part
+	 * alltoallv by ferry_program_synthesize_paths: part i of the block from one rank to another goes over path i of
+	 * that pair in this network, and a router divides each call. NULL: a block is one part
 	 */
 	const struct ferry_network *network;
 };
 
 /**
- * Compiles a program to a sealed plan, the caller's to free(). Checks first: a program that fails does not compile.
- * Versions become windows, chains of REDUCE fuse into one pass in rank order, dependencies become edges; output that is
- * a rank's own input and that nothing writes becomes a COPY; a PUT gets a WAIT_PUT at the rank that it goes to. Slice
- * and window shrink until the windows fit. Errors: those of the check; ferryProgramError if even one slot of 64 bytes
- * per version does not fit, with the sizes.
+ * Checks a program and compiles it to a plan with its hash, which the caller frees by free(). Versions become windows,
+ * chains of REDUCE fuse into one pass in rank order, dependencies become edges; output that is a rank's own input and
+ * that no statement writes becomes a COPY; a PUT gets a WAIT_PUT at the receiving rank. Slice and window shrink until
+ * the windows fit. Errors: those of the check; ferryProgramError, with the sizes, if not even one slot of 64 bytes per
+ * version fits.
  */
 ferryResult_t ferry_program_compile(const struct ferry_program *program, const struct ferry_compile_options *options,
                                     struct ferry_plan **plan);
 
 /**
- * A part of a call: the program that moves elements [first, first + count) of every block of options->count; mirrored,
- * of every second block as many, as far from its end.
+ * A part of a call: the program that moves elements [first, first + count) of every block of options->count; if
+ * mirrored, as many elements of every second block, which end `first` before its end.
  */
 struct ferry_program_part {
 	const struct ferry_program *program;
@@ -228,10 +228,10 @@ struct ferry_program_part {
 
 /**
  * Compiles parts to one plan: one slice size, windows one behind another, every chunk at its exact offset in the user's
- * buffers. The programs are of one collective, for the same ranks, domains and root; every element that is not left out
- * is in one part; alltoallv has but one. Slice and windows are chosen for the part that has windows, workers and guard
- * too; with PUTs alone slices are as long as it pays. One part of all elements gives the plan that
- * ferry_program_compile gives. Errors: ferryInvalidArgument if the parts are not such; those of ferry_program_compile.
+ * buffers. The programs must be of one collective, for the same ranks, domains and root; every element that is not left
+ * out must be in exactly one part; alltoallv has only one part. Slice, window, workers and guard are chosen for the
+ * part that has windows; with PUTs alone slices are as long as it pays. One part of all elements gives the plan that
+ * ferry_program_compile gives. Errors: ferryInvalidArgument for other parts; those of ferry_program_compile.
  */
 ferryResult_t ferry_program_compile_parts(const struct ferry_program_part *parts, uint32_t nparts,
                                           const struct ferry_compile_options *options, struct ferry_plan **plan);
@@ -240,14 +240,14 @@ ferryResult_t ferry_program_compile_parts(const struct ferry_program_part *parts
 
 /** The part of its program that an instruction executes. */
 struct ferry_instr_origin {
-	/* of a chain the last one, of a WAIT_PUT its PUT; FERRY_NO_STATEMENT: a COPY, which needs none */
+	/* the last one of a chain; a WAIT_PUT's PUT; FERRY_NO_STATEMENT: a COPY, or a DIVIDE */
 	uint32_t statement;
 	uint32_t send, receive; /* COPY: chunks of the rank's buffers */
 };
 
 /**
- * As ferry_program_compile, and returns the origins of the instructions: an array by instruction, the caller's to
- * free(); NULL in it if the plan has none.
+ * As ferry_program_compile, and returns the origins of the instructions, an array that the caller frees by free(); NULL
+ * if the plan has no instructions.
  */
 ferryResult_t ferry_program_compile_traced(const struct ferry_program *program,
                                            const struct ferry_compile_options *options, struct ferry_plan **plan,

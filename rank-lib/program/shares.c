@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank-lib/program/shares.h"
 
-#define LEAST_GAIN 0.02 /* a second fabric is more to go wrong, and more work for the cores */
+#define LEAST_GAIN 0.02 /* below this a second fabric is not worth the cores' work and the added risk */
 
 /*
- * The host's start: its time for a message besides the bytes. A slice must have come up before it can go down, and each
- * has a fixed cost. Long messages go in slices of about SLICE bytes (tuning.c); peers push whole parts, and start at
- * once. AllGather on the two H200s of docs/lab/two-gpus.md fits 45 GB/s of the 48 measured, after 75 us; at a cost of 4
- * us for a slice the two functions say 44 and 90.
+ * The host's start is its time for a message besides the bytes: a slice must have come up before it can go down, and
+ * each slice has a fixed cost. Long messages go in slices of about SLICE bytes (tuning.c); peers push whole parts, and
+ * start at once. An AllGather on the two H200s of docs/lab/two-gpus.md fits 45 GB/s (48 is the host's measured rate)
+ * after 75 us; with 4 us per slice the two functions give 44 GB/s and 90 us.
  */
 #define SLICE (2u << 20)
 #define WAYS  2
@@ -17,15 +17,15 @@ static double start_ns(const struct ferry_costs *costs)
 	return WAYS * (costs->issue_ns + (double)SLICE / costs->link);
 }
 
-/* The limits' rate has no gaps between copies. */
+/* The rate with the fixed cost of each slice; the measured rate has no gaps between copies. */
 static double host_rate(const struct ferry_costs *costs)
 {
 	return SLICE / (SLICE / costs->host + costs->issue_ns);
 }
 
 /*
- * With M the bytes that the busiest device moves, rates H of the host and P of the peers, and the host's start s, both
- * end together when the host has a share x of
+ * Let M be the bytes that the busiest device moves, H and P the rates of host and peers, s the host's start. Both end
+ * together if the host has the share x:
  *
  *     s + x M / H = (1 - x) M / P,    x = H / (H + P) (1 - s P / M).
  *

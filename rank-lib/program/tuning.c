@@ -16,68 +16,65 @@
 #define SLICE_LEAST (16u << 10)
 #define SLICE_MOST (512u << 10)
 #define DEPTH 8
-#define VARIABLE_MOST ONE_SLICE /* of blocks whose lengths come with each call, beside PUTs */
+#define VARIABLE_MOST ONE_SLICE /* for an alltoallv with PUTs, whose lengths come with each call */
 #define WINDOW_MOST 4
 
 /*
- * Sums on host devices' links, up trees in ranks' memory: what all trees together need to fill and drain is the time of
- * a slice for each hop, so a root's chunks are cut finely. Where the sum comes down over the same links, what goes up
- * far ahead of it stands in its way: then windows are no deeper than a link needs, which carries several trees
- * (docs/lab/trees.md).
+ * For sums on host devices' links, up trees in ranks' memory. To fill and drain all trees takes a slice's time for each
+ * hop, so a root's chunks are cut finely. If the sum comes down over the same links, data that goes up far ahead of it
+ * is in its way: then windows are only as deep as a link needs, which carries several trees (docs/lab/trees.md).
  */
 #define TREE_LEAST (4u << 10)
 #define TREE_DEPTH 64
-#define TREE_SLOTS 8 /* of all trees of an allreduce together, if each has two */
+#define TREE_SLOTS 8 /* of all trees of an allreduce together, but at least two for each */
 
 /*
- * Where copy engines move the slices (docs/lab has the measurements), a slice of s bytes costs a lane
- * `issue` for each of its t transfers, and the pipeline takes `stages` slices' time to fill and drain: of a chunk of L
- * bytes over a link of rate R (issue and R as `ferry-perf limits` measured them on this machine, else on another:
- * limits.h)
- *     time = L / rate + t issue L / s + stages s / R,  least for  s = sqrt(t issue R L / stages).
+ * If copy engines move the slices (docs/lab has the measurements), a slice of s bytes costs a lane `issue` for each of
+ * its t transfers, and the pipeline takes the time of `stages` slices to fill and drain. A chunk of L bytes over a link
+ * of rate R (issue and R as `ferry-perf limits` has measured them, on this machine or on another: limits.h) takes
+ *     time = L / R + t issue L / s + stages s / R,  least for  s = sqrt(t issue R L / stages).
  *
- * Where cores reduce, every call goes on in the windows where the last one stopped: a slot should come round again only
- * when its lines have left the private caches of the cores that read it, because copy engines write and read lines that
- * a core holds at a fraction of their speed. Large messages have windows as deep as the staging allows. Small ones have
- * few workers and windows no deeper than those workers' caches ask for: all of the windows comes round within some
- * calls, and the less that is, the more of it is still in the last-level cache after other work. Where data only passes
- * through, windows are shallow: what D2H has just written is read fastest.
+ * If cores reduce, each call begins in the windows where the last one stopped: a slot should be written again only when
+ * its lines have left the private caches of the cores that read it, because copy engines access lines that a core holds
+ * at a fraction of their speed. Large messages have windows as deep as the staging allows. Small ones have few workers,
+ * and windows only as deep as those workers' caches require: some calls use all of the windows, and the smaller they
+ * are, the more of them is still in the last-level cache after other work. If data only passes through, windows are
+ * shallow: what D2H has just written is read fastest.
  *
- * Nor does a copy engine run far ahead of the cores: what it writes and no core has read yet has a few ways of the
- * last-level cache, and goes to memory beyond them. Cores that are late once would read it from there, slowly, and be
- * late for good.
+ * Nor does a copy engine run far ahead of the cores: data that it has written and no core has read has only a few ways
+ * of the last-level cache, and goes to memory beyond them. Cores that are late once would read it from memory, slowly,
+ * and stay late.
  */
 #define DMA_LEAST         (128u << 10)
 #define DMA_ROUND         (64u << 10)
 #define DMA_REDUCE_STAGES 3
 #define DMA_REDUCE_MOST   (2u << 20)
 /*
- * In each window, at least: longer slices are not worth fewer. More where a lane serves several windows at a time:
+ * Least slots of a window: longer slices are not worth fewer slots. More if a lane serves several windows at a time: a
  * ReduceScatter of four GPUs had 19 GB/s with 3 slots and 30 with 10.
  */
 #define DMA_REDUCE_SLOTS(transfers) between(6, 4 + 2 * (transfers), 10)
 #define DMA_MOVE_STAGES             2
-/* longer where DMA_MOVE_STAGING and the staging have room for DMA_MOVE_SLOTS; two would wait for each other */
+/* bytes; up to LONGEST if DMA_MOVE_STAGING and the staging have room for MOVE_SLOTS: with 2, both ends take turns */
 #define DMA_MOVE_MOST    (2u << 20)
 #define DMA_MOVE_LONGEST (4u << 20)
 #define DMA_MOVE_SLOTS   3
-/* for all windows in a cache, where that leaves each two slots; at most eight, of long ones four */
+/* bytes of all windows, to stay in a cache; but at least two slots each, and at most eight, of long slices four */
 #define DMA_MOVE_STAGING   (24u << 20)
 #define DMA_MOVE_LONG      (1u << 20)
-#define DMA_AHEAD(staging) ((staging) / 3) /* may be written and not read yet; two slots in any case */
-/* windows of more than that, if a call goes round them, are for one call at a time */
+#define DMA_AHEAD(staging) ((staging) / 3) /* bytes written and not read yet, at most; at least two slots */
 #define DMA_CACHES       3            /* staging per worker, in private caches */
 #define DMA_WORKER_BYTES (128u << 10) /* of result per worker, at least */
 
 /*
- * From GPU to GPU nothing is cut without need: a copy is fastest whole. If data is forwarded, a chunk takes one slice's
- * time for each hop beyond the first: so it is cut, but not so finely that starting copies counts.
+ * PUTs are cut only if data is forwarded, as a copy is fastest whole. A forwarded chunk takes a slice's time for each
+ * hop beyond the first: it is cut, but not so finely that the start of copies counts.
  */
-#define PUT_MOST (1u << 30) /* what a plan may say */
+#define PUT_MOST (1u << 30) /* the longest slice of a plan */
 #define PUT_DEPTH 64
 #define PUT_FORWARD_LEAST (64u << 10)
 #define PUT_FORWARD_MOST (16u << 20)
-/* One rank's data, by cores: it is late by the slices under way at each hop (router/engine/slices.c). */
+/* For a broadcast by cores, which each hop delays by the slices under way (router/engine/slices.c). */
 #define PUT_HURRY_DEPTH 256
 #define PUT_HURRY_LEAST (16u << 10)
 
@@ -92,7 +89,7 @@ static uint64_t window_bytes(uint64_t slice, uint64_t window)
 	return (slice * window + 127) / 128 * 128;
 }
 
-/* The first domain whose staging has no room for its windows; ndomains: they fit. */
+/* Returns the first domain whose staging has no room for its windows; ndomains: all fit. */
 static uint32_t too_small(const struct ferry_tuning_facts *facts, uint64_t slice, uint64_t window)
 {
 	uint32_t domain = 0, ndomains = facts->program->ndomains;
@@ -108,7 +105,7 @@ static uint64_t between(uint64_t least, uint64_t value, uint64_t most)
 	return value > most ? most : value < least ? least : value;
 }
 
-/* Staging that one version's window may have. */
+/* Returns the staging that each window may have, in the domain where that is least. */
 static uint64_t room(const struct ferry_tuning_facts *facts)
 {
 	const uint32_t *nwindows = facts->nwindows;
@@ -119,7 +116,7 @@ static uint64_t room(const struct ferry_tuning_facts *facts)
 	return least;
 }
 
-/* The most transfers that one lane has to serve at a time. */
+/* Returns the D2Hs or H2Ds of the lane that has most. */
 static uint64_t transfers_of_lane(const struct ferry_program *program)
 {
 	uint32_t counts[2][FERRY_MAX_RANKS] = {{0}}, most = 1;
@@ -174,7 +171,7 @@ static uint64_t wanted_slice(const struct ferry_tuning_facts *facts)
 	uint64_t stages = reduces ? DMA_REDUCE_STAGES : DMA_MOVE_STAGES, transfers = transfers_of_lane(program), most;
 	if (reduces) {
 		uint64_t slots = DMA_REDUCE_SLOTS(transfers);
-		/* a window is rounded up to a pair of lines, and must fit still */
+		/* windows must still fit when they are rounded up to pairs of cache lines */
 		uint64_t lines = slots % 2 ? 128 : 64;
 		most = between(64, room(facts) / slots / lines * lines, DMA_REDUCE_MOST);
 	} else {
@@ -189,7 +186,7 @@ static uint64_t wanted_slice(const struct ferry_tuning_facts *facts)
 	return between(DMA_LEAST, (longest / nslices + DMA_ROUND - 1) / DMA_ROUND * DMA_ROUND, most);
 }
 
-/* Bytes of result, of all ranks together: chunks of another length count as this one. */
+/* Returns the bytes of the result of all ranks together, as if all chunks had this length. */
 static uint64_t result_bytes(const struct ferry_program *program, uint64_t chunk)
 {
 	uint32_t send, receive;
@@ -204,7 +201,7 @@ static uint64_t wanted_workers(const struct ferry_compile_options *options, uint
 	               between(1, bytes / DMA_WORKER_BYTES, UINT32_MAX));
 }
 
-/* How many slots the workers' private caches may hold, and a quarter more. `slot`: bytes of all versions together. */
+/* Returns the slots that the workers' private caches may hold, and a quarter more. slot: bytes in all windows. */
 static uint64_t held_slots(const struct ferry_compile_options *options, uint64_t workers, uint64_t slot)
 {
 	return (workers * options->core_cache * 5 / 4 + slot - 1) / slot;
@@ -229,7 +226,7 @@ static uint64_t wanted_window(const struct ferry_tuning_facts *facts, uint64_t s
 	return between(1, nslices, between(2, move_staging(options) / slot, slice < DMA_MOVE_LONG ? 8 : 4));
 }
 
-/* Chooses slice and window; if the staging is too small, first fewer slots, then shorter slices. */
+/* Chooses slice and window. If the staging is too small, takes fewer slots first, then shorter slices. */
 static ferryResult_t choose_windows(const struct ferry_tuning_facts *facts, struct ferry_tuning *tuning)
 {
 	const struct ferry_compile_options *options = facts->options;
@@ -284,8 +281,8 @@ static uint32_t put_slice(const struct ferry_tuning_facts *facts)
 }
 
 /*
- * Slices of all parts are of one size, and where any has windows that is what these need. A chunk that is one slice is
- * so in longer slices too: then PUTs beside it are not cut as short.
+ * All parts have one slice size, which windows decide if any part has some. If a chunk in windows is one slice, longer
+ * slices do not change that: then PUTs of the other parts get longer slices.
  */
 static ferryResult_t choose_slices(const struct ferry_tuning_facts *facts, struct ferry_tuning *tuning)
 {
@@ -304,7 +301,7 @@ static ferryResult_t choose_slices(const struct ferry_tuning_facts *facts, struc
 	return result;
 }
 
-/* Bytes that the windows take of the staging, in the domain where they take least. 0: there are none. */
+/* Returns the bytes of all windows, in the domain with least of them; 0: there are none. */
 static uint64_t taken(const struct ferry_tuning_facts *facts, const struct ferry_tuning *tuning)
 {
 	uint64_t least = 0;
@@ -316,7 +313,7 @@ static uint64_t taken(const struct ferry_tuning_facts *facts, const struct ferry
 	return least;
 }
 
-/* Bytes that they may take, in the domain that has least. */
+/* Returns the staging for windows, in the domain with least of it. */
 static uint64_t offered(const struct ferry_tuning_facts *facts)
 {
 	uint64_t least = UINT64_MAX;
@@ -327,8 +324,8 @@ static uint64_t offered(const struct ferry_tuning_facts *facts)
 }
 
 /*
- * For copy engines that use the windows again: so few workers that a slot has left the cores' private caches when it is
- * used again, and as many as the result keeps busy.
+ * For sums with copy engines: so few workers that a slot has left the cores' private caches when it is used again, and
+ * no more than the result keeps busy.
  */
 static uint32_t choose_workers(const struct ferry_tuning_facts *facts, const struct ferry_tuning *tuning)
 {
@@ -339,7 +336,7 @@ static uint32_t choose_workers(const struct ferry_tuning_facts *facts, const str
 	return (uint32_t)wanted_workers(options, staging, result_bytes(facts->program, facts->longest));
 }
 
-/* The most windows of a domain that copy engines write. */
+/* Returns how many windows copy engines write, in the domain with most. */
 static uint32_t most_written(const struct ferry_program *program)
 {
 	uint32_t counts[FERRY_MAX_DOMAINS] = {0}, most = 1;
@@ -355,8 +352,8 @@ static uint32_t most_written(const struct ferry_program *program)
 }
 
 /*
- * As many slots as the cores' private caches may still hold, up to half of them; more if a copy engine would else run
- * further ahead than the last-level cache keeps what it has written.
+ * Returns as many slots as the cores' private caches may still hold, at most half of the window; more if a copy engine
+ * would else be further ahead than the last-level cache keeps what it has written.
  */
 static uint32_t choose_guard(const struct ferry_tuning_facts *facts, const struct ferry_tuning *tuning)
 {
@@ -369,7 +366,7 @@ static uint32_t choose_guard(const struct ferry_tuning_facts *facts, const struc
 	return (uint32_t)between(held, tuning->window > ahead ? tuning->window - ahead : 0, tuning->window);
 }
 
-/* Slots that cores have just read are not what the next call's copy engines should write to. */
+/* The next call begins behind the slots of this one, which cores have just read. */
 static uint32_t choose_advance(const struct ferry_tuning_facts *facts, const struct ferry_tuning *tuning)
 {
 	if (!facts->options->dma || !ferry_collective_reduces(facts->program->collective))

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * The policy: how finely a plan's chunks are sliced, how many slots each version gets, how many workers share a call,
- * and how far copy engines stay behind them. One function from facts to a tuning, so that a measuring tuner can replace
- * it.
+ * and how far copy engines stay behind them. It is one function from facts to a tuning, and keeps no state.
  */
 #ifndef FERRY_RANK_LIB_PROGRAM_TUNING_H
 #define FERRY_RANK_LIB_PROGRAM_TUNING_H
@@ -12,28 +11,27 @@
 /** The facts for a tuning. */
 struct ferry_tuning_facts {
 	const struct ferry_compile_options *options; /* the machine, and what its user has set: slice, window */
-	const struct ferry_program *program; /* of the part of the call that has windows; of several the longest */
-	uint64_t longest;                    /* bytes of that program's longest chunk, */
-	uint64_t longest_of_all;             /* and of all parts' */
+	const struct ferry_program *program; /* of the part with windows; of several, that with the longest chunks */
+	uint64_t longest;                    /* bytes of that program's longest chunk */
+	uint64_t longest_of_all;             /* bytes of the longest chunk of all parts */
 	uint32_t nwindows[FERRY_MAX_DOMAINS];
-	bool windows;  /* some part passes through windows, */
-	bool puts;     /* some part pushes, */
-	bool forwards; /* and some of that goes on from where it comes */
+	bool windows;  /* a part has windows */
+	bool puts;     /* a part has PUTs */
+	bool forwards; /* a part has PUTs that forward */
 };
 
-/** What was chosen. */
+/** The choice. */
 struct ferry_tuning {
 	uint32_t slice;   /* bytes, a multiple of 64 */
 	uint32_t window;  /* slots of a version */
-	uint32_t workers; /* of a router, that may share a call; 0: any number */
+	uint32_t workers; /* of a router that may share a call; 0: all */
 	uint32_t guard;   /* slots of a window that a copy engine stays behind the cores that read it */
-	uint32_t advance; /* slots that each call starts further on than the last */
+	uint32_t advance; /* slots by which each call starts further on in its windows than the last call */
 };
 
 /**
- * Slice and window of the options, where not 0, are kept, and all windows fit the options' staging. Error:
- * ferryProgramError with the sizes if they do not, or if not even one slot of 64 bytes does, or a chunk has more slices
- * than a counter counts.
+ * Chooses a tuning whose windows fit the options' staging; keeps the options' slice and window if they are not 0.
+ * Error: ferryProgramError, with the sizes, if the windows cannot fit, or a chunk has too many slices.
  */
 ferryResult_t ferry_tune(const struct ferry_tuning_facts *facts, struct ferry_tuning *tuning);
 

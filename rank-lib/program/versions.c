@@ -29,7 +29,7 @@ const char *ferry_place_text(struct ferry_place place, uint32_t domain, char tex
 }
 
 #define NOBODY UINT32_MAX
-#define MOST_TOLD 8 /* statements of a circle */
+#define MOST_TOLD 8 /* statements of a cycle that a message names */
 
 static bool reads_host(const struct ferry_statement *statement)
 {
@@ -83,7 +83,7 @@ static ferryResult_t out_of_memory(const struct ferry_program *program)
 	return ferry_fail(ferrySystemError, "%s: no memory for %u statements", program->name, program->nstatements);
 }
 
-/* Where the text names no version, a write follows the earlier write of the same chunk in its own section. */
+/* A write that names no version comes after the write of the same chunk before it in its section. */
 static void imply_requirements(const struct ferry_program *program, struct write *writes, uint32_t nwrites)
 {
 	qsort(writes, nwrites, sizeof *writes, by_place_then_rank);
@@ -155,7 +155,7 @@ static ferryResult_t number_writes(const struct ferry_program *program, struct f
 	return result;
 }
 
-/* The value of that version; values are sorted by place and version. */
+/* Returns the value of that version, or FERRY_NO_VALUE. Values are sorted by place and version. */
 static uint32_t find_value(const struct ferry_versions *versions, struct ferry_place place, uint32_t version)
 {
 	uint32_t low = 0, high = versions->nvalues;
@@ -200,8 +200,8 @@ static ferryResult_t named_value(const struct ferry_program *program, const stru
 }
 
 /*
- * Without a version in the text: the last one that an earlier statement of the same section has written. `last` has the
- * last statement so far that wrote a chunk, at the chunk's first value.
+ * Finds the value that a statement reads: of the version that it names, or else the last one that an earlier statement
+ * of its section has written. last: by a chunk's first value, the last statement so far that wrote the chunk.
  */
 static ferryResult_t read_value(const struct ferry_program *program, const struct ferry_versions *versions,
                                 uint32_t statement, const uint32_t *last, uint32_t *value)
@@ -281,12 +281,12 @@ static void list_readers(const struct ferry_program *program, struct ferry_versi
 	}
 }
 
-/* The body runs with writer_ = the writer of each thing that statement i needs. */
+/* Runs the body with writer_ = the writer of each value, or receive chunk, that statement i needs. */
 #define FOR_EACH_NEED(versions, i, writer_)                                                                            \
 	for (uint32_t need_ = 0, writer_ = 0; need_ < (versions)->uses[i].nwaits + 3; need_++)                         \
 		if ((writer_ = needed_writer(versions, i, need_)) != NOBODY)
 
-/* FERRY_NO_VALUE: it needs none there, or a receive chunk. */
+/* Returns the value of a statement's need number `which`; FERRY_NO_VALUE: none, or it is a receive chunk. */
 static uint32_t needed_value(const struct ferry_versions *versions, uint32_t statement, uint32_t which)
 {
 	const struct ferry_use *use = &versions->uses[statement];
@@ -305,7 +305,7 @@ static uint32_t needed_writer(const struct ferry_versions *versions, uint32_t st
 	return value == FERRY_NO_VALUE ? NOBODY : versions->values[value].writer;
 }
 
-/* A dependency of the statement that will never be met; each statement of a cycle, or behind one, has one. */
+/* Returns a need that is never met: each statement of a cycle, or behind one, has one. */
 static uint32_t missing_need(const struct ferry_versions *versions, const uint32_t *missing, uint32_t statement)
 {
 	for (uint32_t which = 0;; which++) {
@@ -337,8 +337,8 @@ static const char *need_text(const struct ferry_program *program, const struct f
 }
 
 /*
- * The first line of the cycle that the statement is in or behind: following the dependencies for as many steps as there
- * are statements ends in the cycle.
+ * Returns the statement of the lowest line in the cycle that this one is in or behind: as many steps along needs that
+ * are not met as there are statements lead into the cycle.
  */
 static uint32_t first_of_circle(const struct ferry_program *program, const struct ferry_versions *versions,
                                 const uint32_t *missing, uint32_t statement)
@@ -353,7 +353,7 @@ static uint32_t first_of_circle(const struct ferry_program *program, const struc
 	return first;
 }
 
-/* `missing`: how many of a statement's needs are not met once all statements that can run have run. */
+/* missing: by statement, the needs that are not met when all statements that can run have run. */
 static ferryResult_t fail_circle(const struct ferry_program *program, const struct ferry_versions *versions,
                                  const uint32_t *missing, uint32_t start)
 {
@@ -535,7 +535,7 @@ ferryResult_t ferry_versions_build(const struct ferry_program *program, struct f
 		                                       .forwards = FERRY_NO_STATEMENT};
 	ferryResult_t result = number_writes(program, versions);
 	if (!result)
-		result = resolve_uses(program, versions, versions->readers); /* not filled in yet */
+		result = resolve_uses(program, versions, versions->readers); /* as scratch memory */
 	if (!result)
 		result = find_received(program, versions);
 	if (!result) {

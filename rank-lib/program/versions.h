@@ -29,10 +29,9 @@ struct ferry_value {
 struct ferry_use {
 	uint32_t reads;              /* FERRY_NO_VALUE: D2H, PUT from a buffer */
 	uint32_t writes;             /* FERRY_NO_VALUE: H2D, PUT */
-	uint32_t forwards;           /* PUT: the statement that writes the receive chunk that it reads; else
-	                                FERRY_NO_STATEMENT */
-	uint32_t first_wait, nwaits; /* values it waits for without reading them */
-	uint64_t ranks;              /* contents of what it moves or makes, as a value's */
+	uint32_t forwards;           /* PUT that forwards: the statement that writes the receive chunk that it reads */
+	uint32_t first_wait, nwaits; /* in `waits`: values that it waits for without reading them */
+	uint64_t ranks;              /* contents of what it moves or makes, as in a value */
 	uint32_t chunk;
 };
 
@@ -40,16 +39,16 @@ struct ferry_versions {
 	uint32_t nvalues;
 	struct ferry_value *values;
 	struct ferry_use *uses; /* one per statement */
-	/* by rank, nranks * nchunks to each, and receive chunk: the H2D or PUT that writes it, or FERRY_NO_STATEMENT */
+	/* [rank * nranks * nchunks + receive chunk]: the H2D or PUT that writes it, or FERRY_NO_STATEMENT */
 	uint32_t *received;
 	uint32_t *waits, *readers;
 	uint32_t *order; /* the statements, producers before consumers */
 };
 
 /**
- * The program's numbers are in range. Errors: ferryProgramError "name:line: reason" for a version that never exists, a
- * read that names no version, writers of a chunk that nothing orders, a receive chunk written twice, a cycle, a
- * contribution joined twice or with another chunk. On success *versions is to be freed.
+ * Builds the form of a program whose numbers are in range; ferry_versions_free frees it. Errors: ferryProgramError
+ * "name:line: reason" for a version that never exists, a read that names no version, writers of a chunk without an
+ * order, a receive chunk written twice, a cycle, a contribution added twice or to another chunk.
  */
 ferryResult_t ferry_versions_build(const struct ferry_program *program, struct ferry_versions *versions);
 void ferry_versions_free(struct ferry_versions *versions);
@@ -72,10 +71,10 @@ static inline uint32_t ferry_receive_writer(const struct ferry_program *program,
 /** Output that is a rank's own input and that nothing writes. */
 struct ferry_own_copy {
 	uint32_t rank, send_chunk, receive_chunk;
-	uint32_t next; /* of the rank's chunks */
+	uint32_t next; /* the receive chunk to look at next */
 };
 
-/** The next one, by rank and chunk: the first after one of zeros. False: there is no more. */
+/** Moves *copy, which begins as zeros, to the next copy by rank and chunk. False: there is no more. */
 bool ferry_own_copy_next(const struct ferry_program *program, const struct ferry_versions *versions,
                          struct ferry_own_copy *copy);
 

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-/* The links that count, and what each adds to the capacity: its speed, until something that it shares covers it. */
+/* The links of the cut, and what each adds to the capacity: its speed, or 0 once a port or shared link covers it. */
 struct cover {
 	const struct ferry_links *links;
 	uint32_t nranks;
@@ -15,14 +15,14 @@ struct cover {
 	double capacity;
 };
 
-/* A port if `shared` is FERRY_MAX_SHARED_LINKS + its rank. */
+/* `shared`: a shared link, or FERRY_MAX_SHARED_LINKS + a rank: its port. */
 static bool goes_through(const struct ferry_links *links, uint32_t from, uint32_t to, uint32_t shared)
 {
 	return shared < FERRY_MAX_SHARED_LINKS ? links->through[from][to] >> shared & 1
 	                                       : shared - FERRY_MAX_SHARED_LINKS == from;
 }
 
-/* What all links through one thing add alone, less what that carries. */
+/* What all links through a shared link or port add by themselves, less its speed. */
 static double find_saving(const struct cover *cover, uint32_t shared, double speed)
 {
 	double alone = 0;
@@ -40,7 +40,9 @@ static double speed_of(const struct ferry_links *links, uint32_t shared)
 	return port > 0 ? port : INFINITY;
 }
 
-/* Whether all links through it that count come out of one rank, which is a port out, or go into one. */
+/*
+ * Whether all links of the cut through a shared link come out of one rank (`out`), or go into one: then it is a port.
+ */
 static bool is_port(const struct cover *cover, uint32_t shared, bool out)
 {
 	uint32_t rank = FERRY_MAX_RANKS;
@@ -59,8 +61,8 @@ static bool is_port(const struct cover *cover, uint32_t shared, bool out)
 enum covers { ALL, PORTS_OUT, PORTS_IN };
 
 /*
- * Covers links by what they share as long as that lowers the capacity, what lowers it most first: all, or ports of one
- * way alone. Any cover is an upper bound.
+ * Covers links by shared links and ports as long as that lowers the capacity, the one that lowers it most first: by all
+ * of them, or only by ports in one direction. Any cover is an upper bound.
  */
 static double lower_by(struct cover *cover, enum covers covers)
 {
@@ -130,7 +132,7 @@ static double time_over(double blocks, double capacity)
 	return blocks > 0 ? capacity > 0 ? blocks / capacity : INFINITY : 0;
 }
 
-/* What the set lacks comes over the links into it. */
+/* The time for the blocks that the set lacks over the links into it. */
 static double enter_time(const struct ferry_links *links, uint32_t nranks, uint64_t sources, uint64_t set)
 {
 	return time_over(__builtin_popcountll(sources & ~set), ferry_cut_into(links, nranks, set));

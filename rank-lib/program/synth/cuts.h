@@ -8,26 +8,27 @@
 
 #include "ipc/links.h"
 
-#define FERRY_MOST_CUT_RANKS 8 /* of more than these, only sets of one rank and of all but one are looked at */
+#define FERRY_MOST_CUT_RANKS 8 /* with more, only sets of one rank and of all but one are looked at */
 
 /**
- * An upper bound of the GB/s that all links from one part to another part carry together; part[r] is rank r's. Exact
- * where links share nothing.
+ * Returns an upper bound of the GB/s that all links between different parts carry together; part[r]: the part of rank
+ * r. Exact if links share nothing.
  */
 double ferry_cut_capacity(const struct ferry_links *links, uint32_t nranks, const uint8_t *part);
 
-/** The same, of the links into `set` alone. */
+/** The same for the links from other ranks into `set`. */
 double ferry_cut_into(const struct ferry_links *links, uint32_t nranks, uint64_t set);
 
 /**
- * The least time of any program by which all ranks get a block from each rank of `sources`, nanoseconds per byte of a
- * block. INFINITY: the links do not lead everywhere.
+ * Returns the least time of any program by which all ranks get a block from each rank of `sources`, in nanoseconds per
+ * byte of a block. INFINITY: the links do not lead everywhere.
  */
 double ferry_cut_spread_time(const struct ferry_links *links, uint32_t nranks, uint64_t sources);
 
 /**
- * The least time in which trees over all ranks carry a block up and down (Tutte, Nash-Williams: k parts are crossed by
- * k - 1 of a tree's edges). INFINITY: the links do not connect the ranks.
+ * Returns the least time in which trees over all ranks carry a block up and down, in nanoseconds per byte of a block
+ * (Tutte, Nash-Williams: at least k - 1 edges of a tree cross between k parts). INFINITY: the links do not connect the
+ * ranks.
  */
 double ferry_cut_reduce_time(const struct ferry_links *links, uint32_t nranks);
 

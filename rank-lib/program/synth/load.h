@@ -8,7 +8,7 @@
 
 #include "rank-lib/program/program.h"
 
-/** In blocks: what a rank sends, or receives from each other one. */
+/** In blocks. A block is what a rank sends to, or receives from, each other rank. */
 struct ferry_load {
 	const struct ferry_links *links;
 	double link[FERRY_MAX_RANKS][FERRY_MAX_RANKS]; /* from, to */
@@ -16,16 +16,16 @@ struct ferry_load {
 	double shared[FERRY_MAX_SHARED_LINKS];
 };
 
-/** Adds so many blocks (below 0: takes them off) from one rank to another. */
+/** Adds so many blocks from one rank to another; a negative number removes them. */
 void ferry_load_add(struct ferry_load *load, uint32_t from, uint32_t to, double blocks);
 
 /**
- * How long that link, what its port has to send in all, or what it shares with other links is busy if so many blocks
- * more go over it: nanoseconds per byte of a block. INFINITY where there is no link.
+ * Returns how long a link, its port and its shared links are busy, the longest of them, if so many blocks more go over
+ * it: nanoseconds per byte of a block. INFINITY: there is no link.
  */
 double ferry_load_after(const struct ferry_load *load, uint32_t from, uint32_t to, double blocks);
 
-/** The longest that a link or a port is busy, nanoseconds per byte of a block: nothing can be faster. */
+/** Returns how long the busiest link, port or shared link is busy, nanoseconds per byte of a block. */
 double ferry_load_time(const struct ferry_load *load);
 
 #endif

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CLOSE      0.02 /* a part of the time: so much is no difference */
+#define CLOSE      0.02 /* times that differ by less than this part count as equal */
 #define ROUNDS     16   /* of a search */
 #define NO_FOREST  0xff
 #define MANY_RANKS 16   /* more than these: no search for exact trees */
@@ -23,7 +23,7 @@ static const uint32_t tree_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16
 
 /* ---- exact, over dedicated links ---- */
 
-/* A link in a forest, or (NO_FOREST) the new one; `cause` is the one that goes into its place. */
+/* A link in a forest, or (NO_FOREST) the new link; cause: the step whose link takes its place. */
 struct step {
 	uint8_t forest, a, b;
 	uint32_t cause;
@@ -43,7 +43,7 @@ static void toggle(struct forests *forests, uint32_t forest, uint32_t a, uint32_
 	forests->neighbours[forest][b] ^= 1ull << a;
 }
 
-/* The way from a to b in a forest: before[r] is the rank before r, from a on. False: they are in different trees. */
+/* Finds the way from a to b in a forest; before[r]: the rank before r on it. False: they are in different trees. */
 static bool find_way(const struct forests *forests, uint32_t forest, uint32_t a, uint32_t b,
                      uint8_t before[FERRY_MAX_RANKS])
 {
@@ -60,7 +60,7 @@ static bool find_way(const struct forests *forests, uint32_t forest, uint32_t a,
 	return reached >> b & 1;
 }
 
-/* Step `last` goes into `forest`, where it fits; what made it leave its own goes there, and so on to the new link. */
+/* Moves the link of step `last` into `forest`; its cause takes its place, and so on, down to the new link. */
 static void exchange(struct forests *forests, uint32_t last, uint32_t forest)
 {
 	while (1) {
@@ -85,7 +85,7 @@ static void add_step(struct forests *forests, uint8_t forest, uint32_t a, uint32
 	forests->steps[forests->nsteps++] = (struct step){forest, (uint8_t)low, (uint8_t)high, cause};
 }
 
-/* One more copy of a link. False: no exchanges make room. */
+/* Adds one more copy of a link. False: no exchanges make room. */
 static bool add_link(struct forests *forests, uint32_t a, uint32_t b)
 {
 	uint8_t before[FERRY_MAX_RANKS];
@@ -113,7 +113,7 @@ static double both_ways(const struct ferry_links *links, uint32_t a, uint32_t b)
 	return fmin(links->speed[a][b], links->speed[b][a]);
 }
 
-/* So many trees that each link carries no more chunks than that time (of a whole block's bytes) lets it. */
+/* Whether so many trees fit if no link carries more chunks than it can in that time, per byte of a block. */
 static bool fit(struct forests *forests, const struct ferry_links *links, uint32_t count, double time)
 {
 	uint32_t n = forests->nranks, missing = count * (n - 1);
@@ -130,7 +130,7 @@ static bool fit(struct forests *forests, const struct ferry_links *links, uint32
 	return !missing;
 }
 
-/* The least time, of those that some link needs for a whole number of chunks, below `most`; INFINITY: none. */
+/* Returns the least time up to `most` in which so many trees fit, by bisection; INFINITY: none. */
 static double find_time(struct forests *forests, const struct ferry_links *links, uint32_t count, double most)
 {
 	uint32_t n = forests->nranks;
@@ -181,7 +181,7 @@ static uint32_t measure_depth(const uint64_t *neighbours, uint32_t root, uint8_t
 	return depth;
 }
 
-/* At the rank from which it is least deep; of several, the one that roots the fewest trees. */
+/* Roots a tree at the rank from which it is least deep; of several, at the one that roots the fewest trees. */
 static void root_tree(struct ferry_packing *packing, uint32_t tree, const uint64_t *neighbours)
 {
 	uint8_t parent[FERRY_MAX_RANKS];
@@ -232,7 +232,7 @@ static bool pack_exactly(const struct ferry_links *links, struct ferry_packing *
 		for (uint32_t b = a + 1; b < packing->nranks; b++)
 			if (both_ways(links, a, b) > 0)
 				slowest = fmin(slowest, both_ways(links, a, b));
-	double best = slowest < INFINITY ? 1 / slowest / (1 - CLOSE) : 0; /* in which one tree fits, if any does */
+	double best = slowest < INFINITY ? 1 / slowest / (1 - CLOSE) : 0; /* one tree fits in this time, if any does */
 	for (size_t i = 0; i < TREE_COUNTS; i++) {
 		double time = find_time(forests, links, tree_counts[i], best * (1 - CLOSE));
 		if (time == INFINITY || !fit(forests, links, tree_counts[i], time))
@@ -261,7 +261,7 @@ static void put_link(struct search *search, uint32_t tree, uint32_t a, uint32_t 
 	ferry_load_add(&search->load, b, a, sign / search->count);
 }
 
-/* Grows a tree from a rank: the link that is through first, up to `limit` the one least deep. */
+/* Grows a tree from a rank: by the link that ends first; links that end before `limit` compare by depth. */
 static bool grow(struct search *search, uint32_t tree, uint32_t root, double limit)
 {
 	uint64_t reached = 1ull << root, all = ferry_rankset_all(search->nranks);
@@ -297,7 +297,7 @@ static void uproot(struct search *search, uint32_t tree)
 			put_link(search, tree, a, (uint32_t)__builtin_ctzll(bs), -1);
 }
 
-/* Takes the trees if they are faster by something than the best so far. */
+/* Takes the trees if they are clearly faster than the best so far, or as many and faster. */
 static void consider(struct search *search, struct ferry_packing *packing)
 {
 	double time = ferry_load_time(&search->load);

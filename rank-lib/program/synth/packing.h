@@ -15,12 +15,12 @@ struct ferry_packing {
 	uint32_t nranks, ntrees; /* a tree carries one of ntrees equal chunks */
 	uint8_t root[FERRY_MOST_TREES];
 	uint8_t parent[FERRY_MOST_TREES][FERRY_MAX_RANKS]; /* of the root: itself */
-	double time; /* nanoseconds per byte of a block until links and ports have carried all of it up and down */
+	double time; /* until links and ports have carried all of a block up and down; nanoseconds per byte of it */
 };
 
 /**
- * The trees of the least time, in as few chunks as have it but for 2%, rooted so that they are least deep. False: links
- * do not connect the ranks both ways.
+ * Finds the trees of the least time, with the fewest chunks that come within 2% of it, rooted so that they are least
+ * deep. False: links do not connect the ranks both ways, or there is no memory.
  */
 bool ferry_packing_find(const struct ferry_links *links, uint32_t nranks, struct ferry_packing *packing);
 

@@ -8,7 +8,7 @@
 
 #define MOST_STEPS 20000 /* of one search */
 #define SHARED_LAST 1e6f /* GB/s: more than any link has */
-#define SPENT      0.01f /* of the fastest link: so little is nothing */
+#define SPENT      0.01f /* of the fastest link: links with less left are not used */
 
 /* The capacity that is left of the links, and the ring that is being searched. */
 struct search {
@@ -16,7 +16,7 @@ struct search {
 	const struct ferry_links *links;
 	/* GB/s */
 	float left[FERRY_MAX_RANKS][FERRY_MAX_RANKS], port[FERRY_MAX_RANKS], shared[FERRY_MAX_SHARED_LINKS];
-	float least;                                                         /* that every link of the ring must have */
+	float least; /* that each link of the ring must have */
 	uint8_t next[FERRY_MAX_RANKS];
 	uint64_t visited;
 };
@@ -29,20 +29,21 @@ static float has_left(const struct search *search, uint32_t from, uint32_t to)
 	return left;
 }
 
-/* What shares nothing goes before what others could use, too. */
+/* Links that share nothing go first: others may need what a shared link carries. */
 static float order_of(const struct search *search, uint32_t from, uint32_t to)
 {
 	return has_left(search, from, to) + (search->links->through[from][to] ? SHARED_LAST : 0);
 }
 
 /*
- * The next rank to try behind `from`: the link that has the least left will do, so that rings that need more find it.
- * Ties go by the shift. `after` is what was tried last; FERRY_MAX_RANKS: nothing, or there is none.
+ * Returns the next rank to try after `from`, FERRY_MAX_RANKS if there is none: that of the link with the least left
+ * that is enough, so that more is left for other rings. Ties go by the shift. after: the rank tried last, or
+ * FERRY_MAX_RANKS.
  */
 static uint32_t find_next(const struct search *search, uint32_t from, uint32_t after)
 {
 	uint32_t n = search->nranks, best = FERRY_MAX_RANKS;
-	/* else those behind `after` in the order of what is left, then of the shift */
+	/* else only ranks after `after`, in the order of what is left, then of the shift */
 	bool any = after == FERRY_MAX_RANKS;
 	for (uint32_t shift = 1; shift < n; shift++) {
 		uint32_t to = (from + shift) % n;
@@ -57,7 +58,7 @@ static uint32_t find_next(const struct search *search, uint32_t from, uint32_t a
 	return best;
 }
 
-/* A ring through all ranks, from 0 on, by depth first. */
+/* Searches a ring through all ranks from rank 0, depth first. */
 static bool find_ring(struct search *search)
 {
 	uint8_t path[FERRY_MAX_RANKS] = {0};
@@ -89,7 +90,7 @@ static int falling(const void *left, const void *right)
 	return (a < b) - (a > b);
 }
 
-/* The ring whose slowest link has the most left: the most that can be asked for, by halving. */
+/* Finds the ring whose slowest link has the most left, by bisection over what links have left. */
 static bool find_fastest(struct search *search, struct ferry_ring *ring, float spent)
 {
 	float speeds[FERRY_MAX_RANKS * FERRY_MAX_RANKS];

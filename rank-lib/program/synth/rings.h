@@ -16,8 +16,9 @@ struct ferry_ring {
 };
 
 /**
- * The fastest ring, then the fastest of what that leaves of the links, and so on; each way round is a ring of its own.
- * The search gives up after a fixed number of steps. Returns how many there are; 0: none, or too hard to find.
+ * Finds the fastest ring, then the fastest one in what the first leaves of the links, and so on; each direction is a
+ * ring of its own. Each search ends after a fixed number of steps. Returns the number of rings; 0: none, or none was
+ * found.
  */
 uint32_t ferry_rings_find(const struct ferry_links *links, uint32_t nranks, struct ferry_ring rings[FERRY_MOST_RINGS]);
 

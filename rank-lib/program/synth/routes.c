@@ -40,15 +40,14 @@ void ferry_routes_free(struct ferry_routes *routes)
 	routes->routes = NULL;
 }
 
-/* A push that would lead one rank further, how long its link or port is busy then, and behind how many others it is. */
+/* A push that would lead a route to one more rank. */
 struct step {
 	uint32_t from, to;
-	/* laden: how long the port of the rank reached is busy already, which is to forward it */
-	double busy, laden;
-	uint32_t depth, shift; /* shift: so that the ranks do not all push to the same one */
+	double busy, laden; /* how long its link or port is then busy; how long the port of `to` is, for forwarding */
+	uint32_t depth, shift; /* pushes before it; shift: so that the ranks do not all push to the same one */
 };
 
-/* Up to `limit` only the number of hops counts, as few as possible. Beyond it, the step that ends first is better. */
+/* Of steps that end within `limit` the one with fewer hops is better, of others the one that ends first. */
 static bool is_better(const struct step *step, const struct step *than, double limit)
 {
 	bool fits = step->busy <= limit, fitted = than->busy <= limit;
@@ -92,7 +91,7 @@ static bool find_step(const struct ferry_routes *routes, const struct ferry_rout
 	return found;
 }
 
-/* The rank to give a chunk through the host: the one that has got the fewest so. */
+/* Returns the rank to give a chunk through the host: the one with the fewest such chunks. */
 static uint32_t find_put_target(const struct ferry_routes *routes, const struct ferry_route *route, uint64_t reached)
 {
 	uint32_t n = routes->nranks, best = route->source;
@@ -105,7 +104,7 @@ static uint32_t find_put_target(const struct ferry_routes *routes, const struct 
 	return best;
 }
 
-/* How long after its source's first byte a rank gets the first one of this route. */
+/* Returns the time from a source's first byte until the rank gets its first piece, by this route. */
 static double find_delay(const struct ferry_routes *routes, const struct ferry_route *route, uint32_t rank)
 {
 	const struct ferry_links *links = routes->load.links;
@@ -131,7 +130,7 @@ double ferry_routes_time(const struct ferry_routes *routes)
 	return ferry_load_time(&routes->load) + longest / nsources;
 }
 
-/* One push of a route. */
+/* Adds a push to a route. */
 static void push(struct ferry_routes *routes, struct ferry_route *route, uint32_t from, uint32_t to)
 {
 	route->parent[to] = (uint8_t)from;
@@ -165,7 +164,7 @@ static void take_back(struct ferry_routes *routes, struct ferry_route *route)
 	forget(route);
 }
 
-/* Each source pushes each of its chunks at least once: nothing else may take its port's time for that. */
+/* Reserves each source's port for its own chunks, which it must push at least once. */
 void ferry_routes_go(struct ferry_routes *routes, double limit)
 {
 	double part = 1.0 / routes->nchunks;
@@ -206,7 +205,7 @@ void ferry_routes_go_round(struct ferry_routes *routes, const struct ferry_ring 
 {
 	uint32_t share[FERRY_MOST_RINGS] = {0}, nsources = routes->nroutes / routes->nchunks;
 	for (uint32_t i = 0; i < routes->nroutes; i += nsources) {
-		uint32_t least = 0; /* the ring that would be through with one chunk more before the others */
+		uint32_t least = 0; /* the ring that would be the first to end with one chunk more */
 		for (uint32_t ring = 1; ring < nrings; ring++)
 			if ((float)(share[ring] + 1) / rings[ring].speed <
 			    (float)(share[least] + 1) / rings[least].speed)

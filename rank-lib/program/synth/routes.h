@@ -16,7 +16,7 @@
 struct ferry_route {
 	uint8_t source;
 	uint16_t chunk;                  /* of the source's block */
-	uint8_t parent[FERRY_MAX_RANKS]; /* the rank that pushes it to each rank */
+	uint8_t parent[FERRY_MAX_RANKS]; /* by rank: the rank that pushes it there */
 	uint8_t depth[FERRY_MAX_RANKS];  /* its distance from the source, in pushes */
 };
 
@@ -28,30 +28,29 @@ struct ferry_routes {
 };
 
 /**
- * Routes that lead nowhere yet, of each rank in `sources` (a set), each block in nchunks. The links' ports all have a
- * speed. False: no memory.
+ * Begins routes for each rank in `sources` (a set), whose block has nchunks chunks; they lead nowhere yet. All ports in
+ * `links` must have a speed. False: no memory. ferry_routes_free frees them.
  */
 bool ferry_routes_begin(struct ferry_routes *routes, const struct ferry_links *links, uint32_t nranks, uint64_t sources,
                         uint32_t nchunks);
 void ferry_routes_free(struct ferry_routes *routes);
 
 /**
- * Builds the routes from each source to all ranks. While no link and no port is busy for longer than `limit`
- * (ferry_load_after), it takes the fewest hops; beyond that, the way that is busy for the shortest time. INFINITY:
- * directly wherever possible. A rank that no other reaches gets the chunk from the host, and forwards it to the ranks
- * that it reaches.
+ * Builds the routes from each source to all ranks. As long as no link or port is busy for longer than `limit`
+ * (ferry_load_after), takes the fewest hops; beyond that, the way that is busy for the shortest time. INFINITY: always
+ * the fewest hops. A rank that no other reaches gets the chunk from the host, and forwards it to ranks that it reaches.
  */
 void ferry_routes_go(struct ferry_routes *routes, double limit);
 
 /**
- * Takes one route after the other back and builds it anew; keeps the best of the rounds, the first one with a time of
- * `enough`. Returns false without memory.
+ * Removes one route after the other and builds it anew, in up to `rounds` rounds, until the time is at most `enough`;
+ * keeps the best result. Returns false if there is no memory.
  */
 bool ferry_routes_improve(struct ferry_routes *routes, double limit, uint32_t rounds, double enough);
 
 /**
- * Returns the time that the routes need: ferry_load_time, and the time until pieces of chunks have come to the last
- * ranks. A link waits for that as long as it has nothing else to do, the less the more sources there are.
+ * Returns the time that the routes need: ferry_load_time, and the time until the first piece of a chunk has come to the
+ * last rank, divided by the number of sources: with more sources, links have other work meanwhile.
  */
 double ferry_routes_time(const struct ferry_routes *routes);
 

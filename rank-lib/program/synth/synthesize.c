@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Programs from a topology. Every chunk goes up once. Across a boundary between domains go: partial sums to the domain
- * that owns a chunk and its result back, so an AllReduce of S bytes among D domains moves 2(D-1)S in all, the least for
- * a reduction whose result all ranks need; and for collectives that only move data, each chunk once per domain that
- * needs it (HyLink Figure 1(c)), by H2H if several ranks there need it, read directly by H2D if one does.
+ * Programs from a topology. Every chunk goes up once. Sums cross between domains as partial sums to the domain that
+ * owns a chunk, and as its result back: an AllReduce of S bytes among D domains moves 2(D-1)S in all, the least for a
+ * reduction whose result all ranks need. In collectives that only move data, each chunk crosses once per domain that
+ * needs it (HyLink Figure 1(c)): by H2H if several ranks there need it, by a direct H2D if one does.
  *
- * If the domains are together in one memory node, nothing crosses: every rank moves its slices to and from the domain
- * whose router works on them, which divides the work and keeps the order of the sum that one domain has.
+ * If the domains are together in one NUMA node, no H2H is needed: every rank moves its slices to and from the domain
+ * whose router works on them. This divides the work, and sums in the same order as one domain does.
  *
  * Host chunks are numbered per domain in order of use. A statement is written into the section of a rank of the domain
  * that executes it, or of the rank whose device it moves.
@@ -46,8 +46,8 @@ static struct ferry_place sum(struct task *task, const struct ferry_place *place
 }
 
 /*
- * The sum of send chunk `chunk` of all ranks, in domain `owner`: each domain sums its own ranks', the partial sums
- * cross, the owner sums those in the order of domains. A domain with one rank sends its input itself.
+ * Returns the sum of a send chunk of all ranks, in domain `owner`: each domain sums its own ranks' chunks, the partial
+ * sums cross, and the owner adds them up in the order of domains. A domain with one rank sends its chunk itself.
  */
 static struct ferry_place sum_at(struct task *task, uint32_t chunk, uint32_t owner, uint32_t *version)
 {
@@ -121,7 +121,7 @@ static void reducescatter(struct task *task)
 	}
 }
 
-/* One rank's chunk to all other ranks: up once, across once per domain, down at each. */
+/* Writes a rank's chunk to all other ranks: up once, across once per domain, down at each rank. */
 static void spread(struct task *task, uint32_t source, uint32_t receive_chunk)
 {
 	const struct ferry_program *program = task->writer.program;

@@ -6,10 +6,10 @@
 #include "ipc/error.h"
 #include "rank-lib/program/synth/writer.h"
 
-#define SLOTS_LEAST 2            /* of a relay's window: fewer, and its two links take turns */
+#define SLOTS_LEAST 2            /* of a relay's window: with one, its two links would take turns */
 #define SLOT_LEAST  (16u << 10)  /* bytes of such a slot */
 
-/* From a rank to another, by the ranks between. */
+/* A part of the block from one rank to another. */
 struct route {
 	uint32_t from, to, chunk, receive_chunk;
 };
@@ -76,7 +76,7 @@ static uint32_t most_paths(const struct ferry_paths *paths)
 	return most;
 }
 
-/* Every pair has a path: else a block would have no part to be told by. */
+/* Whether every pair has a path. A block without a path would have no part by which its length is told. */
 static bool all_have(const struct ferry_paths *paths)
 {
 	for (uint32_t pair = 0; pair < paths->nranks * paths->nranks; pair++)

@@ -14,7 +14,7 @@
 
 #include <math.h>
 
-#define CLOSE       0.02  /* a part of the time: so much is no difference */
+#define CLOSE       0.02  /* times that differ by less than this part count as equal */
 #define MOST_CHUNKS 24    /* that a block is divided into */
 #define MOST_PUTS   8192  /* of a program */
 #define MANY_RANKS  16    /* more than these: less search */
@@ -29,7 +29,7 @@ static void put(struct ferry_writer *writer, uint32_t from, bool forwards, uint3
 	statement->peer_gpu = (uint16_t)receive_chunk;
 }
 
-/* A chunk that one rank sends to another alone. */
+/* Writes a chunk from one rank to one other rank. */
 static void to_one(struct ferry_writer *writer, const struct ferry_links *links, uint32_t from, uint32_t send_chunk,
                    uint32_t to, uint32_t receive_chunk)
 {
@@ -136,7 +136,9 @@ static bool is_good(const struct choice *choice)
 	return choice->best.routes && choice->time <= choice->least * (1 + CLOSE);
 }
 
-/* Takes or frees the routes. What needs more chunks, or more ranks to forward them, must be faster by something. */
+/*
+ * Takes the routes if they are clearly faster than the best so far, which have fewer chunks or hops; else frees them.
+ */
 static void consider(struct choice *choice, struct ferry_routes *routes)
 {
 	double time = ferry_routes_time(routes);
@@ -150,8 +152,8 @@ static void consider(struct choice *choice, struct ferry_routes *routes)
 }
 
 /*
- * The least time that any routes need (cuts.h). Where the host brings some of it, what all lack must go out of all
- * ports; no more is known, as other ranks may have it from there by other routes.
+ * Returns the least time that any routes need (cuts.h). If the host brings some data, only what must go out of all
+ * ports together is known, as other routes might bring data through the host to other ranks.
  */
 static double find_least(const struct choice *choice)
 {
@@ -195,7 +197,7 @@ static bool try_trees(struct choice *choice, uint32_t nchunks, double limit)
 	return true;
 }
 
-/* The best routes there are, in choice->best. False: no memory. */
+/* Finds choice->best. False: no memory. */
 static bool choose(struct choice *choice, uint32_t most_chunks)
 {
 	static const uint32_t chunks[] = {1, 2, 3, 4, 6, 7, 8, 12, 16, 24};
@@ -213,7 +215,7 @@ static bool choose(struct choice *choice, uint32_t most_chunks)
 	return made;
 }
 
-/* Links whose ports all have a speed: no more than the links, which says nothing new. */
+/* Returns the links with a speed for every port: where a port has none, the sum of its links' speeds. */
 static struct ferry_links with_ports(const struct ferry_links *links, uint32_t nranks)
 {
 	struct ferry_links filled = *links;
@@ -255,7 +257,9 @@ static bool is_child(const struct up_tree *tree, uint32_t rank, uint32_t parent)
 	return rank != tree->root && tree->parent[rank] == parent;
 }
 
-/* The sum of what a rank has and of what its children push, in its memory. `pushed` has the children's by rank. */
+/*
+ * Writes the sum of a rank's chunk and of its children's, in its memory. pushed: where each child has pushed its own.
+ */
 static struct ferry_place add_up(struct ferry_writer *writer, const struct up_tree *tree, uint32_t rank,
                                  const struct ferry_place *pushed, uint32_t *version)
 {
@@ -284,7 +288,7 @@ static uint32_t depth_of(const struct up_tree *tree, uint32_t rank)
 	return depth;
 }
 
-/* From a rank's memory, or where it adds nothing up its send buffer, to its parent's memory. */
+/* Writes a push to the parent's memory: of the rank's sum, or, if it has no children, of its send buffer. */
 static void push_up(struct ferry_writer *writer, const struct up_tree *tree, uint32_t rank, struct ferry_place *pushed,
                     bool adds)
 {
@@ -301,7 +305,7 @@ static void push_up(struct ferry_writer *writer, const struct up_tree *tree, uin
 		ferry_writer_depend(writer, put_up, sum, version);
 }
 
-/* From the deepest ranks on, to the root's receive buffer. */
+/* Writes all pushes up a tree, the deepest ranks first, and the sum into the root's receive buffer. */
 static void write_up(struct ferry_writer *writer, const struct up_tree *tree)
 {
 	struct ferry_place pushed[FERRY_MAX_RANKS];
@@ -318,7 +322,7 @@ static void write_up(struct ferry_writer *writer, const struct up_tree *tree)
 	ferry_writer_h2d(writer, sum, version, tree->root, tree->receive_chunk);
 }
 
-/* Up the packed trees, and from their roots down the same ones. */
+/* Writes an AllReduce: up the packed trees, and from their roots down the same trees. */
 static ferryResult_t write_allreduce(struct ferry_writer *writer, const struct ferry_links *links)
 {
 	struct ferry_packing packing;
@@ -352,7 +356,7 @@ static struct ferry_links backwards(const struct ferry_links *links, uint32_t nr
 	return turned;
 }
 
-/* Reduce is Broadcast backwards, ReduceScatter AllGather: the same routes over the links turned round. */
+/* Reduce is Broadcast backwards, ReduceScatter is AllGather backwards: the same routes over reversed links. */
 static ferryResult_t write_backwards(struct ferry_writer *writer, const struct ferry_links *links)
 {
 	struct ferry_program *program = writer->program;
