@@ -31,7 +31,7 @@ static int check_file(const char *path)
 	return FERRY_COMMAND_REFUSED;
 }
 
-/* A file that may be executed is found even after one that may not. */
+/* Looks in all parts of the list: a file that may be executed counts even behind one that may not. */
 static int check_list(const char *list, const char *name)
 {
 	char path[PATH_MAX], refused[PATH_MAX] = "";

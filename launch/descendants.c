@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STOP_NS 1000000000ull /* for a process that is in the driver, or under a debugger */
+#define STOP_NS 1000000000ull /* to wait for processes to stop: one in the driver, or under a debugger, may not */
 
 /* pgrp session tty tpgid flags minflt cminflt majflt cmajflt utime stime cutime cstime priority nice */
 #define SKIP_15 " %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s"
@@ -20,7 +20,7 @@ struct process {
 	pid_t pid, parent;
 	unsigned threads;
 	char state;
-	bool below; /* or one of the top processes themselves */
+	bool below; /* it is a top process, or below one */
 };
 
 /* The name in the second field may hold anything, brackets too: it ends at the last one. */
@@ -40,7 +40,7 @@ static bool process_read(pid_t pid, struct process *process)
 	                        &process->threads) == 3;
 }
 
-/* All that there are, in memory of the caller's. */
+/* Returns all processes, which the caller frees; NULL: none were read. */
 static struct process *processes_read(size_t *count)
 {
 	struct process *all = NULL;
@@ -94,16 +94,16 @@ static void mark_below(struct process *all, size_t count, const pid_t *tops, siz
 	}
 }
 
-/* Processes that wait in the kernel count as well: such as one that vforks and waits for the child that was stopped. */
+/* Whether it is stopped, dead, or waits in the kernel, as a process does that has vforked a child that is stopped. */
 static bool stands_still(const struct process *process)
 {
 	return strchr("TtDZX", process->state);
 }
 
 /*
- * Stops those processes and all below them. Else one of them may start another between the look at /proc and its
- * signal, an orphan that no list has. A look may miss a process that was started meanwhile, so this repeats until a
- * second look finds all of them stopped.
+ * Stops the processes and all below them, and returns them: a process that runs might start another, which no list has,
+ * before it gets its signal. As a look at /proc may miss a process that starts meanwhile, this repeats until two looks
+ * in a row find all of them stopped.
  */
 static struct process *stop_below(const pid_t *tops, size_t ntops, size_t *count)
 {

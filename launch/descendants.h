@@ -10,13 +10,13 @@
 #include <sys/types.h>
 
 /**
- * Sends the signal to the processes and to all below them, as far as their parents are alive. All are stopped first, so
- * that none starts another meanwhile, and then continued, even those that had been stopped before: a stopped process
- * handles no signal but SIGKILL.
+ * Sends the signal to the processes and to all below them whose parents are alive. Stops all of them first, so that
+ * none starts another meanwhile, and continues them afterwards, even those that had been stopped before: a stopped
+ * process handles no signal but SIGKILL.
  */
 void ferry_descendants_signal(const pid_t *tops, size_t ntops, int number);
 
-/** Continues those that are stopped. */
+/** Continues the processes and all below them. */
 void ferry_descendants_continue(const pid_t *tops, size_t ntops);
 
 /** Returns the number of threads of that process; 0: unknown. */

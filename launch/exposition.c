@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 
-/* A value of each item of a list: where it lies in one, and as what. */
+/* A metric: where its value lies in each item of a list, and the value's kind. */
 enum kind { NUMBER32, NUMBER64, LIMIT, NANOSECONDS };
 
 struct family {
@@ -100,7 +100,7 @@ static void print_router_labels(const struct ferry_router_report *router, FILE *
 	fprintf(out, ",domain=\"%u\",pid=\"%d\"", router->domain, (int)router->pid);
 }
 
-/* The beginning of a sample, behind its family's head if it is the first one; false: there is none. */
+/* Prints the beginning of a sample, and before the first one its family's head. False: the item has no sample. */
 static bool begin(const struct family *family, const void *item, bool *headed, double *value, FILE *out)
 {
 	if (!read_value(item, family, value))
@@ -118,7 +118,7 @@ static void end(const struct family *family, double value, FILE *out)
 	fprintf(out, family->kind == NANOSECONDS ? "} %.6f\n" : "} %.0f\n", value);
 }
 
-/* A router that has not answered is counted as silent. */
+/* Of a router that has not answered only `silent` is printed. */
 static void print_routers(const struct ferry_report *report, const struct family *family, FILE *out)
 {
 	bool headed = false;

@@ -10,7 +10,7 @@
 
 #include <stdio.h>
 
-/** All families of metrics that have a sample; docs/shared-service.md lists them. */
+/** Prints all families of metrics that have a sample; docs/shared-service.md lists them. */
 void ferry_exposition_print(const struct ferry_report *report, FILE *out);
 
 #endif

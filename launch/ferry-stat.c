@@ -26,7 +26,7 @@ enum option_key { KEY_ENV = 256, KEY_MARKDOWN, KEY_LAYOUT, KEY_ROUTERS, KEY_SHAR
 
 #define INTERVAL_S      1.0
 #define INTERVAL_ONCE_S 0.2
-#define PATIENCE_S      1.0 /* a router that says nothing for longer is silent */
+#define PATIENCE_S      1.0 /* a router that does nothing for longer is silent */
 
 struct arguments {
 	bool env, markdown, layout, routers, shares, links, once, json, prometheus;
@@ -115,7 +115,7 @@ static error_t parse(int key, char *value, struct argp_state *state)
 	}
 }
 
-/* One item of a list: what goes first, then text, in lines that fit a page of the manual. */
+/* Prints an item of a list, `first` and then text, in lines of at most 120 columns. */
 static void print_item(const char *first, const char *text)
 {
 	const int page = 120;
@@ -252,7 +252,7 @@ static void wait_until(uint64_t then_ns, double seconds)
 	}
 }
 
-/* Shows what fits: the beginning of each line, as a line that goes on in the next would push the first ones out. */
+/* Shows the rows that fit, and the beginning of each line: a line that wraps would push the first lines out. */
 static ferryResult_t show_on_screen(const struct ferry_rows *rows, const struct ferry_sockets *sockets)
 {
 	struct winsize size = {0};
@@ -303,7 +303,7 @@ static ferryResult_t show(const struct ferry_report *before, const struct ferry_
 	return ferrySuccess;
 }
 
-/* Until a signal ends this process, or its output is closed. */
+/* Shows the tables once, or until a signal ends this process or its output is closed. */
 static int watch(const struct arguments *arguments)
 {
 	struct ferry_report before, now;
@@ -327,7 +327,7 @@ static int watch(const struct arguments *arguments)
 	return result ? fail() : 0;
 }
 
-/* Once, or until its output is closed. */
+/* Shows the shares once, or until a signal ends this process or its output is closed. */
 static int watch_shares(const struct arguments *arguments)
 {
 	bool again = !arguments->once && arguments->interval_s > 0;

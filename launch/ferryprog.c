@@ -38,7 +38,7 @@ struct arguments {
 	bool domains_given;
 	bool collective_given, root_given;
 	const char *op_given; /* as the user wrote it; NULL: the default */
-	const char *of_show; /* an option that is show's alone, if one was given */
+	const char *of_show; /* an option that only show takes; NULL: none was given */
 	const char *output;  /* of draw; NULL: standard output */
 	const char *fabric, *links_given; /* of synth */
 	struct ferry_host_links machine;  /* what links_given says */
@@ -179,7 +179,7 @@ static error_t parse_operand(struct arguments *arguments, char *value, struct ar
 	return 0;
 }
 
-/* Options that say nothing of the collective, which the operand names: itself, or in its text. */
+/* Refuses options that make no sense for the collective, which the operand is, or names in its text. */
 static ferryResult_t check_meant(const struct arguments *arguments, enum ferry_collective collective,
                                  const char *operand)
 {
@@ -212,7 +212,7 @@ static void read_short_o(struct arguments *arguments, struct argp_state *state)
 		           arguments->op_given);
 }
 
-/* Options that cannot all be meant, or that this command would not look at. */
+/* Refuses options that exclude each other, or that the command does not take. */
 static void check_together(struct arguments *arguments, struct argp_state *state)
 {
 	bool synth = !strcmp(arguments->command, "synth");
@@ -317,7 +317,7 @@ static int failed(ferryResult_t result)
 	return result == ferryInvalidUsage ? EXIT_USAGE : EXIT_WRONG;
 }
 
-/* Ranks in equal blocks unless --place said where each is. */
+/* Places ranks in equal blocks, unless --place has given their domains. */
 static void place_ranks(struct arguments *arguments)
 {
 	arguments->domains_given = arguments->ndomains > 0;
@@ -380,7 +380,7 @@ static ferryResult_t load(const struct arguments *arguments, struct ferry_progra
 	return ferrySuccess;
 }
 
-/* A value that reaches no output is not wrong, but is work for nothing and probably a slip. */
+/* Warns about values that reach no output: they are not wrong, but probably a slip. */
 static ferryResult_t warn_about_unused(const struct ferry_program *program)
 {
 	struct ferry_versions versions;
@@ -414,7 +414,7 @@ static ferryResult_t warn_about_unused(const struct ferry_program *program)
 	return result;
 }
 
-/* The least that a communicator may have: a slot of a slice of 64 bytes for each version, in both of two calls. */
+/* Returns the least staging of a communicator for the program: a slot of 64 bytes per window, in both parities. */
 static ferryResult_t find_least_staging(const struct ferry_program *program, uint64_t *least)
 {
 	struct ferry_compile_options compile = {
@@ -491,7 +491,7 @@ static ferryResult_t write_picture(const char *name, const char *text, size_t by
 	return ferrySuccess;
 }
 
-/* Into memory first, so that a wrong program leaves the file as it is. */
+/* Draws into memory first, so that a wrong program leaves the file as it is. */
 static int draw(const struct arguments *arguments)
 {
 	struct ferry_program *program = NULL;
@@ -515,7 +515,7 @@ static int draw(const struct arguments *arguments)
 	return result ? failed(result) : EXIT_RIGHT;
 }
 
-/* The peers' program ends with a comment of the language. */
+/* remark: a comment for the end of the program. */
 static ferryResult_t synthesize_peer(const struct arguments *arguments, const struct ferry_topology *topology,
                                      struct ferry_program **program, char remark[128])
 {

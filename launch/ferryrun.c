@@ -81,7 +81,7 @@ static unsigned number_of(const char *value, unsigned most, const char *name, st
 	return (unsigned)number;
 }
 
-/* mpiexecs' -np 4 is -n with the value "p" and one more argument; similar ones get an error message. */
+/* To argp -np 4, as mpiexecs have it, is -n with the value "p", and an argument. Similar spellings are refused. */
 static unsigned ranks_of(const char *value, struct argp_state *state)
 {
 	const char *digits = value + strspn(value, "p=");
@@ -93,7 +93,7 @@ static unsigned ranks_of(const char *value, struct argp_state *state)
 	return number_of(value, FERRY_MAX_RANKS, "-n", state);
 }
 
-/* An option's value that need not be there is written behind "=": with a space it would be the command. */
+/* Refuses a space before an optional value: what follows would be the command. */
 static void check_values(struct argp_state *state)
 {
 	const char *option = state->argv[state->next - 1], *word = state->argv[state->next];
@@ -103,7 +103,7 @@ static void check_values(struct argp_state *state)
 		argp_error(state, "--nccl name: write \"--nccl=name\"");
 }
 
-/* All options are there. */
+/* Refuses options that exclude each other. */
 static void check_together(const struct arguments *arguments, struct argp_state *state)
 {
 	if (!arguments->command)
@@ -204,7 +204,7 @@ static ferryResult_t set_number(const char *name, int value)
 
 /* ---- a rank ---- */
 
-/* Returns only where it cannot be run: the exit code. */
+/* Executes the command. Returns the exit code if it cannot be executed. */
 static int become(char **command, const char *self)
 {
 	execvp(command[0], command);
@@ -257,7 +257,7 @@ static ferryResult_t set_job(const struct arguments *arguments)
 	ferryResult_t result = set("FERRY_JOB_KEY", text);
 	if (!result && arguments->log)
 		result = set("FERRY_LOG", arguments->log);
-	/* A launcher's variables of an outer job would be taken for this one's. */
+	/* The ranks would take the variables of an outer job for this one's. */
 	static const char *const outer[] = {"FERRY_RANK", "FERRY_SIZE", "FERRY_LOCAL_RANK", "FERRY_LOCAL_SIZE"};
 	for (size_t i = 0; i < 4; i++)
 		unsetenv(outer[i]);
@@ -280,7 +280,7 @@ static ferryResult_t start_forked(struct ferry_supervisor *supervisor, const str
 	return result;
 }
 
-/* ferryrun is a launcher itself: it gives its processes their ranks. */
+/* Starts the command once. It is a launcher itself, which gives its processes their ranks. */
 static ferryResult_t start_alone(struct ferry_supervisor *supervisor, const struct arguments *arguments)
 {
 	char *none[] = {NULL};
@@ -318,7 +318,7 @@ static ferryResult_t start_mpiexec(struct ferry_supervisor *supervisor, const st
 	return result;
 }
 
-/* Where there is no mpiexec, and none was asked for. */
+/* Chooses --fork if there is no mpiexec and the user has named none. */
 static void fork_without_mpiexec(struct arguments *arguments)
 {
 	if (arguments->fork || arguments->alone || arguments->mpiexec ||
@@ -329,7 +329,7 @@ static void fork_without_mpiexec(struct arguments *arguments)
 	arguments->fork = true;
 }
 
-/* Routers of this run's own are what auto and required come to. */
+/* Checks FERRY_ROUTER: under auto and required alike the run has routers of its own. */
 static ferryResult_t check_router(void)
 {
 	const char *mode = ferry_env("FERRY_ROUTER");
@@ -341,7 +341,7 @@ static ferryResult_t check_router(void)
 static ferryResult_t start_routers(struct ferry_supervisor *supervisor, const struct arguments *arguments,
                                    uint32_t ndomains, const char *directory)
 {
-	static struct ferry_run_routers routers; /* the supervisor's, as long as it has children */
+	static struct ferry_run_routers routers; /* static, as the supervisor uses it later */
 	char self[PATH_MAX];
 	ferryResult_t result = ferry_run_routers_init(&routers, own_path(self, sizeof self) ? self : NULL, directory,
 	                                              arguments->workers, arguments->spares);
@@ -357,7 +357,7 @@ static ferryResult_t launch(struct ferry_supervisor *supervisor, struct argument
 		result = set_number("FERRY_DOMAINS", (int)arguments->domains);
 	if (!result)
 		result = ferry_layout_load(&layout);
-	if (!result && arguments->nccl) /* by routers and ranks of its own */
+	if (!result && arguments->nccl) /* before the routers: it starts its own */
 		result = ferry_measure_once(supervisor);
 	if (!result)
 		result = set_job(arguments);
@@ -367,7 +367,7 @@ static ferryResult_t launch(struct ferry_supervisor *supervisor, struct argument
 	result = set("FERRY_SOCKET_DIR", directory->path);
 	if (!result)
 		result = start_routers(supervisor, arguments, layout.ndomains, directory->path);
-	if (!result && arguments->nccl) /* after the routers, which need none of it */
+	if (!result && arguments->nccl) /* after the routers, which must not load it */
 		result = ferry_preload_nccl(arguments->nccl_by_name);
 	if (result)
 		return result;
@@ -377,7 +377,7 @@ static ferryResult_t launch(struct ferry_supervisor *supervisor, struct argument
 	return arguments->fork ? start_forked(supervisor, arguments) : start_mpiexec(supervisor, arguments);
 }
 
-/* Each rank of another launcher's job would start a job of its own, as somebody may want; most forgot --join. */
+/* Warns if each rank of another launcher's job starts a job of its own: most users have forgotten --join. */
 static void warn_of_outer_job(const struct arguments *arguments)
 {
 	struct ferry_launch outer;

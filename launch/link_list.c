@@ -14,7 +14,9 @@ static int compare_numbers(const void *one, const void *other)
 	return a < b ? -1 : a > b;
 }
 
-/* Bytes of the same link in the report before; those of now where it has none of this router. */
+/*
+ * Returns the link's bytes in the report before; the bytes of now if the router was not in it, so that its rate is 0.
+ */
 static uint64_t bytes_before(const struct ferry_report *before, const struct ferry_router_report *router,
                              const struct ferry_link_counters *row)
 {

@@ -17,9 +17,9 @@
 #include <unistd.h>
 
 #define LIMIT_S  30
-#define GRACE_MS 5000 /* for its ferryrun, which ends ranks and routers */
+#define GRACE_MS 5000 /* for ferry-perf's own ferryrun to end its ranks and routers */
 
-/* Beside this command. False: it is not installed. */
+/* Finds ferry-perf beside this command. False: it is not there. */
 static bool find(char path[PATH_MAX + 16])
 {
 	ssize_t length = readlink("/proc/self/exe", path, PATH_MAX - 1);
@@ -31,7 +31,7 @@ static bool find(char path[PATH_MAX + 16])
 	return !access(path, X_OK);
 }
 
-/* In a group of its own, which can be ended as a whole; its table is for nobody. */
+/* In the child: becomes ferry-perf, in a process group that can be ended as a whole, without its table. */
 static void become(const char *path, pid_t parent)
 {
 	sigset_t none;
@@ -47,7 +47,7 @@ static void become(const char *path, pid_t parent)
 	_exit(126);
 }
 
-/* Waits for its end, and ends it where that is late, or this process is to end. *late: it was. */
+/* Waits for the child's end. Ends it if it is late, or if this process is asked to end: *late. Returns its status. */
 static int await_end(struct ferry_supervisor *supervisor, pid_t child, bool *late)
 {
 	int status = 0, descriptor = ferry_process_open(child);
@@ -85,7 +85,7 @@ ferryResult_t ferry_measure_once(struct ferry_supervisor *supervisor)
 	const char *ferry = ferry_env("FERRY_NCCL");
 	bool wanted, late;
 	ferryResult_t result = ferry_env_switch("FERRY_TUNE", true, &wanted);
-	/* what is pinned, or NCCL's alone, is not decided by times */
+	/* with shares that are pinned, or with NCCL alone, measured times decide nothing */
 	if (result || !wanted || (ferry && strcmp(ferry, "on")) || ferry_env("FERRY_SHARES") || !find(path))
 		return result;
 	pid_t parent = getpid(), child = fork();
@@ -95,10 +95,10 @@ ferryResult_t ferry_measure_once(struct ferry_supervisor *supervisor)
 		fprintf(stderr, "ferryrun: measuring NCCL and Ferry: a process: %s\n", strerror(errno));
 		return ferrySuccess;
 	}
-	setpgid(child, child); /* the child does the same: one of the two is first */
+	setpgid(child, child); /* as the child does: either may be first */
 	int status = await_end(supervisor, child, &late);
 	if (supervisor->asked)
-		return ferrySystemError; /* its message is there */
+		return ferrySystemError; /* the message is ferry_supervisor_await's */
 	report(status, late);
 	return ferrySuccess;
 }

@@ -13,7 +13,7 @@
 #define PATIENCE_NS 200000000ull
 #define LOOK_MS     10
 
-/* False: the router has not answered, or has ended. */
+/* Reads the counters of domain 0's router. False: it has not answered, or has ended. */
 static bool read_counters(const char *directory, struct ferry_counters *counters)
 {
 	struct ferry_socket socket = {.place = "run"};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * Ranks of a ferryrun that have ended, with code 0, before they attached, while others wait for them: a script that
- * left early, or one of several that is another program. ferryrun knows who has ended, and the router of domain 0 who
- * has attached. Called by ferryrun, now and then once a rank has ended and others live.
+ * left early, or one of several that is another program. ferryrun knows which ranks have ended, and the router of
+ * domain 0 which have attached. Called by ferryrun, now and then once a rank has ended and others live.
  */
 #ifndef FERRY_LAUNCH_MISSING_RANKS_H
 #define FERRY_LAUNCH_MISSING_RANKS_H
@@ -11,8 +11,8 @@
 #include <stdint.h>
 
 /**
- * Asks that router, for at most 0.2 s, and prints a line where a job of all `nranks` ranks waits for one of those that
- * have ended, a set. Returns true if it did.
+ * Asks the router of domain 0, whose socket is in `directory`, for at most 0.2 s. Prints a line if a job of all
+ * `nranks` ranks waits for a rank that has ended (`ended`, a set), and returns whether it did.
  */
 bool ferry_missing_ranks_tell(const char *directory, uint64_t ended, unsigned nranks);
 

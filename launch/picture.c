@@ -24,7 +24,7 @@
 #define DOMAIN_TOP 24.0
 #define DOMAIN_GAP 18.0
 #define MOST_IN_LINE 3 /* sources of a REDUCE */
-#define OVER 14.0      /* above the boxes of a lane in which arrows pass over some */
+#define OVER 14.0      /* above the boxes of a lane, if arrows pass over some of them */
 
 #define NCOLOURS 10
 static const char *const colours[NCOLOURS] = {"#0072b2", "#d55e00", "#009e73", "#b5508c", "#a67c00",
@@ -43,8 +43,8 @@ struct picture {
 	struct rectangle *boxes;  /* by event */
 	double *columns;          /* by step: where it begins; one more, where the last one ends */
 	double lane_y[2 * FERRY_MAX_RANKS + FERRY_MAX_DOMAINS], lane_height[2 * FERRY_MAX_RANKS + FERRY_MAX_DOMAINS];
-	double over[2 * FERRY_MAX_RANKS + FERRY_MAX_DOMAINS]; /* of a lane's height, above its boxes */
-	double domain_y[FERRY_MAX_DOMAINS], domain_height[FERRY_MAX_DOMAINS]; /* 0: nothing to do there */
+	double over[2 * FERRY_MAX_RANKS + FERRY_MAX_DOMAINS]; /* the part of a lane's height above its boxes */
+	double domain_y[FERRY_MAX_DOMAINS], domain_height[FERRY_MAX_DOMAINS]; /* 0: the domain has no events */
 	double width, height;
 };
 
@@ -57,7 +57,7 @@ static const char *value_text(const struct ferry_schedule *schedule, uint32_t va
 }
 
 /*
- * Writes the sources of a part of a chain: first the value that the chain before it has made, then those that it reads.
+ * Writes the sources of an event: the value that the chain accumulates on, if any, then those that its statements read.
  */
 static bool write_sources(const struct ferry_schedule *schedule, const struct ferry_event *event, FILE *out)
 {
@@ -142,7 +142,7 @@ static bool write_texts(struct picture *picture)
 	return true;
 }
 
-/* Letters of the longest line, and lines. An arrow is three bytes and one letter. */
+/* Finds the width and height of a text by its letters and lines. An arrow has three bytes and is one letter. */
 static void measure(const char *text, double *width, double *height)
 {
 	uint32_t letters = 0, most = 0, lines = 1;
@@ -219,7 +219,7 @@ static void leave_room_over(struct picture *picture, uint32_t writer, uint32_t t
 		picture->over[schedule->events[to].lane] = OVER;
 }
 
-/* Visits every arrow: from the event of this statement to event `to`; `order`: it waits and does not read. */
+/* Visits an arrow from the event of statement `writer` to event `to`. order: `to` waits for it without reading it. */
 typedef void visit_arrow(struct picture *picture, uint32_t writer, uint32_t to, bool order);
 
 static void for_each_arrow(struct picture *picture, visit_arrow *visit)
@@ -331,7 +331,7 @@ static void print_style(FILE *out)
 	             "<path d=\"M0 0.5 L8 4 L0 7.5 z\" fill=\"#555\"/></marker>\n</defs>\n");
 }
 
-/* The title, the direction of time, and that all of it is done again for each slice. */
+/* Prints the title, the direction of time, and the sign that all of it repeats for each slice. */
 static void print_head(const struct picture *picture)
 {
 	const struct ferry_program *program = picture->schedule->program;
@@ -362,7 +362,7 @@ static void print_head(const struct picture *picture)
 	           "moved on");
 }
 
-/* What a rank's lane does: the copies in the direction of its arrow. */
+/* Returns the kinds of copies that a rank's lane makes. */
 static const char *lane_work(const struct ferry_schedule *schedule, uint32_t lane)
 {
 	bool puts = false, others = false;

@@ -8,8 +8,8 @@
 #include <stdio.h>
 
 /**
- * Draws a box per domain, in it a row per lane that has something to do, time to the right; statements in the names
- * that the program gives its places. Error: ferrySystemError without memory; the caller checks `out` for write errors.
+ * Draws a box per domain, and in it a row per lane that has statements, with time to the right. Places have the
+ * program's names. Error: ferrySystemError without memory. The caller checks `out` for write errors.
  */
 ferryResult_t ferry_picture_draw(const struct ferry_schedule *schedule, FILE *out);
 

@@ -14,7 +14,7 @@ struct names {
 	bool *stored;    /* by value: it has a window */
 	uint32_t *stack; /* by value: scratch */
 	char **texts;   /* by instruction: what it does */
-	uint32_t width; /* of the longest that is not too long for a column */
+	uint32_t width; /* of the longest text, up to MOST_WIDTH */
 };
 
 #define MOST_WIDTH 48
@@ -37,7 +37,7 @@ static void names_close(struct names *names)
 	free(names->texts);
 }
 
-/* The domain of the section in which the author wrote it. */
+/* Returns the domain of the section that has the instruction's statement. */
 static uint32_t section_domain(const struct names *names, uint32_t instr)
 {
 	const struct ferry_program *program = names->traced->program;
@@ -51,7 +51,7 @@ static void print_window(const struct names *names, uint32_t instr, uint32_t dom
 	fputs(ferry_value_text(names->traced->versions, value, section_domain(names, instr), text), out);
 }
 
-/* Sums that the author has named and that are only intermediate results of this one: they became part of its pass. */
+/* Prints the sums of the program that became intermediate results of this one's pass. */
 static void print_passed(const struct names *names, uint32_t value, FILE *out)
 {
 	const struct ferry_program *program = names->traced->program;

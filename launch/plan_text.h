@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-/** A plan and what it was compiled from; all of it the caller's. */
+/** A plan and what it was compiled from. The caller owns all of it. */
 struct ferry_traced_plan {
 	const struct ferry_plan *plan;
 	const struct ferry_program *program;
@@ -17,7 +17,7 @@ struct ferry_traced_plan {
 
 /**
  * Prints the plan's numbers, the instructions in order with their dependencies, and the bytes per link. Error:
- * ferrySystemError.
+ * ferrySystemError without memory.
  */
 ferryResult_t ferry_plan_print(const struct ferry_traced_plan *traced, FILE *out);
 

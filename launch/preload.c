@@ -13,7 +13,7 @@
 #define LIBRARY "libferry-nccl.so"
 #define BY_NAME "ferry/nccl" /* beside the library: a folder with libnccl.so.2 alone */
 
-/* The folder of this command's libraries: of a build folder, or as installed. */
+/* Finds the folder of this command's libraries, in a build folder or as installed. */
 static ferryResult_t find_folder(char folder[PATH_MAX])
 {
 	static const char *const places[] = {"../lib", FERRY_LIBDIR_FROM_BINDIR};

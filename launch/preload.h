@@ -11,10 +11,10 @@
 #include <stdbool.h>
 
 /**
- * Sets LD_PRELOAD, in front of its present value, and VLLM_NCCL_SO_PATH if that is unset. `by_name`: for programs that
- * open libnccl.so.2 by name, preloads the library of that name, too, and adds its folder to LD_LIBRARY_PATH. Errors:
- * ferrySystemError if libferry-nccl.so is not beside this command's libraries, with the places, or if its path has a
- * space or colon, which the loader does not take.
+ * Puts the library in front of LD_PRELOAD's present value, and sets VLLM_NCCL_SO_PATH if that is unset. by_name: for
+ * programs that open libnccl.so.2 by name, preloads the library of that name, too, and puts its folder in front of
+ * LD_LIBRARY_PATH. Error: ferrySystemError if libferry-nccl.so is not with this command's libraries, with the places,
+ * or if its path has a space, colon or semicolon, at which the loader would cut it.
  */
 ferryResult_t ferry_preload_nccl(bool by_name);
 

@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-/* Nanoseconds per byte of a block, of a program as the synthesizer writes it. */
+/* Returns the time of the synthesizer's program, in nanoseconds per byte of a block. */
 static ferryResult_t find_time(enum ferry_collective collective, const struct ferry_links *links, uint32_t nranks,
                                uint32_t root, double *time)
 {
@@ -23,7 +23,7 @@ static ferryResult_t find_time(enum ferry_collective collective, const struct fe
 	return ferrySuccess;
 }
 
-/* All blocks round the best rings; INFINITY: there are none. */
+/* Returns the time of all blocks round the best rings; INFINITY: there are none. */
 static double find_ring_time(const struct ferry_links *links, uint32_t nranks, uint64_t sources)
 {
 	struct ferry_ring rings[FERRY_MOST_RINGS];
@@ -48,7 +48,7 @@ static void print_row(FILE *out, const char *name, double best, double ours, dou
 	        by_root);
 }
 
-/* Rings need the ports of all links filled in, as routes do. */
+/* Gives ports without a speed that of their links together, as rings and routes need one. */
 static void fill_ports(struct ferry_links *links, uint32_t nranks)
 {
 	for (uint32_t from = 0; from < nranks; from++) {
@@ -59,7 +59,10 @@ static void fill_ports(struct ferry_links *links, uint32_t nranks)
 	}
 }
 
-/* From the root from which it is slowest, and Blink's one tree root: the one from which it is fastest. */
+/*
+ * For the root at which Ferry is furthest from the optimum. *blink: the rate of the best root, which Blink's trees
+ * have.
+ */
 static ferryResult_t print_broadcast(FILE *out, const struct ferry_links *links, uint32_t nranks, double *blink)
 {
 	double best = 0, time = 0, most = INFINITY, ratio = 0;

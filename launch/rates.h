@@ -11,9 +11,10 @@
 #include <stdio.h>
 
 /**
- * Prints a table for `nranks` ranks on the machine that was given as `name`; 0: as many as it has devices. Algorithm
- * bandwidth in GB/s: bytes of the whole result over time. ferryInvalidArgument if the machine has fewer devices;
- * ferryInvalidUsage if its links do not connect them.
+ * Prints a table for `nranks` ranks (0: as many as it has devices) on the machine that was given as `name`. Algorithm
+ * bandwidth in GB/s: bytes of the whole result over time. Errors: ferryInvalidArgument if the machine has fewer
+ * devices; ferryInvalidUsage if its links do not connect them, or if nranks is 0 and the machine has any number of
+ * devices.
  */
 ferryResult_t ferry_rates_print(const char *name, const struct ferry_host_links *machine, uint32_t nranks, FILE *out);
 

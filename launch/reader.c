@@ -34,8 +34,7 @@ void ferry_reader_end(struct ferry_reader *reader)
 	reader->page = NULL;
 }
 
-/* The message fits any socket's room. What the router has said by itself, that it takes no clients, and closed, is
-   still to be received. */
+/* The message fits any socket buffer. If the send fails, a router that takes no clients may have replied and closed. */
 static void connect_and_ask(struct ferry_reader *reader)
 {
 	struct ferry_attach_message message = {
@@ -59,7 +58,7 @@ static void connect_and_ask(struct ferry_reader *reader)
 	(void)!send(reader->connection, &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* The reply is there, with its descriptor. */
+/* Maps the page of a whole reply. */
 static void map(struct ferry_reader *reader)
 {
 	if (ferry_attach_check_reply(&reader->reply) || ferry_counters_map(reader->descriptor, &reader->page)) {

@@ -11,7 +11,7 @@
 
 #define RETRY_MS 10 /* no event signals when a router takes connections again, or has written its page */
 
-/* Where its counters go, and whether that is settled. */
+/* A router's counters, and whether there is a copy of them, or will be none. */
 struct attempt {
 	struct ferry_counters *counters;
 	bool over;
@@ -22,7 +22,7 @@ static bool is_silent(const struct ferry_reader *reader, uint64_t patience_ns)
 	return ferry_now_ns() - reader->heard_ns >= patience_ns;
 }
 
-/* The reader of the report before, if it has not ended. */
+/* Takes over the reader of the report before if it has not ended, or begins one. */
 static void take_over(struct ferry_report *last, struct ferry_reader *reader, const struct ferry_socket *socket)
 {
 	ferry_reader_begin(reader, socket);
@@ -32,7 +32,7 @@ static void take_over(struct ferry_report *last, struct ferry_reader *reader, co
 			continue;
 		*reader = *old;
 		if (!reader->silent)
-			reader->heard_ns = ferry_now_ns(); /* a router that is slow now is waited for as long as ever */
+			reader->heard_ns = ferry_now_ns(); /* its patience begins anew with each report */
 		*old = last->readers[--last->nreaders];
 		return;
 	}
@@ -51,7 +51,7 @@ static bool wait_for_any(const struct ferry_report *report, const struct attempt
 	return waited;
 }
 
-/* It has not answered: what it reported before may be outdated. */
+/* Reports a router that has not answered, without its older counters, which may be outdated. */
 static void report_silent(struct ferry_router_report *router, struct ferry_reader *reader)
 {
 	double seconds = (double)(ferry_now_ns() - reader->heard_ns) / 1e9;

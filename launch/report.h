@@ -10,7 +10,7 @@
 
 struct ferry_router_report {
 	struct ferry_socket socket;
-	uint32_t domain;                 /* as its socket is called */
+	uint32_t domain;                 /* by its counters, else by its socket's name */
 	uint32_t silent;                 /* 1: it does not answer */
 	pid_t pid;                       /* 0: no router has accepted the connection */
 	char trouble[200];               /* why there are no counters; "": there are */
@@ -20,16 +20,16 @@ struct ferry_router_report {
 struct ferry_report {
 	uint64_t taken_ns; /* ferry_now_ns */
 	struct ferry_sockets sockets;
-	struct ferry_router_report *routers; /* as the sockets are found */
+	struct ferry_router_report *routers; /* in the order of the sockets */
 	size_t nrouters;
 	struct ferry_reader *readers; /* of all sockets, for the next report */
 	size_t nreaders;
 };
 
 /**
- * Reads all routers at the same time. A router that has done nothing for so long is silent, and reported as that.
- * `last`: NULL, or the report before, whose readers are taken over: so a router is asked once for its page, which is
- * read for every report, and a silent one is waited for once.
+ * Reads all routers at the same time. A router that has done nothing for patience_s seconds is reported as silent.
+ * last: NULL, or the report before, whose readers move to this one: so a router is asked only once for its page, which
+ * is read for every report, and this waits only once for a silent one.
  *
  * The caller frees the report. Errors: those of ferry_sockets_find; ferrySystemError without memory.
  */

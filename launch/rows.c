@@ -18,7 +18,7 @@ static const struct ferry_counters *counters_before(const struct ferry_report *b
 	return NULL;
 }
 
-/* Whether it had not answered: what it has done since is not known. */
+/* Whether the router had not answered before: then its work since is unknown. */
 static bool was_in_trouble(const struct ferry_report *before, const struct ferry_router_report *router)
 {
 	for (size_t i = 0; i < before->nrouters; i++)
@@ -27,7 +27,7 @@ static bool was_in_trouble(const struct ferry_report *before, const struct ferry
 	return false;
 }
 
-/* Between the two pages, or, of a router that was not there, between the two reports. */
+/* Returns the time between the two pages; of a router that was not there before, between the two reports. */
 static double seconds_of(const struct ferry_rows *rows, const struct ferry_counters *old,
                          const struct ferry_counters *now)
 {
@@ -39,7 +39,7 @@ static uint64_t moved(const struct ferry_job_counters *job)
 	return job->d2h + job->h2d;
 }
 
-/* A job that was not there before has done all that it has since then. */
+/* Returns the job's rate. All that a new job has moved was moved since the report before. */
 static double gbps_of(const struct ferry_counters *old, const struct ferry_job_counters *job, double seconds)
 {
 	uint64_t first = 0;
@@ -75,7 +75,7 @@ static struct ferry_job_row *row_of(struct ferry_rows *rows, const struct ferry_
 static void add_job(struct ferry_job_row *row, const struct ferry_job_counters *job, double gbps)
 {
 	double waited_s = (double)job->waited_ns / 1e9, ago_s = (double)job->takeover_ago_ns / 1e9;
-	if (job->state != FERRY_JOB_READY) /* one that has failed, or has ranks to come, has more to show */
+	if (job->state != FERRY_JOB_READY) /* the row shows a router where the job is not ready, if there is one */
 		row->state = job->state;
 	row->attached &= job->attached;
 	row->left |= job->left;
@@ -96,7 +96,7 @@ static void add_job(struct ferry_job_row *row, const struct ferry_job_counters *
 	row->waited_s = waited_s > row->waited_s ? waited_s : row->waited_s;
 }
 
-/* Adds what its counters say of it and of its jobs; busy: less work than before: a job with its own has left. */
+/* Adds a router's rows. Its work may have become less, as a job that leaves takes its own along: then busy is 0. */
 static void add_router(const struct ferry_report *before, const struct ferry_router_report *router,
                        struct ferry_rows *rows)
 {
@@ -146,7 +146,7 @@ ferryResult_t ferry_rows_make(const struct ferry_report *before, const struct fe
 	for (size_t i = 0; i < now->nrouters; i++)
 		add_router(before, &now->routers[i], rows);
 	for (size_t i = 0; i < rows->njobs; i++)
-		if (rows->jobs[i].blockers & ~rows->jobs[i].waiting) /* a rank that waits itself is not to blame */
+		if (rows->jobs[i].blockers & ~rows->jobs[i].waiting) /* unless all of them wait */
 			rows->jobs[i].blockers &= ~rows->jobs[i].waiting;
 	return ferrySuccess;
 }

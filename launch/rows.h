@@ -11,8 +11,8 @@
 
 struct ferry_router_row {
 	const struct ferry_router_report *report;
-	double gbps; /* GB/s, of its domain's ranks, up and down together */
-	double busy; /* workers at work, of all: 0 to 1 */
+	double gbps; /* of its domain's ranks, D2H and H2D together */
+	double busy; /* 0 to 1: the part of its workers' time that was work */
 };
 
 struct ferry_job_row {
@@ -25,11 +25,10 @@ struct ferry_job_row {
 	bool kernels;                 /* its ranks have kernels */
 	uint64_t staging, d2h, h2d;
 	double gbps;
-	uint64_t waiting, blockers; /* the ranks that wait, and those that they wait for and that do not wait
-	                               themselves, if any */
+	uint64_t waiting, blockers; /* ranks that wait; ranks that they wait for and that do not wait, if any */
 	double waited_s;
 	uint64_t takeovers;                 /* in all its routers */
-	double takeover_ms, takeover_ago_s; /* the last */
+	double takeover_ms, takeover_ago_s; /* of the last one */
 };
 
 struct ferry_gpu_row {

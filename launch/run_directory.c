@@ -40,7 +40,7 @@ static bool is_routers(const char *name, mode_t mode)
 	return false;
 }
 
-/* Whether a router answers there, also another user's; true as well if this process may not or cannot ask. */
+/* Whether a router may answer there: also true for another user's, and if this process may not or cannot ask. */
 static bool answers(const char *directory, const char *name)
 {
 	char path[800];
@@ -54,8 +54,8 @@ static bool answers(const char *directory, const char *name)
 }
 
 /*
- * Whether it is stale. An empty one is, too, of a ferryrun that died before its routers had begun: a living one holds
- * the lock, or makes another directory.
+ * Whether a directory whose lock is free is stale. So is an empty one: its ferryrun has died before its routers began,
+ * or does not hold the lock yet, and then makes another directory.
  */
 static bool is_left_over(DIR *directory, const char *path)
 {
@@ -82,7 +82,7 @@ static void remove_files(DIR *directory)
 			unlinkat(dirfd(directory), entry->d_name, 0);
 }
 
-/* All by descriptors, so that a link or another directory in its place is never followed. */
+/* Works by descriptors, so that it never follows a link, or another directory, that takes the name. */
 static void remove_if_left_over(int parent, const char *name, const char *path)
 {
 	struct stat status;
@@ -102,7 +102,7 @@ static void remove_if_left_over(int parent, const char *name, const char *path)
 	closedir(directory);
 }
 
-/* Whether mkdtemp may have made the name of that template. */
+/* Whether mkdtemp may have made the name from that prefix. */
 static bool is_one_of(const char *name, const char *prefix)
 {
 	size_t front = strlen(prefix), unique = 0;
@@ -134,8 +134,9 @@ static void remove_left_over(const char *parent, const char *prefix)
 }
 
 /*
- * A ferryrun that looks for stale directories holds the lock for a moment, and takes one that is not locked yet for
- * stale and empty. Returns false if another has removed this one. If this process cannot lock it, no other can either.
+ * Locks the directory. Returns false if another ferryrun has removed it: one that looks for stale directories holds the
+ * lock for a moment, and takes a directory that is not locked yet for stale. If this process cannot open it, no other
+ * can either.
  */
 static bool lock(struct ferry_run_directory *directory)
 {

@@ -3,8 +3,8 @@
  * The directory of one ferryrun's sockets: run-XXXXXX in the socket directory, or ferry-run-XXXXXX in /tmp if a
  * socket's path there would be too long; an absolute path, as ranks may work in another directory. ferryrun makes it,
  * its routers put their sockets into it, and ferryrun removes it. If a ferryrun is killed together with its routers,
- * the next ferryrun removes its directory. Each ferryrun holds a lock (flock(2)) on its own directory for life, which
- * ends however the process does.
+ * the next ferryrun removes its directory. Each ferryrun holds a lock (flock(2)) on its own directory as long as it
+ * lives, however it ends.
  */
 #ifndef FERRY_LAUNCH_RUN_DIRECTORY_H
 #define FERRY_LAUNCH_RUN_DIRECTORY_H
@@ -25,10 +25,10 @@ struct ferry_run_directory {
  */
 ferryResult_t ferry_run_directory_make(struct ferry_run_directory *directory);
 
-/** Whether a name in the socket directory, or in /tmp, is one that ferryrun gives. */
+/** Whether ferryrun may have made a directory of that name, in the socket directory or in /tmp. */
 bool ferry_run_directory_is(const char *name);
 
-/** Removes it with all that is in it. */
+/** Removes the directory with all that is in it, and frees the lock. */
 void ferry_run_directory_remove(struct ferry_run_directory *directory);
 
 #endif

@@ -16,8 +16,9 @@
 
 #define READY_MS 20000
 /*
- * Whether routers make progress the ranks know, and they end the job where routers die without (ipc/publish.h). Here
- * the same number in a row that crash so soon, whether ranks are there or not, is enough. A kill comes from outside.
+ * Ranks end a job whose routers die without progress (ipc/publish.h). ferryrun does not know about progress: it gives a
+ * domain up after as many crashes in a row, each so soon after the last end. SIGKILL comes from outside, and is no
+ * crash.
  */
 #define SOON_NS 1000000000ull
 
@@ -43,7 +44,7 @@ ferryResult_t ferry_run_routers_init(struct ferry_run_routers *routers, const ch
 	return ferrySuccess;
 }
 
-/* number: as in struct ferry_child; ready: where it reports that ranks can attach; -1: that is not waited for. */
+/* number: as in struct ferry_child; ready: a descriptor by which the router tells that ranks can attach, or -1. */
 static ferryResult_t start(struct ferry_run_routers *routers, struct ferry_supervisor *supervisor, uint32_t number,
                            int ready)
 {
@@ -69,7 +70,7 @@ static ferryResult_t start(struct ferry_run_routers *routers, struct ferry_super
 	return ferry_start_child(supervisor, FERRY_CHILD_ROUTER, (int)number, argv, none, true);
 }
 
-/* *killed: it has not come so far, as a signal has killed it. */
+/* Waits until ranks can attach to a router. *killed: a signal has killed it before. */
 static ferryResult_t await_ready(struct ferry_supervisor *supervisor, int ready, uint32_t domain, const char *command,
                                  bool *killed)
 {
@@ -88,7 +89,7 @@ static ferryResult_t await_ready(struct ferry_supervisor *supervisor, int ready,
 	                  end);
 }
 
-/* *ready: the end of a pipe that becomes readable when ranks can attach. */
+/* Starts a router. *ready: the end of a pipe that becomes readable when ranks can attach; the caller closes it. */
 static ferryResult_t start_one(struct ferry_run_routers *routers, struct ferry_supervisor *supervisor, uint32_t domain,
                                int *ready)
 {
@@ -104,7 +105,7 @@ static ferryResult_t start_one(struct ferry_run_routers *routers, struct ferry_s
 	return result;
 }
 
-/* Closes `ready`. A router that a signal kills meanwhile is started again, like one that it kills later. */
+/* Waits until a router is ready, and closes `ready`. Replaces a router that a signal kills meanwhile. */
 static ferryResult_t await_one(struct ferry_run_routers *routers, struct ferry_supervisor *supervisor, uint32_t domain,
                                int ready)
 {
@@ -128,7 +129,7 @@ ferryResult_t ferry_run_routers_start(struct ferry_run_routers *routers, struct 
 	int ready[FERRY_MAX_DOMAINS];
 	uint32_t started = 0;
 	ferryResult_t result = ferrySuccess;
-	while (started < ndomains && !result) /* all at once, then wait: they allocate in parallel */
+	while (started < ndomains && !result) /* all of them before waiting: they allocate in parallel */
 		if (!(result = start_one(routers, supervisor, started, &ready[started])))
 			started++;
 	for (uint32_t domain = 0; domain < started; domain++)

@@ -11,10 +11,10 @@
 struct ferry_run_routers {
 	char command[4096];    /* ferry-router */
 	const char *directory; /* of their sockets */
-	unsigned workers;      /* of each; 0: what it chooses */
-	bool takeover;         /* they are started again */
-	unsigned spares;       /* of each domain, that stand by beside the one that serves */
-	/* by domain: crashes in a row, each within a second of the end before it */
+	unsigned workers;      /* threads of each; 0: what it chooses */
+	bool takeover;         /* routers that end are replaced */
+	unsigned spares;       /* routers of each domain that stand by beside the one that serves */
+	/* by domain: when a router last ended, and crashes in a row, each within a second of the end before it */
 	struct {
 		uint64_t last_ns;
 		unsigned crashes;
@@ -30,15 +30,15 @@ ferryResult_t ferry_run_routers_init(struct ferry_run_routers *routers, const ch
                                      unsigned workers, unsigned spares);
 
 /**
- * Starts one per domain, and waits until ranks can attach to all; then the spares. Errors: with what a router's end
- * says.
+ * Starts a router per domain, waits until ranks can attach to all, then starts the spares. Error: ferrySystemError,
+ * with how a router ended, or that it was not ready after 20 s, or a signal to end.
  */
 ferryResult_t ferry_run_routers_start(struct ferry_run_routers *routers, struct ferry_supervisor *supervisor,
                                       uint32_t ndomains);
 
 /**
- * Called by the supervisor: the router of that number (struct ferry_child) has ended with that status (waitpid), while
- * ranks run. A router that crashes again and again is not started any more, which is logged.
+ * Called by the supervisor when the router of that number (struct ferry_child) has ended with that status (waitpid)
+ * while ranks run: starts another. Gives a domain up, and says so, after too many crashes in a row.
  */
 void ferry_run_routers_replace(void *routers, struct ferry_supervisor *supervisor, int number, int status);
 

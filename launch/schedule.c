@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PASSES 4 /* over the events; more change little */
+#define PASSES 4 /* over the events; more passes change little */
 
 /* ---- lanes ---- */
 
@@ -56,10 +56,7 @@ static uint32_t lane_of(const struct ferry_schedule *schedule, const struct ferr
 
 /* ---- chains ---- */
 
-/*
- * The REDUCE that continues this one, if no other statement reads the value between: FERRY_NO_STATEMENT if there is
- * none.
- */
+/* Returns the REDUCE that accumulates on this one's result, if it alone reads that, or FERRY_NO_STATEMENT. */
 static uint32_t next_of_chain(const struct ferry_schedule *schedule, const bool *waited, uint32_t statement)
 {
 	const struct ferry_versions *versions = &schedule->versions;
@@ -72,7 +69,7 @@ static uint32_t next_of_chain(const struct ferry_schedule *schedule, const bool 
 	return result != FERRY_NO_VALUE && versions->values[result].base == written ? reader : FERRY_NO_STATEMENT;
 }
 
-/* Gives every statement its event, in an order that has producers before consumers; returns false without memory. */
+/* Makes the events, producers before consumers, and finds each statement's. Returns false without memory. */
 static bool find_events(struct ferry_schedule *schedule)
 {
 	const struct ferry_versions *versions = &schedule->versions;
@@ -118,7 +115,7 @@ static uint32_t after(const struct ferry_schedule *schedule, uint32_t value, uin
 	                               : after_statement(schedule, schedule->versions.values[value].writer, step);
 }
 
-/* The first step by which all is there that the event waits for. */
+/* Returns the first step at which all that the event waits for is done. */
 static uint32_t ready_step(const struct ferry_schedule *schedule, const struct ferry_event *event)
 {
 	const struct ferry_versions *versions = &schedule->versions;
@@ -146,7 +143,7 @@ static void take_step(struct ferry_schedule *schedule, struct ferry_event *event
 		schedule->nsteps = *next;
 }
 
-/* Output that is a rank's own input and that nothing writes; returns how many copies that takes. */
+/* Adds copies for output that is a rank's own input and that no statement writes. Returns their number. */
 static uint32_t add_copies(struct ferry_schedule *schedule)
 {
 	const struct ferry_program *program = schedule->program;
@@ -168,9 +165,9 @@ static int by_number(const void *left, const void *right)
 }
 
 /*
- * Gives every event its step, each lane taking first what is ready first. When an event is ready depends on the steps
- * of others: so it begins with any order that has producers before consumers, and repeats with the steps found. An
- * order by readiness has producers first, too.
+ * Gives every event its step; lanes take events in the order in which they become ready. That depends on the steps of
+ * others: so this begins with any order that has producers before consumers, and repeats with the steps found. An order
+ * by readiness has producers before consumers, too.
  */
 static void find_steps(struct ferry_schedule *schedule, uint64_t *order, uint32_t ncopies)
 {

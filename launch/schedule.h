@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * Which lane executes which statement, in which order: a program's statements on lanes, as a picture shows them. Every
- * statement takes one step of its lane, and comes as soon as the lane is free and its dependencies are done; a chain of
- * REDUCEs into one chunk is one event, as the engine makes it one pass. Steps are an order, no times. Made from a
- * program that the checker approves, which must outlive it; read-only then.
+ * statement takes one step of its lane, as soon as the lane is free and its dependencies are done; a chain of REDUCEs
+ * into one chunk is one event, as the engine runs it in one pass. Steps are an order, not times. Made from a program,
+ * which must outlive it; read-only then.
  */
 #ifndef FERRY_LAUNCH_SCHEDULE_H
 #define FERRY_LAUNCH_SCHEDULE_H
@@ -14,15 +14,15 @@ enum ferry_lane_kind { FERRY_LANE_D2H, FERRY_LANE_ROUTER, FERRY_LANE_H2D };
 
 struct ferry_schedule_lane {
 	enum ferry_lane_kind kind;
-	uint32_t domain, rank; /* rank: not of routers */
-	uint32_t nsteps;       /* 0: it has nothing to do */
+	uint32_t domain, rank; /* rank: of ranks' lanes */
+	uint32_t nsteps;       /* 0: it has no statements */
 };
 
 struct ferry_event {
-	uint32_t statement; /* the last one of a chain; FERRY_NO_STATEMENT: the rank copies its own input */
+	uint32_t statement; /* the last one of a chain; FERRY_NO_STATEMENT: a copy of the rank's own input */
 	uint32_t before;    /* the statement of the chain before this one; FERRY_NO_STATEMENT: none */
 	uint32_t lane, step;
-	uint32_t send, receive; /* chunks of a copy */
+	uint32_t send, receive; /* of a copy: the chunks */
 };
 
 struct ferry_schedule {
@@ -32,11 +32,11 @@ struct ferry_schedule {
 	struct ferry_schedule_lane lanes[2 * FERRY_MAX_RANKS + FERRY_MAX_DOMAINS];
 	uint32_t nlanes, nsteps, nevents;
 	struct ferry_event *events; /* producers before consumers; copies last */
-	uint32_t *event_of;         /* by statement: the event that it is, or is a part of */
-	uint32_t *before;           /* by statement: that before it in its chain, or FERRY_NO_STATEMENT */
+	uint32_t *event_of;         /* by statement: its event */
+	uint32_t *before;           /* by statement: the one before it in its chain, or FERRY_NO_STATEMENT */
 };
 
-/** Errors: those of the check; ferrySystemError. On success *schedule is to be freed. */
+/** Makes a schedule, which ferry_schedule_free frees. Errors: those of ferry_program_check; ferrySystemError. */
 ferryResult_t ferry_schedule_make(const struct ferry_program *program, struct ferry_schedule *schedule);
 void ferry_schedule_free(struct ferry_schedule *schedule);
 

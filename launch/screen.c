@@ -10,14 +10,14 @@
 #include <time.h>
 
 #define BYTES_TEXT 16
-#define WAITS      26 /* columns of a job's last one */
-#define LINKS      11 /* and of a GPU's */
+#define WAITS      26 /* characters of the last column of jobs */
+#define LINKS      11 /* characters of the last column of GPUs */
 #define LINKS_TEXT 32
 #define PART_TEXT  48
 
 /* ---- a table ---- */
 
-/* Four digits at most, and the power of 1024. */
+/* Prints at most four digits, and the unit, a power of 1024. */
 static const char *print_bytes(uint64_t bytes, char text[BYTES_TEXT])
 {
 	static const char units[] = "BKMGTPE";
@@ -65,7 +65,7 @@ static void print_routers(const struct ferry_rows *rows, size_t count, FILE *out
 	}
 }
 
-/* What a job waits for, or the ranks that it waits for, in WAITS columns. */
+/* Prints what a job waits for, or the ranks that it waits for, in WAITS characters. */
 static void print_waits(const struct ferry_job_row *row, char text[WAITS + 1])
 {
 	char ranks[FERRY_RANKSET_TEXT], all[FERRY_RANKSET_TEXT + 64];
@@ -108,7 +108,7 @@ static size_t count_taken_over(const struct ferry_rows *rows)
 	return count;
 }
 
-/* A line for each job whose routers have died. */
+/* Prints a line for each job one of whose routers has died. */
 static void print_takeovers(const struct ferry_rows *rows, size_t count, FILE *out)
 {
 	if (count)
@@ -124,7 +124,7 @@ static void print_takeovers(const struct ferry_rows *rows, size_t count, FILE *o
 	}
 }
 
-/* NULL: it reaches none such, or the router did not know that one when it reported. */
+/* Returns the link to another GPU of the router; NULL: there is none, or the router has not known that GPU yet. */
 static const struct ferry_gpu_link *link_to(const struct ferry_gpu_row *row, const struct ferry_gpu_row *other)
 {
 	for (uint64_t i = 0; row->router == other->router && i < row->counters->nlinks; i++)
@@ -133,7 +133,7 @@ static const struct ferry_gpu_link *link_to(const struct ferry_gpu_row *row, con
 	return NULL;
 }
 
-/* A column for each GPU of the router, in the order of the rows: the link's rank there. */
+/* Prints the rank of the link to each GPU of the router, in the order of the rows. */
 static void print_links(const struct ferry_rows *rows, const struct ferry_gpu_row *row, char text[LINKS_TEXT])
 {
 	unsigned count = 0, reached = 0;
@@ -169,7 +169,7 @@ static void print_gpus(const struct ferry_rows *rows, size_t count, FILE *out)
 	}
 }
 
-/* What there is of what there may be. */
+/* Prints a number, or bytes, and its limit; "-": no limit. */
 static const char *print_part(uint64_t used, uint64_t limit, bool bytes, char text[PART_TEXT])
 {
 	char first[PART_TEXT / 2], second[PART_TEXT / 2] = "-";
@@ -217,7 +217,7 @@ void ferry_screen_print_none(const struct ferry_sockets *sockets, FILE *out)
 
 enum table { ROUTERS, JOBS, TAKEOVERS, GPUS, TENANTS, TABLES };
 
-/* How many rows of each table fit on a screen that is too small: of all as many, but where one has fewer. */
+/* Finds how many rows of each table fit on the screen: equally many of each, or all of a table that has fewer. */
 static void fit(const size_t all[TABLES], size_t lines, size_t shown[TABLES])
 {
 	static const size_t heads[TABLES] = {3, 2, 1, 2, 2}; /* the first with the screen's own */

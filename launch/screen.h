@@ -8,9 +8,8 @@
 #include <stdio.h>
 
 /**
- * Prints a table of the routers, one of the jobs, one of the GPUs and one of the tenants, if there are any. lines: of
- * the screen, the cursor's among them; rows that do not fit are left out, of all tables alike, and the last line says
- * how many. 0: it is no screen.
+ * Prints tables of routers, jobs, GPUs and tenants, if there are any. lines: of the screen, with the cursor's; 0: no
+ * screen. If not all rows fit, shows as many of each table, and the last line says how many are left out.
  */
 void ferry_screen_print(const struct ferry_rows *rows, const struct ferry_sockets *sockets, size_t lines, FILE *out);
 

@@ -25,7 +25,7 @@ static void print_head(FILE *out)
 	fprintf(out, " %6s %10s %10s %8s  %s\n", "TUNING", "NCCL us", "FERRY us", "CALLS", "WHY");
 }
 
-/* What a kernel carries no fabric of these has a part of. */
+/* Returns a fabric's part of a call; 0 if a kernel carries the call. */
 static double part_of(const struct ferry_share_line *line, int fabric)
 {
 	return line->why == FERRY_BALANCE_KERNEL
@@ -56,7 +56,7 @@ static void print_row(const struct ferry_share_counters *row, const struct ferry
 	        line->in_place ? ", in place" : "");
 }
 
-/* With so many digits behind the point. */
+/* Adds a number with so many digits behind the point. */
 static void add_rounded(cJSON *object, const char *name, const char *suffix, double value, int digits)
 {
 	char text[48], whole[32];
@@ -65,7 +65,7 @@ static void add_rounded(cJSON *object, const char *name, const char *suffix, dou
 	cJSON_AddNumberToObject(object, whole, strtod(text, NULL));
 }
 
-/* All of it, and the time. */
+/* Prints the whole line, and the time. */
 static void print_json(const struct ferry_share_counters *row, const struct ferry_share_line *line, FILE *out)
 {
 	struct timespec now;

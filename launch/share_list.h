@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * How jobs divide their calls, by the counters of their routers: a table for people, or a line of JSON for each line of
- * it, of which many make the log that ferry-plot draws. Called by ferry-stat.
+ * How jobs divide their calls, by the counters of their routers: a table for people, or a line of JSON for each of its
+ * lines; ferry-plot draws a log of many of these. Called by ferry-stat.
  */
 #ifndef FERRY_LAUNCH_SHARE_LIST_H
 #define FERRY_LAUNCH_SHARE_LIST_H

@@ -24,8 +24,9 @@ struct ferry_sockets {
 };
 
 /**
- * Finds the sockets, sorted by their paths; a missing directory holds none. The caller frees them, also after an error.
- * Errors: those of ferry_endpoint_directory; ferrySystemError if the directory may not be searched, or without memory.
+ * Finds the sockets, directory by directory and by domain; a missing directory holds none. The caller frees them, also
+ * after an error. Errors: those of ferry_endpoint_directory; ferrySystemError if the directory may not be searched, or
+ * without memory.
  */
 ferryResult_t ferry_sockets_find(struct ferry_sockets *sockets);
 void ferry_sockets_free(struct ferry_sockets *sockets);

@@ -20,8 +20,8 @@
 #include <unistd.h>
 
 #define SECOND_NS   1000000000ull
-#define PATIENCE_NS (5 * SECOND_NS) /* with routers, which have nothing to save */
-/* timeout(1) sends a signal to its command and to the group, and so twice to a ferryrun; people are slower */
+#define PATIENCE_NS (5 * SECOND_NS) /* from SIGTERM to SIGKILL for routers, which have nothing to save */
+/* Signals closer than this count as one: timeout(1) sends one to its command and another one to the group. */
 #define AGAIN_NS    200000000ull
 #define LOOK_NS     500000000ull /* between looks whether ranks wait for one that has ended */
 #define TIMED_OUT   124 /* timeout(1)'s exit code */
@@ -35,10 +35,9 @@ static bool is_ignored(int number)
 }
 
 /*
- * Whoever has started this process may have left it signals that are ignored or blocked. By ignoring others a caller
- * says that they are not for this run (nohup; a script's background). Without SIGCHLD and SIGTERM nothing would end:
- * where the first is ignored, the kernel tells nobody how a child has ended. Neither would an mpiexec, so its mask, and
- * that of ranks, has them free, too.
+ * This process may have inherited signals that are ignored or blocked. Ignored ones stay ignored, as the caller wants
+ * (nohup; a script's background), but for SIGTERM and SIGCHLD: without SIGTERM nothing could end this run, and with
+ * SIGCHLD ignored the kernel keeps no child's status. An mpiexec needs both, too: so the children's mask has them free.
  */
 void ferry_supervisor_init(struct ferry_supervisor *supervisor, unsigned grace_s)
 {
@@ -65,10 +64,10 @@ void ferry_become_rank(void)
 		return;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != parent)
-		_exit(128 + SIGKILL); /* it died before we asked */
+		_exit(128 + SIGKILL); /* it died before the prctl */
 }
 
-/* In the child, between fork and exec: reports errno through the pipe, which a successful exec closes. */
+/* In the child: executes argv. A failure reports errno through the pipe, which a successful exec closes. */
 static void become(enum ferry_child_role role, pid_t parent, char *const *argv, char *const *environment,
                    bool null_input, int report)
 {
@@ -76,7 +75,7 @@ static void become(enum ferry_child_role role, pid_t parent, char *const *argv, 
 	/* A rank is killed with ferryrun; a router ends when its ranks have gone; mpiexec takes its ranks along. */
 	prctl(PR_SET_PDEATHSIG, role == FERRY_CHILD_RANK ? SIGKILL : SIGTERM);
 	if (getppid() != parent)
-		_exit(1); /* it died before we asked */
+		_exit(1); /* it died before the prctl */
 	if (role == FERRY_CHILD_ROUTER) {
 		setpgid(0, 0); /* Ctrl-C is for the ranks */
 		sigemptyset(&before);
@@ -134,7 +133,8 @@ static bool is_ranks(const struct ferry_child *child)
 }
 
 /*
- * number: 0: another process sends it to them. An mpiexec signals its ranks itself, except that it does not kill them.
+ * Sends a signal to the ranks; 0: only continues them, as the terminal sends the signal. An mpiexec passes signals on
+ * to its ranks, but not SIGKILL, which goes to all processes below it.
  */
 static void signal_ranks(const struct ferry_supervisor *supervisor, int number)
 {
@@ -169,7 +169,7 @@ static int alive(const struct ferry_supervisor *supervisor, bool routers)
 
 /* ---- the end of the ranks ---- */
 
-/* number: the signal that they get; 0: another process sends it to them. */
+/* Asks the ranks to end. number: as in signal_ranks. */
 static void ask_ranks(struct ferry_supervisor *supervisor, int number)
 {
 	if (supervisor->state != FERRY_RANKS_RUN)
@@ -189,7 +189,7 @@ static void kill_ranks(struct ferry_supervisor *supervisor, const char *why)
 	signal_ranks(supervisor, SIGKILL);
 }
 
-/* Ranks that have got a signal to end may need a router for that, too. */
+/* Replaces a router also while ranks are asked to end: they may need one for that. */
 static void note_router(struct ferry_supervisor *supervisor, int number, int status, int code)
 {
 	if (supervisor->state == FERRY_RANKS_KILLED || !alive(supervisor, false))
@@ -266,8 +266,8 @@ static void out_of_patience(struct ferry_supervisor *supervisor, unsigned timeou
 }
 
 /*
- * The first time the ranks get the signal, too, unless the terminal has sent it to the whole foreground group itself;
- * the second time they are killed.
+ * Handles a signal to end. At the first one the ranks get it, too, unless the terminal has sent it to the whole
+ * foreground group; at the second one they are killed.
  */
 static void note_asked(struct ferry_supervisor *supervisor, int number, bool by_terminal)
 {
@@ -387,13 +387,13 @@ static void signal_all(const struct ferry_supervisor *supervisor, int number)
 void ferry_supervisor_end(struct ferry_supervisor *supervisor)
 {
 	siginfo_t info;
-	supervisor->state = FERRY_RANKS_KILLED; /* what ends from here on is no surprise */
+	supervisor->state = FERRY_RANKS_KILLED; /* no router that ends from here on is replaced */
 	signal_all(supervisor, SIGTERM);
 	uint64_t deadline = ferry_now_ns() + PATIENCE_NS;
 	reap(supervisor);
 	while (alive(supervisor, true) + alive(supervisor, false)) {
 		int number = next_signal(deadline, &info);
-		if (number != SIGCHLD) { /* the grace period is over, or another signal to end has come */
+		if (number != SIGCHLD) { /* the time is over, or another signal to end has come */
 			signal_all(supervisor, SIGKILL);
 			deadline = 0;
 		}

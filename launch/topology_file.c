@@ -40,7 +40,7 @@ ferryResult_t ferry_topology_file_read(const char *path, struct ferry_host_links
 
 /* An element that is still open. */
 struct open_element {
-	uint32_t node; /* of the tree that what is in it is below; FERRY_NO_NODE: none */
+	uint32_t node; /* the tree's node above the elements in it; FERRY_NO_NODE: none */
 	uint32_t gpu;  /* the GPU that it is, or is in; FERRY_NO_NODE: none */
 };
 
@@ -237,7 +237,7 @@ static void XMLCALL close_element(void *user, const char *name)
 	reader->depth--;
 }
 
-/* GPUs are in the order of `dev` where all have one. A link to a device that the file does not name is left out. */
+/* Orders GPUs by `dev` if all have one. Leaves out links to devices that the file does not name. */
 static void settle_nccl(struct reader *reader)
 {
 	struct ferry_topology_tree *tree = &reader->tree;
@@ -261,7 +261,7 @@ static void settle_nccl(struct reader *reader)
 
 /* ---- hwloc ---- */
 
-/* The GPU that an object of a matrix is or belongs to; FERRY_NO_NODE: none. */
+/* Returns the GPU that an object of a matrix is, or belongs to; FERRY_NO_NODE: none. */
 static uint32_t gpu_of(hwloc_obj_t object, const hwloc_obj_t *gpus, uint32_t ngpus)
 {
 	while (object && object->type == HWLOC_OBJ_OS_DEVICE)
@@ -272,7 +272,7 @@ static uint32_t gpu_of(hwloc_obj_t object, const hwloc_obj_t *gpus, uint32_t ngp
 	return FERRY_NO_NODE;
 }
 
-/* Megabytes a second between GPUs; what goes to a bridge device is a switch's. */
+/* Reads a matrix of megabytes per second between GPUs. Links to a bridge device are links to a switch. */
 static void read_matrix(hwloc_topology_t topology, const char *name, struct ferry_topology_tree *tree,
                         const hwloc_obj_t *gpus)
 {
@@ -295,7 +295,7 @@ static void read_matrix(hwloc_topology_t topology, const char *name, struct ferr
 	hwloc_distances_release(topology, matrix);
 }
 
-/* The node of a PCI device, or of the bridge or package above it, made where there is none yet. */
+/* Returns the node of a PCI device, bridge or package; makes it, and those above it, if it is new. */
 static uint32_t node_of(struct reader *reader, hwloc_obj_t object)
 {
 	struct ferry_topology_tree *tree = &reader->tree;
@@ -311,7 +311,7 @@ static uint32_t node_of(struct reader *reader, hwloc_obj_t object)
 	uint32_t parent = is_cpu ? FERRY_NO_NODE : node_of(reader, object->parent);
 	if (!is_cpu && object->type != HWLOC_OBJ_PCI_DEVICE && !is_bridge)
 		return parent; /* a host bridge, a group, a NUMA node: no link of its own */
-	/* hwloc counts 15.75 GB/s of 16 lanes of 8 GT/s, of which 12 are for use. */
+	/* hwloc gives 15.75 GB/s for 16 lanes of 8 GT/s, NCCL assumes 12. */
 	uint32_t node = tree->nnodes < FERRY_MOST_TREE_NODES ? tree->nnodes++ : 0;
 	tree->nodes[node] = (struct ferry_tree_node){.parent = parent, .up = up > 0 ? up * 12 / 15.75 : 12};
 	object->userdata = (void *)(uintptr_t)(node + 1);

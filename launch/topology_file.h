@@ -9,22 +9,23 @@
 #include "ipc/links.h"
 
 /**
- * Reads the file into the links between its GPUs. They are numbered by NCCL's `dev` where all have one, else in the
+ * Reads the file into the links between its GPUs, which are numbered by NCCL's `dev` if all have one, else in the
  * file's order.
  *
- * - Two GPUs with NVLinks (xGMI) between them have those: their number by what one carries each way; hwloc says it
- *   itself. GPUs with links to NVSwitches push to each other with all of them at once.
- * - Others go over PCIe: up to the first switch, bridge or CPU above both, and down; each link on the way is shared by
- *   all that goes through it that way. A PCIe link carries what NCCL counts on, 12 GB/s for 16 lanes of 8 GT/s.
- * - CPUs are linked with 20 GB/s each way: no file says it. hwloc's packages are CPUs.
+ * - Two GPUs with NVLinks (xGMI) between them use these: their number times the speed of one, or the speed that hwloc
+ *   gives. GPUs with links to NVSwitches push to each other with all of them at once.
+ * - Other pairs use PCIe: up to the lowest switch, bridge or CPU above both, and down; each link on the way is shared
+ * by
+ *   all data in that direction. A PCIe link has the speed that NCCL assumes, 12 GB/s for 16 lanes of 8 GT/s.
+ * - CPUs are linked with 20 GB/s each way, as no file gives that speed. hwloc's packages are CPUs.
  *
  * Errors: ferryInvalidArgument, "FILE:LINE: reason"; ferrySystemError if it cannot be read.
  */
 ferryResult_t ferry_topology_file_read(const char *path, struct ferry_host_links *machine);
 
 /**
- * FILE.xml or FILE.xml,devices=A,B,...; else links as text (ipc/links.h), given as `name`.
- * Errors: as of ferry_topology_file_read and ferry_host_links_parse.
+ * Reads FILE.xml or FILE.xml,devices=A,B,..., or else links as text (ipc/links.h); the value was given as `name`.
+ * Errors: those of ferry_topology_file_read and ferry_host_links_parse.
  */
 ferryResult_t ferry_topology_read(const char *name, const char *value, struct ferry_host_links *machine);
 

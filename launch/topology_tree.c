@@ -8,13 +8,13 @@
 
 enum way { UP, DOWN };
 
-/* The shared links that are in use, and the ones that have been given out. */
+/* The shared links that have been given out so far. */
 struct linker {
 	struct ferry_topology_tree *tree;
 	struct ferry_links *links;
 	uint32_t nshared;
-	uint8_t of_node[FERRY_MOST_TREE_NODES][2];      /* shared link of the way to its parent; 0xff: none yet */
-	uint8_t of_cpus[FERRY_MAX_RANKS][FERRY_MAX_RANKS]; /* by the first GPUs below them */
+	uint8_t of_node[FERRY_MOST_TREE_NODES][2];      /* by node and way: the link to its parent; 0xff: none yet */
+	uint8_t of_cpus[FERRY_MAX_RANKS][FERRY_MAX_RANKS]; /* from, to: by the first GPUs below the CPUs */
 };
 
 static void count_gpus(struct ferry_topology_tree *tree)
@@ -39,7 +39,7 @@ static uint32_t first_gpu(const struct ferry_topology_tree *tree, uint32_t cpu)
 	return gpu;
 }
 
-/* What goes from, to goes through that shared link, which gets a number with its first user. */
+/* Leads the link from `from` to `to` through a shared link, which gets its number here if it is new. */
 static bool share(struct linker *linker, uint32_t from, uint32_t to, uint8_t *shared, double speed)
 {
 	struct ferry_links *links = linker->links;
@@ -54,7 +54,7 @@ static bool share(struct linker *linker, uint32_t from, uint32_t to, uint8_t *sh
 	return true;
 }
 
-/* From a node to the one above both. Bridges in a row that lead to the same GPUs are one link, the slowest of them. */
+/* Shares the links from a node up to `above`. Bridges in a row with the same GPUs below are one link, the slowest. */
 static bool climb(struct linker *linker, uint32_t from, uint32_t to, uint32_t node, uint32_t above, enum way way)
 {
 	const struct ferry_tree_node *nodes = linker->tree->nodes;
@@ -70,7 +70,7 @@ static bool climb(struct linker *linker, uint32_t from, uint32_t to, uint32_t no
 	return true;
 }
 
-/* The lowest node above both; FERRY_NO_NODE if they are below different CPUs. */
+/* Returns the lowest node above both; FERRY_NO_NODE if they are below different CPUs. */
 static uint32_t find_above(const struct ferry_topology_tree *tree, uint32_t a, uint32_t b)
 {
 	while (a != b && a != FERRY_NO_NODE && b != FERRY_NO_NODE) /* parents come first, so the later one is lower */

@@ -12,7 +12,7 @@
 #define FERRY_NO_NODE UINT32_MAX
 
 struct ferry_tree_node {
-	uint32_t parent; /* FERRY_NO_NODE: a CPU */
+	uint32_t parent; /* FERRY_NO_NODE: the node is a CPU */
 	double up;       /* GB/s each way to the parent */
 	uint32_t ngpus;  /* at and below it; ferry_topology_tree_link counts them */
 };
@@ -25,9 +25,7 @@ struct ferry_topology_tree {
 	double nvswitch[FERRY_MAX_RANKS];                    /* GB/s to all switches together */
 };
 
-/**
- * The links of the tree's GPUs. False: more links are shared than there is room for (FERRY_MAX_SHARED_LINKS).
- */
+/** Fills in the links of the tree's GPUs. False: there are more shared links than FERRY_MAX_SHARED_LINKS. */
 bool ferry_topology_tree_link(struct ferry_topology_tree *tree, struct ferry_host_links *machine);
 
 #endif

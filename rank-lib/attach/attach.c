@@ -223,7 +223,7 @@ static const uint8_t *gpu_of(void *context, int *flags)
 /* For a rank whose data the router was to move. It has no exports and submissions yet. */
 static const struct ferry_handover_ops mapped_ops = {.gpu = gpu_of};
 
-/* Hands the arena to the next router (router/failover/adoption.h), or to the next one, if that dies, too. */
+/* Hands the arena to the dead router's successor (router/failover/adoption.h), or to that one's own successor. */
 static ferryResult_t hand_over(const struct attaching *attaching, uint32_t domain, uint64_t deadline)
 {
 	struct ferry_link *link = &attaching->rank->links[domain];
