@@ -207,9 +207,9 @@ struct ferry_shadow_comm *ferry_shadow_comm_new(const struct ferry_nccl_key *key
 	pthread_mutex_init(&shadow_comm->lock, NULL);
 	ferry_preregister_init(&shadow_comm->preregister);
 	if (ferry_meter_init(&shadow_comm->meter)) {
-		ferry_log(FERRY_LOG_WARN, "communicators stay NCCL's alone: %s", ferry_last_message());
-		shadow_comm_free(shadow_comm);
-		return NULL;
+		ferry_log(FERRY_LOG_WARN, "communicator %016jx stays NCCL's alone: %s", (uintmax_t)key->words[0],
+		          ferry_last_message());
+		settle(shadow_comm, FERRY_SHADOW_COMM_NONE);
 	}
 	for (int sends = 0; sends < 2; sends++)
 		shadow_comm->pairs[sends] = calloc((size_t)nranks, sizeof *shadow_comm->pairs[sends]);

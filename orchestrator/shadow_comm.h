@@ -62,8 +62,8 @@ struct ferry_shadow_comm {
 };
 
 /**
- * Makes one that counts calls, and is not begun. Returns NULL, with a line in the log, without memory or for settings
- * that cannot be.
+ * Makes one that counts calls, and is not begun. Returns NULL without memory. If a setting is invalid, logs it and
+ * returns one that stays as after a failed making (ferry_shadow_comm_is_none): so no later call makes it again.
  */
 struct ferry_shadow_comm *ferry_shadow_comm_new(const struct ferry_nccl_key *key, int rank, int nranks, int device);
 

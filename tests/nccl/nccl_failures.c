@@ -91,6 +91,15 @@ static void without_a_router_nccl_goes_on(void **state)
 	free(directory);
 }
 
+/* Not for each call. */
+static void with_an_invalid_setting_nccl_goes_on_and_each_rank_says_so_once(void **state)
+{
+	(void)state;
+	setenv("FERRY_SPLIT_FLOOR", "much", 1);
+	without(alone, "FERRY_SPLIT_FLOOR=much: expected bytes", RANKS);
+	setenv("FERRY_SPLIT_FLOOR", "256K", 1);
+}
+
 static void over_its_quota_nccl_goes_on(void **state)
 {
 	(void)state;
@@ -673,6 +682,8 @@ int main(int argc, char **argv)
 	};
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test_teardown(without_a_router_nccl_goes_on, no_misuse),
+	        cmocka_unit_test_teardown(with_an_invalid_setting_nccl_goes_on_and_each_rank_says_so_once,
+	                                  no_misuse),
 	        cmocka_unit_test_teardown(over_its_quota_nccl_goes_on, no_misuse),
 	        cmocka_unit_test_teardown(without_shared_memory_nccl_goes_on, no_misuse),
 	        cmocka_unit_test_teardown(beside_a_rank_without_ferry_nccl_goes_on, no_misuse),
