@@ -235,6 +235,7 @@ static int64_t look_after_rank(struct ferry_mapper *mapper, struct ferry_mapped_
 {
 	pthread_mutex_lock(&mapper->lock);
 	bool left = rank->left, waits = rank->request.kind == FORGOTTEN;
+	bool asks = rank->request.kind != NOTHING && !waits; /* a rank that has left makes no request any more */
 	pthread_mutex_unlock(&mapper->lock);
 	uint64_t now = ferry_now_ns();
 	int64_t due = left ? LEFT_NS : ferry_imports_sweep(&rank->imports, now);
@@ -244,7 +245,7 @@ static int64_t look_after_rank(struct ferry_mapper *mapper, struct ferry_mapped_
 		else
 			due = RELEASE_POLL_NS;
 	}
-	if (!left || !ferry_imports_end(&rank->imports))
+	if (!left || asks || !ferry_imports_end(&rank->imports))
 		return due;
 	remove_rank(mapper, rank);
 	return -1;

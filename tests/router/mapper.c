@@ -77,6 +77,7 @@ static int start(void **state)
 {
 	static const uint8_t key[FERRY_KEY_BYTES] = {7};
 	const struct ferry_arena_shape shape = {.ndomains = 1, .nranks = RANKS, .staging = 1 << 20, .node = -1};
+	const struct timeval patience = {.tv_sec = 60};
 	const struct ferry_cuda_driver *found;
 	(void)state;
 	memory = owner_tell((struct order){.kind = ALLOCATE});
@@ -89,6 +90,7 @@ static int start(void **state)
 		int sockets[2];
 		if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets))
 			return 1;
+		setsockopt(sockets[1], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
 		router_side[rank] = sockets[0];
 		rank_side[rank] = sockets[1];
 		if (rank == RANKS - 1)
@@ -265,6 +267,38 @@ static void who_has_waited_longest_is_next(void **state)
 	assert_int_equal(heard_at[2], 1u << 1 | 1u << 2);
 }
 
+/*
+ * Rank 0's FORGET waits for a lane, so the mapper looks after all ranks between two requests: the ranks have left by
+ * then. A rank that joins sees the end of its connection, as no job welcomes it.
+ */
+static void a_rank_that_has_left_is_answered_all_the_same(void **state)
+{
+	const struct ferry_buffer_name name = {.index = 5, .generation = 1};
+	char *address, byte;
+	(void)state;
+	export(0, 5);
+	hear(0);
+	export(2, 5);
+	hear(2);
+	assert_int_equal(ferry_imports_take(job->imports[0], &name, 1, NULL, &address, &held), ferrySuccess);
+	assert_int_equal(forget(0, 5, true), ferrySuccess);
+	keep_busy();
+	export(1, 5);
+	assert_int_equal(forget(2, 5, false), ferrySuccess);
+	join(RANKS - 1);
+	close(router_side[RANKS - 1]);
+	router_side[RANKS - 1] = -1;
+	ferry_mapper_leave(&mapper, job);
+	ferry_imports_release(held);
+	held = NULL;
+	sem_post(&released);
+	hear(0);
+	hear(1);
+	hear(2);
+	hear(BUSY);
+	assert_int_equal(recv(rank_side[RANKS - 1], &byte, 1, 0), 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
 
 int main(void)
@@ -274,6 +308,7 @@ int main(void)
 	        TEST(who_frees_memory_in_use_does_not_wait_for_all_others_once_it_is_released),
 	        TEST(who_exports_is_not_overtaken_for_ever_by_those_that_forget),
 	        TEST(who_has_waited_longest_is_next),
+	        TEST(a_rank_that_has_left_is_answered_all_the_same),
 	};
 	if (!owner_start("mapper", 0))
 		return 70;
