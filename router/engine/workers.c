@@ -199,7 +199,8 @@ static void work_until_idle(struct ferry_workers *workers, uint32_t worker, cons
 	bool found = false, steal = !spin_ns;
 	ferry_idle_found(idle);
 	enter_jobs(workers, &round);
-	while (round.njobs && !is_over(attended)) {
+	/* A later group may be empty, as its jobs are closed: the jobs before it have their turn again all the same. */
+	while ((round.njobs || round.first) && !is_over(attended)) {
 		found |= work_round(workers, &round, worker, steal) > 0;
 		bool all = !round.next, in_vain = all && !found && steal;
 		if (round.first || round.next ||

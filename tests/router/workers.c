@@ -470,6 +470,32 @@ static void a_job_is_seen_again_after_a_plan_of_it_was_freed(void **state)
 	}
 }
 
+/* The plans of the 33rd of the jobs that a worker goes round in groups are being freed. */
+static void a_worker_stays_for_the_jobs_before_one_that_is_closed(void **state)
+{
+	(void)state;
+	static struct ferry_workers workers;
+	static const struct ferry_layout none;
+	struct ferry_job *jobs[33];
+	struct ferry_idle idle;
+	assert_int_equal(ferry_workers_start(&workers, &none, 0, 1, 0, false, NULL), ferrySuccess);
+	for (uint32_t i = 0; i < 33; i++) { /* the first one comes to be the last of the list */
+		jobs[i] = open_lone_job(i == 1 ? 4 << 20 : 1 << 10, 16 << 10, 0);
+		ferry_workers_add_job(&workers, jobs[i]);
+	}
+	jobs[0]->closed = true;
+	ferry_idle_open(&idle, &workers.spin);
+	ferry_workers_attend(&workers, jobs[2], &idle);
+	ferry_idle_close(&idle);
+	assert_int_equal(atomic_load(&jobs[1]->slices), 1024);
+	assert_int_equal(atomic_load(&jobs[0]->slices), 0);
+	for (uint32_t i = 0; i < 33; i++) {
+		ferry_workers_remove_job(&workers, jobs[i]);
+		close_lone_job(jobs[i]);
+	}
+	ferry_workers_stop(&workers);
+}
+
 /* Each job thread and helper would look for LONG_US. */
 static void nobody_looks_for_work_while_cpus_are_short(void **state)
 {
@@ -506,6 +532,7 @@ int main(void)
 	        cmocka_unit_test(jobs_with_work_have_turns_by_their_weights),
 	        cmocka_unit_test(who_ends_a_job_does_not_wait_until_its_job_thread_is_idle),
 	        cmocka_unit_test(a_job_is_seen_again_after_a_plan_of_it_was_freed),
+	        cmocka_unit_test(a_worker_stays_for_the_jobs_before_one_that_is_closed),
 	        cmocka_unit_test(nobody_looks_for_work_while_cpus_are_short),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
