@@ -29,6 +29,13 @@ struct ferry_adoption {
 
 /* ---- the job ---- */
 
+/* On the connection thread: the arenas are closed in quarantine, which ferry_job_free by itself would not do. */
+static void discard(struct ferry_job *job)
+{
+	ferry_imported_arena_unmap(&job->shared);
+	ferry_job_free(job);
+}
+
 static ferryResult_t open_job(const struct ferry_jobs *jobs, const struct ferry_attach_message *message,
                               int *descriptors, struct ferry_job **made)
 {
@@ -47,7 +54,7 @@ static ferryResult_t open_job(const struct ferry_jobs *jobs, const struct ferry_
 	struct ferry_job *job = *made;
 	job->adoption = calloc(1, sizeof *job->adoption);
 	if (!job->adoption) {
-		ferry_job_free(job);
+		discard(job);
 		return ferry_fail(ferrySystemError, "no memory for a job");
 	}
 	job->adoption->since_ns = now;
@@ -74,13 +81,13 @@ static ferryResult_t make_job(struct ferry_jobs *jobs, const struct ferry_attach
 		return result;
 	const struct ferry_staging brings = ferry_imported_arena_staging(&job->shared);
 	if ((result = ferry_quota_bring(&jobs->quota, &allowance, &brings))) {
-		ferry_job_free(job);
+		discard(job);
 		return result;
 	}
 	job->brings = brings;
 	if ((result = ferry_jobs_add(jobs, job, standing))) {
 		ferry_quota_carry_off(&jobs->quota, &brings);
-		ferry_job_free(job);
+		discard(job);
 		return result;
 	}
 	*made = job;
