@@ -7,9 +7,11 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define MOST_ARENAS 2048
-#define PAGE 4096u
+
+static uintptr_t page_bytes; /* of the system; set once, before the handler is installed */
 
 static struct {
 	_Atomic uintptr_t base; /* 0: free; 1: being filled in */
@@ -22,11 +24,12 @@ static void on_bus_error(int number, siginfo_t *info, void *context)
 	(void)context;
 	for (int i = 0; i < MOST_ARENAS; i++) {
 		uintptr_t base = atomic_load_explicit(&arenas[i].base, memory_order_acquire);
-		if (base < PAGE || address < base ||
+		if (base <= 1 || address < base ||
 		    address - base >= atomic_load_explicit(&arenas[i].bytes, memory_order_relaxed))
 			continue;
-		void *page = (void *)(address / PAGE * PAGE);
-		if (mmap(page, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == page)
+		void *page = (void *)(address / page_bytes * page_bytes);
+		if (mmap(page, page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
+		    page)
 			return; /* the instruction runs again */
 	}
 	signal(number, SIG_DFL); /* not ours: it happens again, and ends the process as it would have */
@@ -35,6 +38,7 @@ static void on_bus_error(int number, siginfo_t *info, void *context)
 ferryResult_t ferry_sigbus_install(void)
 {
 	struct sigaction action = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};
+	page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
 	if (sigaction(SIGBUS, &action, NULL))
 		return ferry_fail(ferrySystemError, "sigaction: %s", strerror(errno));
 	return ferrySuccess;
