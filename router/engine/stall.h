@@ -2,9 +2,9 @@
 /**
  * Stall: a call that makes no progress: since when, which rank or router is the blocker, and whether that one can still
  * come. A lane checks now and then while its lane ranks have calls. It names the blocker after FERRY_TIMEOUT, and ends
- * the job, where FERRY_ON_TIMEOUT says so. It ends the job at once where the blocker has left
- * the communicator, as the call would wait for ever. By the lane's thread, where nothing else is said. What
- * rank-lib/failover/watchdog.h says of the rank's own router is found here, too.
+ * the job, where FERRY_ON_TIMEOUT says so. It ends the job at once where the blocker has left the communicator, as the
+ * call would wait for ever. By the lane's thread, where nothing else is said. What rank-lib/failover/watchdog.h says of
+ * the rank's own router is found here, too.
  */
 #ifndef FERRY_ROUTER_ENGINE_STALL_H
 #define FERRY_ROUTER_ENGINE_STALL_H

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "router/gpu/gpu_lanes.h"
 
-#include "ipc/deadline.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
 

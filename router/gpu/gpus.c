@@ -274,7 +274,6 @@ static ferryResult_t gpu_failed(const struct ferry_gpu *gpu, CUresult result, co
 	return ferry_cuda_copier_failed(&gpu->copier, result, tried);
 }
 
-
 static ferryResult_t open_handle(struct ferry_gpu *gpu, const struct ferry_exported *exported,
                                  struct ferry_mapping *mapping)
 {
