@@ -51,11 +51,13 @@ static double twins_us(const struct ferry_tuner_line *other, uint32_t word, bool
 
 /*
  * Estimates the arm's time from the nearest line, at most `most` classes away, that knows the arm's: by its ratio there
- * to that of `known`, which this line has measured, or by its rate, if `known` is NULL.
+ * to that of `known`, which this line has measured, or by its rate, if `known` is NULL. Where lines farther than NEAR
+ * are asked, what a line has learned or guessed counts, too.
  */
 static double like_others(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
                           const struct ferry_arm *arm, const struct ferry_arm *known, int most)
 {
+	bool guesses = most > NEAR;
 	double us = 0;
 	for (uint32_t i = 0; i < tuner->nlines; i++) {
 		const struct ferry_tuner_line *other = &tuner->lines[i];
@@ -63,8 +65,8 @@ static double like_others(const struct ferry_tuner *tuner, const struct ferry_tu
 		if (other == line || other->like.collective != line->like.collective || distance > most ||
 		    other->like.fabric != line->like.fabric)
 			continue;
-		double its = twins_us(other, arm->word, most > NEAR),
-		       base = known ? twins_us(other, known->word, most > NEAR) : its;
+		double its = twins_us(other, arm->word, guesses),
+		       base = known ? twins_us(other, known->word, guesses) : its;
 		if (!(its > 0) || !(base > 0))
 			continue;
 		us = its * (known ? ferry_arm_us(known) / base

@@ -183,6 +183,28 @@ static void what_was_learned_is_where_the_next_job_begins(void **state)
 	assert_int_equal(count_ferrys(0, FIRST), FIRST);
 }
 
+/* Whatever the order in which an earlier job has made its lines. */
+static void of_what_was_learned_the_nearest_size_counts(void **state)
+{
+	const struct ferry_shares ferrys = {.part = {FERRY_SHARES_WHOLE}};
+	(void)state;
+	for (int order = 0; order < 2; order++) {
+		ferry_tuner_init(&rank0, &nothing, 2, 50e3);
+		for (int i = 0; i < 2; i++) {
+			bool near = i == order;
+			uint64_t bytes = near ? 90 * MIB : 128 * MIB;
+			struct ferry_share_line learned = {
+			        .collective = FERRY_ALLREDUCE, .type = ferryFloat32, .bytes = bytes,
+			        .nccl_us = (double)bytes / (near ? 32e3 : 24e3), .ferry = ferry_shares_pack(&ferrys),
+			        .ferry_us = (double)bytes / 40e3, .size_class = ferry_tuner_size_class(bytes)};
+			ferry_tuner_adopt(&rank0, &learned, whole.fabric);
+		}
+		const struct ferry_tuner_line *line = ferry_tuner_line(&rank0, &whole);
+		assert_int_equal(line->arms[0].word, FERRY_SHARES_NONE);
+		assert_float_equal(line->arms[0].guess_us, (double)whole.bytes / 32e3, 1);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -198,6 +220,7 @@ int main(void)
 	        cmocka_unit_test(what_was_learned_of_no_bytes_is_not_taken),
 	        cmocka_unit_test(of_calls_that_went_another_way_NCCLs_time_alone_is_taken),
 	        cmocka_unit_test(what_was_learned_is_where_the_next_job_begins),
+	        cmocka_unit_test(of_what_was_learned_the_nearest_size_counts),
 	};
 	return cmocka_run_group_tests_name("belief", tests, NULL, NULL);
 }
