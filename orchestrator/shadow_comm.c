@@ -491,7 +491,11 @@ static void withdraw(struct ferry_shadow_comm *shadow_comm, const char *why)
 	          (uintmax_t)shadow_comm->key.words[0], which, shadow_comm->rank, shadow_comm->nranks, why);
 }
 
-/* Under the lock. Calls that had not ended at the last look before a failure may be lost, and so may all of kernels. */
+/*
+ * Under the lock. Calls that had not ended at the last look before a failure may be lost, and so may all of kernels.
+ * The thread that makes calls counts one without the lock, so it may do so after the look that finds the failure: then
+ * a later look finds it.
+ */
 static bool look(struct ferry_shadow_comm *shadow_comm)
 {
 	struct ferryComm *comm = shadow_comm->comm;
@@ -500,8 +504,8 @@ static bool look(struct ferry_shadow_comm *shadow_comm)
 		shadow_comm->confirmed = ended;
 		return true;
 	}
-	if (!shadow_comm->failed)
-		shadow_comm->lost |= shadow_comm->captured || comm->journal.calls > shadow_comm->confirmed;
+	uint64_t calls = atomic_load_explicit(&comm->journal.calls, memory_order_relaxed);
+	shadow_comm->lost |= shadow_comm->captured || calls > shadow_comm->confirmed;
 	shadow_comm->lost |= ferry_tally_kernels(&shadow_comm->tally) && ferry_rank_ends_kernels(&comm->rank);
 	withdraw(shadow_comm, comm->rank.error_message);
 	return false;

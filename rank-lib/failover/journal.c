@@ -277,18 +277,20 @@ static void keep(struct ferry_journal *journal, const struct ferry_submission *h
 {
 	char *record = behind_entry(entry);
 	bool captured = head->flags & FERRY_SUBMIT_CAPTURED;
+	uint64_t calls = atomic_load_explicit(&journal->calls, memory_order_relaxed);
 	journal->position = atomic_load_explicit(&journal->ring->written, memory_order_relaxed);
 	journal->number = head->number;
 	entry->submission.position = journal->position;
 	entry->submission.number = head->number;
-	entry->submission.calls = journal->calls;
+	entry->submission.calls = calls;
 	entry->submission.flag = head->flag;
 	atomic_store_explicit(&entry->until, captured ? FERRY_JOURNAL_FOR_GOOD : head->number, memory_order_relaxed);
 	memcpy(record, head, sizeof *head);
 	if (more)
 		memcpy(record + sizeof *head, behind, more);
 	memset(record + sizeof *head + more, 0, head->bytes - sizeof *head - more);
-	journal->calls += !(head->flags & (FERRY_SUBMIT_MORE | FERRY_SUBMIT_CAPTURED));
+	calls += !(head->flags & (FERRY_SUBMIT_MORE | FERRY_SUBMIT_CAPTURED));
+	atomic_store_explicit(&journal->calls, calls, memory_order_relaxed);
 	append(journal, entry);
 }
 
@@ -383,7 +385,8 @@ static ferryResult_t read_entry(struct replay *replay, const struct ferry_journa
 /* Under the journal's lock. */
 static void find_taken(const struct ferry_journal *journal, uint64_t ended, struct ferry_journal_taken *taken)
 {
-	*taken = (struct ferry_journal_taken){.number = journal->number, .calls = journal->calls};
+	*taken = (struct ferry_journal_taken){.number = journal->number,
+	                                      .calls = atomic_load_explicit(&journal->calls, memory_order_relaxed)};
 	for (struct ferry_journal_link *link = journal->list.next; link != &journal->list; link = link->next) {
 		const struct ferry_journal_entry *entry = entry_at(link);
 		if (entry->kind != FERRY_JOURNAL_SUBMISSION || entry->submission.position <= ended)
@@ -434,7 +437,8 @@ ferryResult_t ferry_journal_replay(struct ferry_journal *journal, uint32_t domai
 
 bool ferry_submissions_idle(const struct ferry_submissions *submissions)
 {
-	return atomic_load_explicit(&submissions->ring->ended, memory_order_acquire) == submissions->journal->calls;
+	return atomic_load_explicit(&submissions->ring->ended, memory_order_acquire) ==
+	       atomic_load_explicit(&submissions->journal->calls, memory_order_relaxed);
 }
 
 bool ferry_submissions_taken(const struct ferry_submissions *submissions)

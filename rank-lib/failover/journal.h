@@ -70,7 +70,7 @@ struct ferry_journal {
 	struct ferry_journal_entry *spare;   /* of submissions that are over, for later ones */
 	struct ferry_journal_entry *exports[FERRY_MOST_EXPORTS]; /* what the index names now; NULL: nothing */
 	uint64_t number;                     /* of the last submission */
-	uint64_t calls;                      /* in all submissions, captured ones apart */
+	_Atomic uint64_t calls; /* in all submissions, captured ones apart; read without a lock, relaxed, too */
 	uint64_t position;                   /* of the ring, behind the last submission */
 };
 

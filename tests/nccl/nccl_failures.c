@@ -315,6 +315,10 @@ static void broken(struct rank *rank)
 	goes_on(player);
 	NCCL(ncclCommGetAsyncError(rank->comm, &error));
 	EQUAL(error, ncclSuccess);
+	/* as a thread that was just making a call when this one found the failure */
+	atomic_fetch_add(&ferrys(player)->journal.calls, 1);
+	NCCL(ncclCommGetAsyncError(rank->comm, &error));
+	EQUAL(error, ncclRemoteError);
 	player_close(player);
 }
 
