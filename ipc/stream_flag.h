@@ -3,8 +3,9 @@
  * Stream flags: how a stream of a GPU and the process that moves its data synchronize. The stream writes 1 when it
  * reaches a call and waits for 0, which is stored when the call is over. Calls of one stream share a flag, as the
  * stream itself puts them in order. A captured call has a flag of its own, which each replay writes and waits for
- * again. A rank's process has one block of flags for all its communicators, registers it with its GPUs once, and hands
- * it to its routers.
+ * again. A flag whose calls are all over may go to another stream or captured call; its turns count on. A rank's
+ * process has one block of flags for all its communicators, registers it with its GPUs once, and hands it to its
+ * routers.
  *
  * A call of a stream carries its turn on the flag: how many calls were made on it before. The call has started once
  * `done` has come to its turn and the flag is 1. Its end stores three things: a mark with its turn in the flag, for
@@ -28,7 +29,7 @@
 struct ferry_stream_flag {
 	/* GPU: 1; the process that moves the call's data: ferry_stream_flag_mark, then 0; release */
 	_Alignas(64) _Atomic uint32_t flag;
-	/* calls of its stream that are over; the process that moves the data, release, between the mark and 0 */
+	/* calls of it that are over; the process that moves the data, release, between the mark and 0 */
 	_Atomic uint32_t done;
 	/*
 	 * of a captured call: the rank's process stores 1 once no graph has the call any more; the process that moves

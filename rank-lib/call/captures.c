@@ -36,19 +36,20 @@ static void capture_free(struct ferry_captures *captures, struct ferry_capture *
 }
 
 ferryResult_t ferry_captures_keep(struct ferry_captures *captures, struct ferry_plan_entry *entry,
-                                  const struct ferry_buffer_name *names, uint32_t nnames, uint32_t *flag,
+                                  const struct ferry_buffer_name *names, uint32_t nnames, struct ferry_submission *head,
                                   struct ferry_stream_call *in_stream)
 {
 	struct ferry_capture *capture = calloc(1, sizeof *capture + nnames * sizeof *names);
-	ferryResult_t result = capture ? ferry_stream_flag_for_capture(captures->flags, flag)
+	ferryResult_t result = capture ? ferry_stream_flag_for_capture(captures->flags, &head->flag,
+	                                                               &head->turn)
 	                               : ferry_fail(ferrySystemError, "no memory for a captured call");
 	if (result) {
 		free(capture);
 		return result;
 	}
-	ferry_stream_flag_hold(captures->flags, *flag, true);
-	ferry_bounce_buffers_hold(captures->bounces, *flag);
-	capture->flag = *flag;
+	ferry_stream_flag_hold(captures->flags, head->flag, true);
+	ferry_bounce_buffers_hold(captures->bounces, head->flag);
+	capture->flag = head->flag;
 	capture->entry = entry;
 	for (uint32_t i = 0; i < nnames; i++)
 		if (names[i].generation)
@@ -56,7 +57,7 @@ ferryResult_t ferry_captures_keep(struct ferry_captures *captures, struct ferry_
 	capture->next = captures->all;
 	captures->all = capture;
 	in_stream->forget = forget;
-	in_stream->argument = (void *)(uintptr_t)*flag;
+	in_stream->argument = (void *)(uintptr_t)head->flag;
 	return ferrySuccess;
 }
 

@@ -26,12 +26,12 @@ struct ferry_captures {
 };
 
 /**
- * Gives a captured call a stream flag and keeps what it needs until no graph holds it any more. entry: with a
- * reference, which this takes over; NULL: messages. names: already pinned; those of generation 0 are unused. Errors:
- * those of ferry_stream_flag_for_capture, ferrySystemError.
+ * Gives a captured call a stream flag, which the head gets with its turn, and keeps what the call needs until no graph
+ * holds it any more. entry: with a reference, which this takes over; NULL: messages. names: already pinned; those of
+ * generation 0 are unused. Errors: those of ferry_stream_flag_for_capture, ferrySystemError.
  */
 ferryResult_t ferry_captures_keep(struct ferry_captures *captures, struct ferry_plan_entry *entry,
-                                  const struct ferry_buffer_name *names, uint32_t nnames, uint32_t *flag,
+                                  const struct ferry_buffer_name *names, uint32_t nnames, struct ferry_submission *head,
                                   struct ferry_stream_call *in_stream);
 
 /** Releases what only graphs that are gone have needed. */

@@ -284,7 +284,8 @@ ferryResult_t ferry_mapped_enqueue(struct ferry_mapped *mapped, uint32_t domains
 	in_stream->open = request->open;
 	ferryResult_t result = mapped->device->ops->enqueue_flag(mapped->device, request->stream, in_stream);
 	if (!result && request->open)
-		ferry_open_call_keep(request->open, mapped->device, mapped->rank, request->stream, in_stream);
+		ferry_open_call_keep(request->open, mapped->device, mapped->rank, mapped->flags, request->stream,
+		                     in_stream);
 	if (result)
 		ferry_rank_fail(mapped->rank, result, ferry_last_message());
 	return result;

@@ -149,7 +149,7 @@ static ferryResult_t take_flag(struct ferry_mapped *mapped, const struct ferry_c
 {
 	if (!collective->stream.captures)
 		return ferry_stream_flag_for_stream(mapped->flags, collective->stream.id, &head->flag, &head->turn);
-	return ferry_captures_keep(&mapped->captures, collective->entry, collective->names, 2, &head->flag, in_stream);
+	return ferry_captures_keep(&mapped->captures, collective->entry, collective->names, 2, head, in_stream);
 }
 
 static ferryResult_t submit_collective(struct ferry_mapped *mapped, const struct ferry_collective_call *collective,

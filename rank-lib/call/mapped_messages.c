@@ -129,7 +129,7 @@ static ferryResult_t take_flag_of_messages(struct ferry_mapped *mapped, const st
 		return ferry_fail(ferrySystemError, "no memory for %u sends and receives", messages->count);
 	for (uint32_t i = 0; i < messages->count; i++)
 		names[i] = messages->submitted[i].buffer;
-	ferryResult_t result = ferry_captures_keep(&mapped->captures, NULL, names, messages->count, &head->flag,
+	ferryResult_t result = ferry_captures_keep(&mapped->captures, NULL, names, messages->count, head,
 	                                           in_stream);
 	free(names);
 	return result;

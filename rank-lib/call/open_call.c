@@ -5,11 +5,19 @@
 
 #include <stdlib.h>
 
+/* Until the stream waits for the flag, that must not go to another stream, even if the call is over. */
+static void hold_flag(const struct ferry_open_call *open, bool held)
+{
+	ferry_stream_flag_hold(open->flags, (uint32_t)(open->rest.flag - ferry_stream_flag_at(0)), held);
+}
+
 void ferry_open_call_keep(struct ferry_open_call *open, struct ferry_device *device, struct ferry_rank *rank,
-                          ferryStream_t stream, struct ferry_stream_call *in_stream)
+                          struct ferry_stream_flag_table *flags, ferryStream_t stream,
+                          struct ferry_stream_call *in_stream)
 {
 	open->device = device;
 	open->rank = rank;
+	open->flags = flags;
 	open->stream = stream;
 	open->rest = (struct ferry_stream_call){.flag = in_stream->flag,
 	                                        .after = in_stream->after,
@@ -17,6 +25,7 @@ void ferry_open_call_keep(struct ferry_open_call *open, struct ferry_device *dev
 	                                        .kernel = in_stream->kernel};
 	in_stream->after = NULL;
 	in_stream->nafter = 0;
+	hold_flag(open, true);
 }
 
 ferryResult_t ferry_open_call_finish(struct ferry_open_call *open)
@@ -24,6 +33,7 @@ ferryResult_t ferry_open_call_finish(struct ferry_open_call *open)
 	if (!open->device)
 		return ferrySuccess;
 	ferryResult_t result = open->device->ops->finish_flag(open->device, open->stream, &open->rest);
+	hold_flag(open, false);
 	if (result)
 		ferry_rank_fail(open->rank, result, ferry_last_message());
 	free(open->rest.after);

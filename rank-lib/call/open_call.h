@@ -10,7 +10,7 @@
 #ifndef FERRY_RANK_LIB_CALL_OPEN_CALL_H
 #define FERRY_RANK_LIB_CALL_OPEN_CALL_H
 
-#include "rank-lib/device/device.h"
+#include "rank-lib/call/stream_flags.h"
 #include "rank-lib/failover/rank.h"
 
 struct ferry_gpu_sum;
@@ -29,6 +29,7 @@ struct ferry_open_call {
 	/* from the first step for the second; stays as it is until then */
 	struct ferry_device *device; /* NULL: nothing is left to be put into the stream */
 	struct ferry_rank *rank;
+	struct ferry_stream_flag_table *flags; /* has the call's flag, held */
 	ferryComm_t comm; /* held */
 	struct ferry_request *later; /* a call that follows, whole, for the second step; NULL: none */
 	struct ferry_gpu_sum *sum; /* its steps (gpu_sums.h), of which some are open; NULL: it has none */
@@ -52,7 +53,8 @@ static inline uint64_t ferry_open_call_sums(uint64_t stream)
 
 /** Takes what the second step needs out of in_stream, a call that is in the stream but for its end. */
 void ferry_open_call_keep(struct ferry_open_call *open, struct ferry_device *device, struct ferry_rank *rank,
-                          ferryStream_t stream, struct ferry_stream_call *in_stream);
+                          struct ferry_stream_flag_table *flags, ferryStream_t stream,
+                          struct ferry_stream_call *in_stream);
 
 /**
  * The second step, whatever has become of the call meanwhile. An error fails the rank: the stream then does not wait.

@@ -12,7 +12,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define MOST_FORGOTTEN 1024u /* a table takes so many more flags until it drops those of graphs that are gone */
+#define MOST_UNUSED 1024u /* a table takes so many more flags until it drops those that nobody needs */
+#define KEPT_STREAMS 64u  /* a table with no more flags than these keeps those of idle streams */
 
 #define BYTES (FERRY_STREAM_FLAGS * sizeof(struct ferry_stream_flag))
 
@@ -27,7 +28,8 @@ static int block = -1;
 static bool registered; /* with all contexts: CUDA's portable registration */
 /*
  * Free flags, reused in the order in which they were given back: when all others have been used since, the stream that
- * waited for a flag has long seen it be 0.
+ * waited for a flag has long seen it be 0. `done` of a flag counts on from use to use. So a record of an earlier use
+ * that a router's successor still gets is over for it, and no two calls have the same flag and turn.
  */
 static uint32_t *idle, first_idle, nidle;
 static struct ferry_stream_flag_table orphans = {
@@ -101,7 +103,6 @@ static bool take(uint32_t *index)
 	}
 	pthread_mutex_unlock(&lock);
 	if (any) {
-		atomic_store_explicit(&flags[*index].done, 0, memory_order_relaxed);
 		atomic_store_explicit(&flags[*index].forgotten, 0, memory_order_relaxed);
 		for (int i = 0; i < 2; i++) /* left by a router that died */
 			atomic_store_explicit(&flags[*index].passed[i], 0, memory_order_relaxed);
@@ -157,22 +158,44 @@ static bool is_over(const struct ferry_stream_flag_use *use)
 	return atomic_load_explicit(&flag->done, memory_order_acquire) == use->made;
 }
 
-/* Drops captured calls whose graphs are gone, and which their router has released. Under the table's lock. */
-static void drop_forgotten(struct ferry_stream_flag_table *table)
+/*
+ * Whether the router stores nothing in the flag any more, and no stream will wait for it. A stream that comes again
+ * takes another flag. Under the table's lock.
+ */
+static bool is_unused(const struct ferry_stream_flag_table *table, const struct ferry_stream_flag_use *use)
+{
+	if (use->held || !is_over(use))
+		return false;
+	return use->captured || (table->count > KEPT_STREAMS &&
+	                         !atomic_load_explicit(&flags[use->index].flag, memory_order_acquire));
+}
+
+/*
+ * Drops captured calls whose graphs are gone, and which their router has released, and idle streams, as they may have
+ * been destroyed. Those at the end first: of streams that are used little. Under the table's lock.
+ */
+static void drop_unused(struct ferry_stream_flag_table *table)
 {
 	for (uint32_t i = table->count; i-- > 0;)
-		if (table->uses[i].captured && !table->uses[i].held && is_over(&table->uses[i])) {
+		if (is_unused(table, &table->uses[i])) {
 			ferry_stream_flag_give_back(table->uses[i].index);
 			table->uses[i] = table->uses[--table->count];
 		}
-	table->full = table->count + (table->count < MOST_FORGOTTEN ? table->count : MOST_FORGOTTEN);
+	table->full = table->count + (table->count < MOST_UNUSED ? table->count : MOST_UNUSED);
+}
+
+static uint32_t done_of(uint32_t index)
+{
+	return atomic_load_explicit(&flags[index].done, memory_order_relaxed);
 }
 
 static ferryResult_t add_use(struct ferry_stream_flag_table *table, struct ferry_stream_flag_use *use)
 {
 	ferryResult_t result = ferrySuccess;
+	if (table->count >= table->full)
+		drop_unused(table);
 	if (!take(&use->index)) {
-		drop_forgotten(table);
+		drop_unused(table);
 		result = ferry_stream_flag_take(&use->index);
 	}
 	if (result || append(table, use))
@@ -184,7 +207,7 @@ static ferryResult_t add_use(struct ferry_stream_flag_table *table, struct ferry
 ferryResult_t ferry_stream_flag_for_stream(struct ferry_stream_flag_table *table, uint64_t stream, uint32_t *index,
                                            uint32_t *turn)
 {
-	struct ferry_stream_flag_use use = {.stream = stream, .made = 1};
+	struct ferry_stream_flag_use use = {.stream = stream};
 	ferryResult_t result = ferrySuccess;
 	uint32_t i = 0;
 	pthread_mutex_lock(&table->lock);
@@ -200,20 +223,22 @@ ferryResult_t ferry_stream_flag_for_stream(struct ferry_stream_flag_table *table
 			table->uses[i] = before;
 	} else if (!(result = add_use(table, &use))) {
 		*index = use.index;
-		*turn = 0;
+		*turn = done_of(use.index);
+		table->uses[table->count - 1].made = *turn + 1;
 	}
 	pthread_mutex_unlock(&table->lock);
 	return result;
 }
 
-ferryResult_t ferry_stream_flag_for_capture(struct ferry_stream_flag_table *table, uint32_t *index)
+ferryResult_t ferry_stream_flag_for_capture(struct ferry_stream_flag_table *table, uint32_t *index, uint32_t *turn)
 {
 	struct ferry_stream_flag_use use = {.captured = true};
 	pthread_mutex_lock(&table->lock);
-	if (table->count >= table->full)
-		drop_forgotten(table);
 	ferryResult_t result = add_use(table, &use);
-	*index = use.index;
+	if (!result) {
+		*index = use.index;
+		*turn = done_of(use.index);
+	}
 	pthread_mutex_unlock(&table->lock);
 	return result;
 }

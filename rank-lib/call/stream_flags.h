@@ -2,7 +2,8 @@
 /**
  * The stream flags of this process (ipc/stream_flag.h): one block for all communicators, registered with the GPUs once
  * and kept until the process ends, as a stream may still read a flag after the last communicator has gone. A
- * communicator takes one flag for each stream that it is called on, and one for each captured call.
+ * communicator takes one flag for each stream that it is called on, and one for each captured call. A flag that nobody
+ * needs any more goes to another stream or captured call, of any communicator; its turns count on.
  */
 #ifndef FERRY_RANK_LIB_CALL_STREAM_FLAGS_H
 #define FERRY_RANK_LIB_CALL_STREAM_FLAGS_H
@@ -15,9 +16,10 @@
 struct ferry_stream_flag_use {
 	uint64_t stream; /* its id; captured: 0 */
 	uint32_t index;
-	uint32_t made;   /* calls on it so far; captured: 0 */
+	uint32_t made;   /* the next call's turn; captured: 0 */
 	bool captured;
-	bool held;       /* captured: a router may still have it, so it must not be reused yet */
+	/* must not be reused yet. captured: a router may still have it; else its stream does not yet wait for it */
+	bool held;
 	bool lost;       /* of a communicator that has gone: must not be reused */
 };
 
@@ -25,7 +27,7 @@ struct ferry_stream_flag_table {
 	pthread_mutex_t lock;
 	struct ferry_stream_flag_use *uses;
 	uint32_t count, capacity;
-	uint32_t full; /* at this count, captured calls that are over are dropped before another one is added */
+	uint32_t full; /* at this count, those that nobody needs are dropped before another one is added */
 };
 
 /**
@@ -47,10 +49,10 @@ void ferry_stream_flag_table_init(struct ferry_stream_flag_table *table);
 ferryResult_t ferry_stream_flag_for_stream(struct ferry_stream_flag_table *table, uint64_t stream, uint32_t *index,
                                            uint32_t *turn);
 
-/** Returns a flag for a captured call. Error: ferryInvalidUsage, with the number, if all are taken. */
-ferryResult_t ferry_stream_flag_for_capture(struct ferry_stream_flag_table *table, uint32_t *index);
+/** Returns a flag for a captured call, and the turn of its first run. Errors: as for a stream. */
+ferryResult_t ferry_stream_flag_for_capture(struct ferry_stream_flag_table *table, uint32_t *index, uint32_t *turn);
 
-/** The captured call's flag, which is the table's, must not be reused while `held`. */
+/** The flag, which is the table's, must not be reused while `held`. */
 void ferry_stream_flag_hold(struct ferry_stream_flag_table *table, uint32_t index, bool held);
 
 /**

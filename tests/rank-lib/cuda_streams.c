@@ -161,6 +161,28 @@ static void thirty_streams_waiting_at_once(void **state)
 		places_close(places[i], &gang);
 }
 
+/* More than a communicator keeps flags for: it passes them on from one to the next. */
+static void streams_come_and_go(void **state)
+{
+	(void)state;
+	enum { CALLS = 400 };
+	struct gang gang;
+	struct place places[MOST_PLACES];
+	gang_open(&gang, 2, devices, 2);
+	places_open(places, &gang, 16);
+	for (uint32_t i = 1; i <= CALLS; i++) {
+		for (int rank = 0; rank < 2; rank++) {
+			place_enter(&places[rank]);
+			CU(cuStreamDestroy(places[rank].stream));
+			CU(cuStreamCreate(&places[rank].stream, CU_STREAM_NON_BLOCKING));
+		}
+		places_round(places, &gang);
+		places_settle(places, &gang, i);
+	}
+	gang_close(&gang);
+	places_close(places, &gang);
+}
+
 static _Atomic int held_up;
 
 /*
@@ -436,6 +458,7 @@ int main(void)
 	        cmocka_unit_test_teardown(a_communicator_is_destroyed_beside_calls_of_another, no_misuse),
 	        cmocka_unit_test_teardown(communicators_in_the_default_stream_in_another_order_are_told_of, no_misuse),
 	        cmocka_unit_test_teardown(thirty_streams_waiting_at_once, no_misuse),
+	        cmocka_unit_test_teardown(streams_come_and_go, no_misuse),
 	        cmocka_unit_test_teardown(thousands_of_calls_wait_behind_a_kernel, no_misuse),
 	        cmocka_unit_test_teardown(workers_share_the_slices_of_copy_engines, no_misuse),
 	        cmocka_unit_test_teardown(short_calls_behind_a_long_one_begin_in_any_order, no_misuse),
