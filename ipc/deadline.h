@@ -15,6 +15,8 @@
 
 #define FERRY_DEADLINE_PROBE_S 5  /* seconds, for a status, and to see whether a router takes connections at all */
 #define FERRY_DEADLINE_POLL_MS 50 /* how often given_up and gives_up are checked */
+/* seconds that copies of a process which has lost its job may go on, and that the other ranks' calls may stand still */
+#define FERRY_PATIENCE_S 10
 
 struct ferry_deadline {
 	unsigned seconds;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank-lib/call/put_gate.h"
 
+#include "ipc/deadline.h"
 #include "ipc/rankset.h"
-
-#define PATIENCE_SECONDS 10
 
 static struct ferry_rank_line *line_of(const struct ferry_rank *rank, uint32_t other)
 {
@@ -59,12 +58,12 @@ bool ferry_put_gate_shut(struct ferry_put_gate *put_gate, struct ferry_rank *ran
 		ferry_full_fence(); /* `shut` before the look */
 	}
 	uint64_t ranks = put_gate->given_up ? 0 : inside(rank);
-	if (!ranks || ferry_now_ns() - put_gate->shut_ns < PATIENCE_SECONDS * 1000000000ull)
+	if (!ranks || ferry_now_ns() - put_gate->shut_ns < FERRY_PATIENCE_S * 1000000000ull)
 		return !ranks;
 	put_gate->given_up = true;
 	ferry_log(FERRY_LOG_WARN,
 	          "rank %d's streams go on: %s, in the middle of putting into its memory, has not come out of that for "
 	          "%d s, and may still write there",
-	          rank->self, ferry_rankset_print(ranks, text), PATIENCE_SECONDS);
+	          rank->self, ferry_rankset_print(ranks, text), FERRY_PATIENCE_S);
 	return true;
 }

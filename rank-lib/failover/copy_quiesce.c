@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank-lib/failover/copy_quiesce.h"
 
+#include "ipc/deadline.h"
 #include "ipc/endpoint.h"
 #include "ipc/process.h"
 #include "ipc/wait.h"
@@ -12,10 +13,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define PATIENCE_SECONDS 10
 /* a healthy router has released the rank by then, and gives the rank's stream flags back with that */
-#define SILENT_NS        300000000ull
-#define LOOK_US          1000         /* the end of a process rings no doorbell: it is checked so often */
+#define SILENT_NS 300000000ull
+#define LOOK_US   1000 /* the end of a process rings no doorbell: it is checked so often */
 
 /* Whether that rank's GPU reaches this one's memory, as its router has found. */
 static bool reaches(const struct ferry_rank *rank, uint32_t other)
@@ -119,12 +119,12 @@ bool ferry_copy_quiesce_may_copy(const struct ferry_copy_quiesce *copy_quiesce)
 
 bool ferry_copy_quiesce_is_overdue(const struct ferry_copy_quiesce *copy_quiesce, char *text, size_t bytes)
 {
-	if (ferry_now_ns() - copy_quiesce->lost_ns < PATIENCE_SECONDS * 1000000000ull)
+	if (ferry_now_ns() - copy_quiesce->lost_ns < FERRY_PATIENCE_S * 1000000000ull)
 		return false;
 	snprintf(text, bytes,
 	         "the router of domain %u, process %d, has not ended for %d s, nor let go of the rank: it may still "
 	         "copy",
-	         copy_quiesce->domain, copy_quiesce->pid, PATIENCE_SECONDS);
+	         copy_quiesce->domain, copy_quiesce->pid, FERRY_PATIENCE_S);
 	return true;
 }
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "router/daemon/dead_ranks.h"
 
+#include "ipc/deadline.h"
 #include "ipc/error.h"
 #include "ipc/rankset.h"
 #include "ipc/wait.h"
 
 #include <stdio.h>
 
-#define LOOK_MS     5
-#define PATIENCE_NS 10000000000ull /* how long the other ranks' calls may stand still */
+#define LOOK_MS 5
 
 /* ---- a call that it was in ---- */
 
@@ -169,7 +169,7 @@ void ferry_dead_ranks_add(struct ferry_job *job, uint32_t rank, const char *text
 	ferry_job_mark_departed(job, rank); /* ends the waiting for calls that it never made */
 }
 
-/* Whether nothing has moved for PATIENCE_NS: the job must not wait for a stopped rank before it fails. */
+/* Whether nothing has moved for FERRY_PATIENCE_S: the job must not wait for a stopped rank before it fails. */
 static bool stands_still(struct ferry_job *job)
 {
 	uint64_t progress = ferry_job_progress(&job->shared), now = ferry_now_ns();
@@ -177,7 +177,7 @@ static bool stands_still(struct ferry_job *job)
 		job->death_progress = progress;
 		job->death_since = now;
 	}
-	return now - job->death_since > PATIENCE_NS;
+	return now - job->death_since > FERRY_PATIENCE_S * 1000000000ull;
 }
 
 int ferry_dead_ranks_watch(struct ferry_jobs *jobs)

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "router/engine/put_targets.h"
 
+#include "ipc/deadline.h"
 #include "ipc/error.h"
 #include "ipc/publish.h"
 #include "ipc/rankset.h"
 #include "ipc/wait.h"
 
 #include <stdio.h>
-
-#define PATIENCE_NS 10000000000ull
 
 static bool is_put_to(const struct ferry_transfer *transfer, uint32_t peer)
 {
@@ -204,12 +203,12 @@ bool ferry_put_targets_are_quiet(struct ferry_member *member, const struct ferry
 		return true;
 	if (!member->unquiet_since)
 		member->unquiet_since = now;
-	if (now - member->unquiet_since < PATIENCE_NS)
+	if (now - member->unquiet_since < FERRY_PATIENCE_S * 1000000000ull)
 		return false;
 	member->unquiet_since = UINT64_MAX;
 	ferry_log(FERRY_LOG_WARN,
-	          "the job has failed, and for 10 s nobody has said that copies of %s into memory of rank %u are over: "
+	          "the job has failed, and for %d s nobody has said that copies of %s into memory of rank %u are over: "
 	          "its streams go on all the same",
-	          ferry_rankset_print(ranks, text), member->rank);
+	          FERRY_PATIENCE_S, ferry_rankset_print(ranks, text), member->rank);
 	return true;
 }
