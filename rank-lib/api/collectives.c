@@ -88,18 +88,18 @@ ferryResult_t ferryRunProgram(const char *program, const void *sendbuff, void *r
 {
 	const struct ferry_program *parsed;
 	if (!program)
-		return ferry_fail(ferryInvalidArgument, "ferryRunProgram: program is NULL");
+		return ferry_group_refuse(ferry_fail(ferryInvalidArgument, "ferryRunProgram: program is NULL"));
 	ferryResult_t result = ferry_comm_hold(comm);
 	if (result)
 		return ferry_group_refuse(result);
-	if (!(result = ferry_group_refuse(ferry_comm_enter(comm)))) {
+	if (!(result = ferry_comm_enter(comm))) {
 		result = ferry_user_programs_find(&comm->programs, &comm->topology, program, &parsed);
 		ferry_comm_exit(comm);
 	}
-	if (!result)
-		result = ferry_group_call(&(struct ferry_request){parsed->collective, sendbuff, recvbuff, count, type,
-		                                                  op, .root = (int)parsed->root, .program = program,
-		                                                  .comm = comm, .stream = stream});
+	result = result ? ferry_group_refuse(result)
+	                : ferry_group_call(&(struct ferry_request){parsed->collective, sendbuff, recvbuff, count, type,
+	                                                           op, .root = (int)parsed->root, .program = program,
+	                                                           .comm = comm, .stream = stream});
 	ferry_comm_release(comm);
 	return result;
 }

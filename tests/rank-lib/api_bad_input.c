@@ -410,6 +410,14 @@ static void a_program_that_fails_the_check_is_refused_with_line_and_reason(void 
 	}
 	REFUSED(ferryInvalidArgument, ferryRunProgram(NULL, buffer, other, 4, ferryFloat, ferrySum, comms[0], NULL),
 	        "NULL");
+	for (int text = 0; text < 2; text++) { /* in a group the refusal is the group's */
+		const char *program = text ? cases[1].text : NULL;
+		assert_int_equal(ferryGroupStart(), ferrySuccess);
+		ferryResult_t refused =
+		        ferryRunProgram(program, buffer, other, 4, ferryFloat, ferrySum, comms[0], NULL);
+		assert_int_not_equal(refused, ferrySuccess);
+		assert_int_equal(ferryGroupEnd(), refused);
+	}
 	close_comms(comms, 2);
 }
 
