@@ -72,7 +72,7 @@ static ferryResult_t ask_router(const struct attaching *attaching, uint32_t doma
 		}
 		bool gone = result == ferryRemoteError && ferry_endpoint_closed(link->socket);
 		ferry_link_disconnect(link);
-		if (gone && (attaching->routers->takeover || attaching->routers->starts))
+		if (gone && ferry_now_ns() <= deadline && (attaching->routers->takeover || attaching->routers->starts))
 			result = find_next(attaching, domain, deadline);
 	}
 	return ferry_fail_context(result, "rank %d of %d attaches to domain %u", rank->self, rank->nranks, domain);
@@ -248,6 +248,8 @@ static ferryResult_t hand_over(const struct attaching *attaching, uint32_t domai
 			return result;
 		if (handover.process >= 0)
 			return ferrySuccess; /* it had adopted the rank: look_for_dead handles its end */
+		if (ferry_now_ns() > deadline)
+			return result;
 	}
 }
 
