@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MOST_FILE (1 << 20)
 #define MOST_ISSUE_NS 1000000
@@ -262,6 +263,8 @@ ferryResult_t ferry_limits_load(struct ferry_limits *limits, bool *found)
 		return named ? result : ferrySuccess;
 	int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe may have no writer */
 	FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "r");
+	if (descriptor >= 0 && !file)
+		close(descriptor);
 	if (!file && named && errno != ENOENT)
 		return ferry_fail(ferryInvalidArgument, "FERRY_LIMITS=%s: %s", named, strerror(errno));
 	if (!file)
