@@ -18,6 +18,7 @@ struct ferry_split {
 	struct ferry_shadow_comm *shadow_comm; /* NULL: NCCL has all, without an agreement */
 	bool kernel;                           /* a kernel carries it, and all below `asked` is unused */
 	uint32_t before;                       /* such calls of the communicator that its group has before it */
+	int first;                             /* of its group, up to it (launch.c, first_before) */
 	struct ferry_tuner_call asked;
 	uint32_t word;
 	bool captured;              /* what its stream gets goes into a graph */
