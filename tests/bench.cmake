@@ -9,7 +9,7 @@ if(FERRY_MPI_WORKS)
   list(APPEND suites mpi)
 endif()
 foreach(suite ${suites})
-  ferry_test(perf_${suite} FOLDER bench LIBRARIES hosted ferry_ipc PkgConfig::CJSON LABELS api TIMEOUT 120)
+  ferry_test(perf_${suite} FOLDER bench LIBRARIES hosted ferry_ipc PkgConfig::CJSON LABELS api)
   target_compile_definitions(perf_${suite} PRIVATE FERRY_PERF="$<TARGET_FILE:ferry-perf>"
     FERRYRUN="$<TARGET_FILE:ferryrun>" FERRY_FIGURE3="${CMAKE_CURRENT_SOURCE_DIR}/corpus/program/figure3"
     $<$<BOOL:${FERRY_MPI_WORKS}>:FERRY_HAS_MPI>)
@@ -33,10 +33,10 @@ target_compile_definitions(plot_command PRIVATE FERRY_PLOT="${PROJECT_SOURCE_DIR
   FERRY_VERSION="${PROJECT_VERSION}")
 add_test(NAME weights_of_four_ranks_are_those_of_one
   COMMAND ferryrun -n 4 --fork --domains 2 -- $<TARGET_FILE:ferry-digits>)
-set_tests_properties(weights_of_four_ranks_are_those_of_one PROPERTIES TIMEOUT 120 LABELS api)
+set_tests_properties(weights_of_four_ranks_are_those_of_one PROPERTIES LABELS api)
 
 # ferry-perf limits, against the double of the CUDA driver.
-ferry_test(limits_command FOLDER bench LIBRARIES ferry_program LABELS api TIMEOUT 180)
+ferry_test(limits_command FOLDER bench LIBRARIES ferry_program LABELS api)
 target_compile_definitions(limits_command PRIVATE FERRY_PERF="$<TARGET_FILE:ferry-perf>"
   FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
 add_dependencies(limits_command ferry-perf)
@@ -53,7 +53,7 @@ target_compile_definitions(perf_nccl_child PRIVATE FERRY_PERF_NCCL="$<TARGET_FIL
 add_dependencies(perf_nccl_child ferry-perf-nccl fake_nccl)
 
 # ferry-perf tune, over both doubles, and what programs then know.
-ferry_test(tune_command FOLDER bench LIBRARIES ferry_names LABELS api TIMEOUT 120)
+ferry_test(tune_command FOLDER bench LIBRARIES ferry_names LABELS api)
 target_compile_definitions(tune_command PRIVATE FERRY_PERF="$<TARGET_FILE:ferry-perf>"
   FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>" FERRY_FAKE_NCCL="$<TARGET_FILE:fake_nccl>")
 add_dependencies(tune_command ferry-perf ferry-perf-nccl ferryrun ferry-router fake_nccl)
@@ -66,5 +66,5 @@ add_test(NAME lines_of_a_comparison_with_nccl_fit_100_columns COMMAND sh -c "'$<
 '$<TARGET_FILE:ferry-perf>' alltoall -b 1K -e 1M -f 32 --vs nccl --device cuda -c 0 -n 1 -w 1 --nccl-sweep none | \
 awk 'length > 100 { print; wide = 1 } $2 == \"out\" { rows++ } END { exit wide || rows != 3 }'")
 set_tests_properties(perf_compares_with_nccl_on_its_own_buffers lines_of_a_comparison_with_nccl_fit_100_columns
-  PROPERTIES TIMEOUT 60 LABELS api
+  PROPERTIES LABELS api
   ENVIRONMENT "FERRY_CUDA_LIBRARY=$<TARGET_FILE:cuda-fake>;FERRY_NCCL_LIBRARY=$<TARGET_FILE:fake_nccl>")

@@ -34,7 +34,7 @@ foreach(suite promises promises_contexts promises_events promises_virtual promis
   target_link_libraries(fake_cuda_${suite} PRIVATE ferry_flags fake_cuda_other cuda-fake Threads::Threads
     PkgConfig::CMOCKA)
   add_test(NAME fake_cuda_${suite} COMMAND fake_cuda_${suite})
-  set_tests_properties(fake_cuda_${suite} PROPERTIES TIMEOUT 60 LABELS lanes)
+  set_tests_properties(fake_cuda_${suite} PROPERTIES LABELS lanes)
 endforeach()
 
 # Over libferry, or over all that is in it.
@@ -47,34 +47,34 @@ function(cuda_places name ferry)
 endfunction()
 cuda_places(cuda_places ferry)
 cuda_places(cuda_places_inside ferry_rank)
-ferry_test(cuda_streams FOLDER rank-lib LIBRARIES cuda_places LABELS lanes TIMEOUT 300)
+ferry_test(cuda_streams FOLDER rank-lib LIBRARIES cuda_places LABELS lanes)
 ferry_test(cuda_buffers FOLDER rank-lib SOURCES fake_cuda/device_buffers.c
-  LIBRARIES cuda_places trial_run LABELS lanes TIMEOUT 300)
-ferry_test(cuda_faults FOLDER rank-lib LIBRARIES cuda_places LABELS lanes TIMEOUT 300)
-ferry_test(cuda_graphs FOLDER rank-lib LIBRARIES cuda_places LABELS lanes TIMEOUT 300)
-ferry_test(cuda_captures FOLDER rank-lib LIBRARIES cuda_places LABELS lanes TIMEOUT 300)
-ferry_test(open_calls FOLDER rank-lib LIBRARIES cuda_places_inside LABELS lanes TIMEOUT 120)
-ferry_test(ends FOLDER rank-lib LIBRARIES cuda_places LABELS lanes TIMEOUT 120)
+  LIBRARIES cuda_places trial_run LABELS lanes)
+ferry_test(cuda_faults FOLDER rank-lib LIBRARIES cuda_places LABELS lanes)
+ferry_test(cuda_graphs FOLDER rank-lib LIBRARIES cuda_places LABELS lanes)
+ferry_test(cuda_captures FOLDER rank-lib LIBRARIES cuda_places LABELS lanes)
+ferry_test(open_calls FOLDER rank-lib LIBRARIES cuda_places_inside LABELS lanes)
+ferry_test(ends FOLDER rank-lib LIBRARIES cuda_places LABELS lanes)
 add_test(NAME ends_on_host COMMAND ends)
-set_tests_properties(ends_on_host PROPERTIES TIMEOUT 120 LABELS lanes ENVIRONMENT FERRY_TEST_HOST=here)
-ferry_test(leaving FOLDER rank-lib LIBRARIES cuda_places LABELS lanes TIMEOUT 120)
+set_tests_properties(ends_on_host PROPERTIES LABELS lanes ENVIRONMENT FERRY_TEST_HOST=here)
+ferry_test(leaving FOLDER rank-lib LIBRARIES cuda_places LABELS lanes)
 add_test(NAME leaving_on_host COMMAND leaving)
-set_tests_properties(leaving_on_host PROPERTIES TIMEOUT 120 LABELS lanes ENVIRONMENT FERRY_TEST_HOST=here)
+set_tests_properties(leaving_on_host PROPERTIES LABELS lanes ENVIRONMENT FERRY_TEST_HOST=here)
 add_test(NAME leaving_on_host_routers COMMAND leaving)
-set_tests_properties(leaving_on_host_routers PROPERTIES TIMEOUT 120 LABELS lanes
+set_tests_properties(leaving_on_host_routers PROPERTIES LABELS lanes
   ENVIRONMENT FERRY_TEST_HOST=routers)
 foreach(suite mapped mapped_failures mapped_domains lost_devices spares timeouts_mapped hostile hostile_puts puts
     puts_failures cuda_fabrics put_targets refusals spawned_router)
-  ferry_test(${suite} FOLDER rank-lib LIBRARIES cuda_places ferry_program LABELS lanes TIMEOUT 300)
+  ferry_test(${suite} FOLDER rank-lib LIBRARIES cuda_places ferry_program LABELS lanes)
 endforeach()
-ferry_test(cuda_links FOLDER rank-lib LIBRARIES cuda_places ferry_program LABELS lanes TIMEOUT 300)
+ferry_test(cuda_links FOLDER rank-lib LIBRARIES cuda_places ferry_program LABELS lanes)
 add_dependencies(cuda_links nvidia-ml)
 set_tests_properties(cuda_links PROPERTIES ENVIRONMENT LD_LIBRARY_PATH=${CMAKE_CURRENT_BINARY_DIR}/fake_nvml)
 foreach(suite puts cuda_fabrics cuda_links)
   target_sources(${suite} PRIVATE rounds.c)
 endforeach()
 ferry_test(cuda_programs FOLDER rank-lib SOURCES rank-lib/program/program_runs.c rounds.c fake_cuda/device_buffers.c
-  LIBRARIES cuda_places trial_run program_cases LABELS api TIMEOUT 300)
+  LIBRARIES cuda_places trial_run program_cases LABELS api)
 foreach(suite hostile hostile_puts)
   target_sources(${suite} PRIVATE fake_cuda/liar.c)
 endforeach()
@@ -93,7 +93,7 @@ add_dependencies(hostility ferry-router hostile hostile_puts)
 foreach(domains 1 2)
   add_test(NAME hostility_${domains} COMMAND hostility --writes 2000 --parts al --domains ${domains})
   add_test(NAME hostile_descriptors_${domains} COMMAND hostility --writes 260 --parts d --domains ${domains})
-  set_tests_properties(hostility_${domains} hostile_descriptors_${domains} PROPERTIES TIMEOUT 300 LABELS api)
+  set_tests_properties(hostility_${domains} hostile_descriptors_${domains} PROPERTIES LABELS api)
 endforeach()
 
 foreach(suite mapped spares)
@@ -105,44 +105,44 @@ endforeach()
 # most of what may go wrong in it; the rest is in soak.cmake.
 foreach(suite cuda_faults cuda_captures mapped mapped_failures leaving open_calls)
   add_test(NAME ${suite}_pushed COMMAND ${suite})
-  set_tests_properties(${suite}_pushed PROPERTIES TIMEOUT 300 LABELS lanes
+  set_tests_properties(${suite}_pushed PROPERTIES LABELS lanes
     ENVIRONMENT FERRY_TEST_PUSHES=1)
 endforeach()
 
 # Calls that kernels carry, in memory of peers and of the host.
-ferry_test(channels FOLDER rank-lib/kernels LIBRARIES cuda_places_inside LABELS lanes TIMEOUT 120)
-ferry_test(kernels FOLDER rank-lib/kernels LIBRARIES cuda_places_inside LABELS lanes TIMEOUT 120)
-ferry_test(kernel_faults FOLDER rank-lib/kernels LIBRARIES cuda_places_inside LABELS lanes TIMEOUT 120)
-ferry_test(kernel_order FOLDER rank-lib/kernels LIBRARIES cuda_places_inside LABELS lanes TIMEOUT 120)
+ferry_test(channels FOLDER rank-lib/kernels LIBRARIES cuda_places_inside LABELS lanes)
+ferry_test(kernels FOLDER rank-lib/kernels LIBRARIES cuda_places_inside LABELS lanes)
+ferry_test(kernel_faults FOLDER rank-lib/kernels LIBRARIES cuda_places_inside LABELS lanes)
+ferry_test(kernel_order FOLDER rank-lib/kernels LIBRARIES cuda_places_inside LABELS lanes)
 # Sums that GPUs make, in pieces of a thousandth.
 foreach(suite gpu_sums gpu_sum_order gpu_sum_faults)
-  ferry_test(${suite} FOLDER rank-lib SOURCES ${FERRY_SMALL_SUMS} LIBRARIES cuda_places_inside LABELS lanes TIMEOUT 120)
+  ferry_test(${suite} FOLDER rank-lib SOURCES ${FERRY_SMALL_SUMS} LIBRARIES cuda_places_inside LABELS lanes)
 endforeach()
 foreach(suite cuda_streams cuda_captures open_calls)
   add_test(NAME ${suite}_kernels COMMAND ${suite})
-  set_tests_properties(${suite}_kernels PROPERTIES TIMEOUT 300 LABELS lanes ENVIRONMENT FERRY_KERNELS=on)
+  set_tests_properties(${suite}_kernels PROPERTIES LABELS lanes ENVIRONMENT FERRY_KERNELS=on)
 endforeach()
 
 # And with calls that streams wait for in a kernel, because it is asked for or as streams share one hardware queue.
 foreach(suite cuda_graphs cuda_captures)
   add_test(NAME ${suite}_wait_kernel COMMAND ${suite})
-  set_tests_properties(${suite}_wait_kernel PROPERTIES TIMEOUT 300 LABELS lanes
+  set_tests_properties(${suite}_wait_kernel PROPERTIES LABELS lanes
     ENVIRONMENT FERRY_WAIT=kernel)
 endforeach()
 set_property(TEST mapped_failures_pushed APPEND PROPERTY ENVIRONMENT FERRY_WAIT=kernel)
 add_test(NAME cuda_streams_one_connection COMMAND cuda_streams)
-set_tests_properties(cuda_streams_one_connection PROPERTIES TIMEOUT 300 LABELS lanes
+set_tests_properties(cuda_streams_one_connection PROPERTIES LABELS lanes
   ENVIRONMENT CUDA_DEVICE_MAX_CONNECTIONS=1)
 # And on GPUs whose waits cannot flush what others have written, as an H100's.
 add_test(NAME cuda_streams_no_flush COMMAND cuda_streams)
-set_tests_properties(cuda_streams_no_flush PROPERTIES TIMEOUT 300 LABELS lanes
+set_tests_properties(cuda_streams_no_flush PROPERTIES LABELS lanes
   ENVIRONMENT FAKE_CUDA_FLUSH=0)
 
 # And over two domains, whose routers push into memory of each other's ranks.
 foreach(suite puts cuda_fabrics cuda_programs cuda_streams cuda_faults cuda_graphs cuda_captures mapped_failures
     leaving)
   add_test(NAME ${suite}_across COMMAND ${suite})
-  set_tests_properties(${suite}_across PROPERTIES TIMEOUT 300 LABELS lanes
+  set_tests_properties(${suite}_across PROPERTIES LABELS lanes
     ENVIRONMENT "FERRY_TEST_PUSHES=1;FERRY_TEST_DOMAINS=2")
 endforeach()
 set_tests_properties(cuda_programs_across PROPERTIES LABELS api)

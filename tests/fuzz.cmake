@@ -26,9 +26,9 @@ if(NOT FERRY_BUILD_FUZZERS)
     COMMAND fuzz_submission 3000 ${fuzz_seed_dir}/submission)
   add_test(NAME any_name_of_a_buffer_is_refused_or_inside_its_export
     COMMAND fuzz_put_target 3000 ${fuzz_seed_dir}/put_target)
-  set_tests_properties(fuzz_seeds_are_valid PROPERTIES FIXTURES_SETUP fuzz_seeds LABELS program TIMEOUT 60)
+  set_tests_properties(fuzz_seeds_are_valid PROPERTIES FIXTURES_SETUP fuzz_seeds LABELS program)
   set_tests_properties(any_text_as_program_is_refused_or_compiles_to_a_valid_plan
     any_bytes_as_plan_are_refused_or_stay_inside any_bytes_as_attach_message_are_refused_or_in_range
     any_bytes_in_a_ring_of_submissions_are_refused_or_whole any_name_of_a_buffer_is_refused_or_inside_its_export
-    PROPERTIES FIXTURES_REQUIRED fuzz_seeds LABELS program TIMEOUT 120)
+    PROPERTIES FIXTURES_REQUIRED fuzz_seeds LABELS program)
 endif()

@@ -18,9 +18,9 @@ add_test(NAME nccl_names_too_old COMMAND nccl_names old)
 set(library "FERRY_TEST_LIBRARY=$<TARGET_FILE:ferry-nccl>")
 set_tests_properties(nccl_names PROPERTIES
   ENVIRONMENT "${library};FERRY_NCCL_LIBRARY=$<TARGET_FILE:fake_nccl_now>;FERRY_LOG=error")
-set_tests_properties(nccl_names_off PROPERTIES TIMEOUT 60 LABELS api
+set_tests_properties(nccl_names_off PROPERTIES LABELS api
   ENVIRONMENT "${library};FERRY_NCCL=off;FERRY_NCCL_LIBRARY=$<TARGET_FILE:fake_nccl_now>;FERRY_LOG=error")
-set_tests_properties(nccl_names_too_old PROPERTIES TIMEOUT 60 LABELS api
+set_tests_properties(nccl_names_too_old PROPERTIES LABELS api
   ENVIRONMENT "${library};FERRY_NCCL_LIBRARY=$<TARGET_FILE:fake_nccl_old>;FAKE_NCCL_VERSION=21803")
 add_dependencies(nccl_names ferry-nccl fake_nccl_now fake_nccl_old)
 
@@ -40,7 +40,7 @@ endforeach()
 
 foreach(policy zero overridden)
   add_test(NAME nccl_communicators_policy_${policy} COMMAND nccl_communicators ${policy})
-  set_tests_properties(nccl_communicators_policy_${policy} PROPERTIES TIMEOUT 60 LABELS lanes)
+  set_tests_properties(nccl_communicators_policy_${policy} PROPERTIES LABELS lanes)
 endforeach()
 ferry_test(nccl_config FOLDER nccl LIBRARIES ferry_names LABELS api)
 ferry_test(nccl_rest FOLDER nccl LIBRARIES ferry_names Threads::Threads LABELS api)
@@ -56,7 +56,7 @@ target_include_directories(nccl_virtual PUBLIC ${PROJECT_SOURCE_DIR}/rank-lib/in
   ${PROJECT_SOURCE_DIR}/ipc)
 target_link_libraries(nccl_virtual PUBLIC ferry_tuner ferry_ipc PRIVATE ferry_flags)
 ferry_test(nccl_paces FOLDER nccl LIBRARIES nccl_virtual LABELS program)
-ferry_test(nccl_veto FOLDER nccl LIBRARIES nccl_virtual LABELS program TIMEOUT 200)
+ferry_test(nccl_veto FOLDER nccl LIBRARIES nccl_virtual LABELS program)
 ferry_test(nccl_phases FOLDER nccl LIBRARIES nccl_virtual LABELS program)
 
 ferry_test(nccl_lookup FOLDER nccl LIBRARIES ferry_names Threads::Threads LABELS lanes)
@@ -83,7 +83,7 @@ set_target_properties(nccl_pins PROPERTIES OUTPUT_NAME nccl-pins)
 foreach(plugin 2 3 4 5 6 none $<TARGET_FILE:nccl_user_tuner>)
   string(REGEX REPLACE ".*TARGET_FILE.*" users name ${plugin})
   add_test(NAME nccl_tuner_${name} COMMAND nccl_tuner ${plugin})
-  set_tests_properties(nccl_tuner_${name} PROPERTIES TIMEOUT 60 LABELS lanes)
+  set_tests_properties(nccl_tuner_${name} PROPERTIES LABELS lanes)
 endforeach()
 add_dependencies(nccl_tuner nccl_user_tuner)
 
@@ -112,7 +112,7 @@ if(NOT FERRY_SANITIZE)
   add_test(NAME nccl_ways COMMAND nccl_ways ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} $<TARGET_FILE:ferry-nccl>
     ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/ferry/nccl $<TARGET_FILE:nccl_linker> $<TARGET_FILE:nccl_opener>
     $<TARGET_FILE:nccl_rpath_opener> $<TARGET_FILE_DIR:nccl_user_tuner>)
-  set_tests_properties(nccl_ways PROPERTIES TIMEOUT 60 LABELS api)
+  set_tests_properties(nccl_ways PROPERTIES LABELS api)
 endif()
 
 # The table and a real libnccl, where there is one.
@@ -121,13 +121,13 @@ find_library(NCCL_LIBRARY libnccl.so.2 HINTS ${NCCL_INCLUDE_DIR}/../lib ${CUDA_I
 if(NCCL_LIBRARY)
   add_test(NAME nccl_names_are_those_that_a_real_one_exports
     COMMAND ${PROJECT_SOURCE_DIR}/scripts/check-nccl-names ${NCCL_LIBRARY})
-  set_tests_properties(nccl_names_are_those_that_a_real_one_exports PROPERTIES TIMEOUT 120 LABELS api)
+  set_tests_properties(nccl_names_are_those_that_a_real_one_exports PROPERTIES LABELS api)
 endif()
 
 # Shared between the two doubles.
 foreach(suite split sums preregister blocks failures kernels messages message_groups own_messages caller)
   ferry_test(nccl_${suite} FOLDER nccl SOURCES $<TARGET_OBJECTS:nccl_exported>
-    LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads LABELS lanes TIMEOUT 200)
+    LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads LABELS lanes)
   set_target_properties(nccl_${suite} PROPERTIES ENABLE_EXPORTS ON)
 endforeach()
 # For scripts/hot-path, which traces it.
@@ -139,26 +139,26 @@ target_link_libraries(hot_path PRIVATE ferry_flags cuda_places_inside ferry_name
   ${CMAKE_DL_LIBS})
 set_target_properties(hot_path PROPERTIES ENABLE_EXPORTS ON)
 ferry_test(nccl_kernels_random FOLDER nccl SOURCES $<TARGET_OBJECTS:nccl_exported>
-  LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads ${CMAKE_DL_LIBS} LABELS lanes TIMEOUT 200)
+  LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads ${CMAKE_DL_LIBS} LABELS lanes)
 set_target_properties(nccl_kernels_random PROPERTIES ENABLE_EXPORTS ON)
 add_test(NAME nccl_failures_first COMMAND nccl_failures first)
-set_tests_properties(nccl_failures_first PROPERTIES TIMEOUT 60 LABELS lanes)
+set_tests_properties(nccl_failures_first PROPERTIES LABELS lanes)
 # And where GPUs do not reach each other, so that Ferry's part goes through the host.
 foreach(suite split blocks messages message_groups own_messages)
   add_test(NAME nccl_${suite}_by_host COMMAND nccl_${suite})
-  set_tests_properties(nccl_${suite}_by_host PROPERTIES TIMEOUT 200 LABELS lanes ENVIRONMENT FAKE_CUDA_PEERS=0)
+  set_tests_properties(nccl_${suite}_by_host PROPERTIES LABELS lanes ENVIRONMENT FAKE_CUDA_PEERS=0)
 endforeach()
 
 # What is measured in CPU time, sanitizers make longer.
 if(NOT FERRY_SANITIZE)
   ferry_test(nccl_cost FOLDER nccl SOURCES $<TARGET_OBJECTS:nccl_exported>
-    LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads LABELS api TIMEOUT 200)
+    LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads LABELS api)
   set_target_properties(nccl_cost PROPERTIES ENABLE_EXPORTS ON)
 endif()
 
 # And memory that programs free by a double of CUDA's runtime.
 ferry_test(nccl_frees FOLDER nccl SOURCES ../orchestrator/frees.c $<TARGET_OBJECTS:nccl_exported>
-  LIBRARIES cuda_places_inside ferry_names fake_nccl_now cudart-fake Threads::Threads LABELS lanes TIMEOUT 200)
+  LIBRARIES cuda_places_inside ferry_names fake_nccl_now cudart-fake Threads::Threads LABELS lanes)
 set_target_properties(nccl_frees PROPERTIES ENABLE_EXPORTS ON)
 
 # Under the preload, linked and opened.
@@ -178,7 +178,7 @@ if(NOT FERRY_SANITIZE)
   add_test(NAME nccl_preload COMMAND nccl_preload ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} $<TARGET_FILE:ferry-nccl>
     $<TARGET_FILE:cuda-fake> $<TARGET_FILE:nccl_frees_linked> $<TARGET_FILE:nccl_frees_opener>
     $<TARGET_FILE:nccl_frees_opened>)
-  set_tests_properties(nccl_preload PROPERTIES TIMEOUT 120 LABELS api)
+  set_tests_properties(nccl_preload PROPERTIES LABELS api)
   add_dependencies(nccl_preload ferryrun ferry-router ferry-nccl nccl_frees_linked nccl_frees_opened
     nccl_frees_opener)
 endif()
@@ -195,7 +195,7 @@ if(NOT FERRY_SANITIZE)
   target_link_libraries(nccl_shares PRIVATE ferry_flags PkgConfig::CMOCKA)
   add_test(NAME nccl_shares COMMAND nccl_shares ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} $<TARGET_FILE:cuda-fake>
     $<TARGET_FILE:fake_nccl_now>)
-  set_tests_properties(nccl_shares PROPERTIES TIMEOUT 120 LABELS api
+  set_tests_properties(nccl_shares PROPERTIES LABELS api
     ENVIRONMENT "FERRY_SPLIT_FLOOR=128K;FERRY_KERNELS=off")
   add_dependencies(nccl_shares ferryrun ferry-router ferry-nccl ferry-shares fake_nccl_now)
 endif()
@@ -206,7 +206,7 @@ if(NOT FERRY_SANITIZE)
   target_link_libraries(measure_once PRIVATE ferry_flags PkgConfig::CMOCKA)
   add_test(NAME measure_once COMMAND measure_once ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}
     $<TARGET_FILE:cuda-fake> $<TARGET_FILE:fake_nccl>)
-  set_tests_properties(measure_once PROPERTIES TIMEOUT 180 LABELS api)
+  set_tests_properties(measure_once PROPERTIES LABELS api)
   add_dependencies(measure_once ferryrun ferry-router ferry-nccl ferry-perf ferry-perf-nccl fake_nccl)
 endif()
 
@@ -219,7 +219,7 @@ if(NOT FERRY_SANITIZE)
   foreach(how "" --one)
     add_test(NAME nccl_trials${how} COMMAND nccl_trials_fake --runs 30 --bytes 65536 --kills 20 --fresh 2
       ${how})
-    set_tests_properties(nccl_trials${how} PROPERTIES TIMEOUT 300 LABELS api ENVIRONMENT
+    set_tests_properties(nccl_trials${how} PROPERTIES LABELS api ENVIRONMENT
       "LD_PRELOAD=$<TARGET_FILE:ferry-nccl>;FERRY_CUDA_LIBRARY=$<TARGET_FILE:cuda-fake>;FERRY_SPLIT_WAIT=5;\
 FERRY_SPLIT_FLOOR=4K;FERRY_SHARES=nccl:0.4,host:0.6;FAKE_CUDA_DEVICES=2;FERRY_DOMAINS=1;FERRY_LOG=error")
   endforeach()
@@ -230,7 +230,7 @@ FERRY_SPLIT_FLOOR=4K;FERRY_SHARES=nccl:0.4,host:0.6;FAKE_CUDA_DEVICES=2;FERRY_DO
   if(PYTHON)
     add_test(NAME nccl_tunings COMMAND ${PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/gpu/nccl_tunings.py --sizes 1
       --calls 30 --more 60 --collectives allreduce --ferry ${PROJECT_BINARY_DIR})
-    set_tests_properties(nccl_tunings PROPERTIES TIMEOUT 120 LABELS api
+    set_tests_properties(nccl_tunings PROPERTIES LABELS api
       PASS_REGULAR_EXPRESSION "allreduce +1 MiB .* all .* AutoCCL .* tune [0-9.]+ .(own|Ring|Tree).* ferry [0-9]"
       ENVIRONMENT "FERRY_CUDA_LIBRARY=$<TARGET_FILE:cuda-fake>;FERRY_NCCL_LIBRARY=$<TARGET_FILE:fake_nccl_now>;\
 FAKE_CUDA_DEVICES=2;FERRY_TUNE=off")

@@ -8,7 +8,7 @@ endfunction()
 trial_library(trial_run ferry)
 trial_library(trial_run_inside ferry_rank)
 
-ferry_test(api_in_process FOLDER rank-lib LIBRARIES trial_run hosted LABELS api TIMEOUT 300)
+ferry_test(api_in_process FOLDER rank-lib LIBRARIES trial_run hosted LABELS api)
 ferry_test(api_bad_input FOLDER rank-lib LIBRARIES ferry hosted LABELS api)
 # The short form; the long one: soak --minutes 30 --domains 2.
 add_executable(soak rank-lib/soak.c ${PROJECT_SOURCE_DIR}/bench/command/option.c
@@ -17,15 +17,15 @@ target_compile_definitions(soak PRIVATE FERRY_ROUTER_EXE="$<TARGET_FILE:ferry-ro
 target_link_libraries(soak PRIVATE ferry_flags ferry ferry_ipc PkgConfig::CJSON Threads::Threads)
 add_dependencies(soak ferry-router)
 add_test(NAME soak COMMAND soak --seconds 10 --interval 1 --domains 2)
-set_tests_properties(soak PROPERTIES TIMEOUT 120 LABELS api)
+set_tests_properties(soak PROPERTIES LABELS api)
 ferry_test(scribbled_words FOLDER rank-lib LIBRARIES ferry hosted ferry_ipc LABELS api)
 ferry_test(api_bad_start FOLDER rank-lib LIBRARIES ferry hosted LABELS api)
-ferry_test(api_stress FOLDER rank-lib LIBRARIES trial_run hosted LABELS api TIMEOUT 300)
+ferry_test(api_stress FOLDER rank-lib LIBRARIES trial_run hosted LABELS api)
 add_test(NAME api_stress_processes COMMAND ferryrun -n 24 --fork --domains 3 -- $<TARGET_FILE:api_stress>)
-set_tests_properties(api_stress_processes PROPERTIES TIMEOUT 120 LABELS api)
+set_tests_properties(api_stress_processes PROPERTIES LABELS api)
 # Over two sockets, whose devices push into each other's memory.
 add_test(NAME api_stress_across COMMAND ferryrun -n 8 --fork --domains 2 -- $<TARGET_FILE:api_stress>)
-set_tests_properties(api_stress_across PROPERTIES TIMEOUT 120 LABELS api
+set_tests_properties(api_stress_across PROPERTIES LABELS api
   ENVIRONMENT "FERRY_FABRICS=peer;FERRY_HOST_LINK=links=pcie2:8:4")
 
 # Four ranks in processes of their own, under mpiexec and two routers. MPI waits busily, so it gets the machine to
@@ -34,7 +34,7 @@ if(FERRY_MPI_WORKS)
   add_executable(mpi_collectives rank-lib/mpi_collectives.c ${PROJECT_SOURCE_DIR}/bench/peers/mpi.c)
   target_link_libraries(mpi_collectives PRIVATE ferry_flags trial_run MPI::MPI_C PkgConfig::CMOCKA)
   add_test(NAME mpi_collectives COMMAND ferryrun -n 4 --domains 2 -- $<TARGET_FILE:mpi_collectives>)
-  set_tests_properties(mpi_collectives PROPERTIES TIMEOUT 240 LABELS mpi RUN_SERIAL TRUE)
+  set_tests_properties(mpi_collectives PROPERTIES LABELS mpi RUN_SERIAL TRUE)
 endif()
 
 # Routers and ranks that are killed: a few for each change, and a hundred in each way in `make soak` (soak.cmake).
@@ -48,7 +48,7 @@ kills_program(router_kills trial_run)
 kills_program(sum_kills trial_run_inside ${FERRY_SMALL_SUMS})
 function(kills_test name program)
   add_test(NAME ${name} COMMAND ${program} ${ARGN})
-  set_tests_properties(${name} PROPERTIES LABELS api TIMEOUT 300)
+  set_tests_properties(${name} PROPERTIES LABELS api)
   set_property(GLOBAL APPEND PROPERTY FERRY_KILLS ${name})
   set_property(GLOBAL PROPERTY FERRY_KILLS_${name} ${program} ${ARGN})
 endfunction()
@@ -145,7 +145,7 @@ foreach(how "" --ferryrun)
   gpu_router_kills_test(a_device_that_each_router_loses_ends_the_job${how} --kills 1000 --every 1000 ${how})
   set_property(TEST a_device_that_each_router_loses_ends_the_job${how} APPEND PROPERTY ENVIRONMENT
     "${lossy};LOSS_AT=2")
-  set_tests_properties(a_device_that_each_router_loses_ends_the_job${how} PROPERTIES TIMEOUT 60
+  set_tests_properties(a_device_that_each_router_loses_ends_the_job${how} PROPERTIES
     PASS_REGULAR_EXPRESSION
     "8 routers of domain 0 in a row died without any progress; its context was gone on GPU 0 .GPU-fafb")
 endforeach()
