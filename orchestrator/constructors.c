@@ -18,11 +18,6 @@
 #include <stdlib.h>
 #include <sys/random.h>
 
-static bool fine(ncclResult_t result)
-{
-	return !result || result == ncclInProgress;
-}
-
 /* Called before NCCL makes a communicator, for which it may load its tuner. */
 static void begin(struct ferry_nccl_pending_comm *pending_comm, int device, const ncclConfig_t *config)
 {
@@ -49,7 +44,7 @@ static struct ferry_nccl_pending_comm born_of(const void *ids, size_t bytes, con
 /* In a group, or if the call is nonblocking, NCCL has not made the communicator yet. */
 static void note(ncclComm_t comm, struct ferry_nccl_pending_comm *pending_comm, ncclResult_t result)
 {
-	if (fine(result)) {
+	if (ferry_nccl_is_fine(result)) {
 		ferry_nccl_comm_add(comm, pending_comm);
 		if (ferry_nccl_group_is_open())
 			ferry_nccl_pending_comm_grouped(comm);
@@ -59,7 +54,7 @@ static void note(ncclComm_t comm, struct ferry_nccl_pending_comm *pending_comm, 
 
 static ncclResult_t note_made(const ncclComm_t *comm, struct ferry_nccl_pending_comm *pending_comm, ncclResult_t result)
 {
-	note(fine(result) ? *comm : NULL, pending_comm, result);
+	note(ferry_nccl_is_fine(result) ? *comm : NULL, pending_comm, result);
 	if (!result && !ferry_nccl_group_is_open())
 		ferry_nccl_pending_comms_made(comm, 1);
 	return result;
@@ -99,7 +94,7 @@ ncclResult_t ferry_nccl_CommInitAll(ncclComm_t *comms, int ndevices, const int *
 	pending_comm.has_key = getrandom(&pending_comm.key, sizeof pending_comm.key, 0) == sizeof pending_comm.key;
 	for (int i = 0; i < ndevices; i++) {
 		pending_comm.tuner = tuners ? tuners[i] : NULL;
-		note(fine(result) ? comms[i] : NULL, &pending_comm, result);
+		note(ferry_nccl_is_fine(result) ? comms[i] : NULL, &pending_comm, result);
 	}
 	free(tuners);
 	if (!result && !ferry_nccl_group_is_open())
@@ -179,7 +174,7 @@ static void take_back(ncclComm_t handle, const int *excluded, int count)
 /* Takes back the state bits that a refused call has set: other ranks still look calls up, and so must this one. */
 static ncclResult_t keep_unless_refused(ncclComm_t comm, unsigned set, ncclResult_t result)
 {
-	if (!fine(result))
+	if (!ferry_nccl_is_fine(result))
 		ferry_nccl_comm_change(comm, 0, set);
 	return result;
 }
@@ -188,11 +183,11 @@ ncclResult_t ferry_nccl_CommSplit(ncclComm_t comm, int color, int key, ncclComm_
 {
 	struct ferry_nccl_pending_comm pending_comm = born_by_split(comm, color, config);
 	ncclResult_t result = ferry_nccl_real_CommSplit(comm, color, key, newcomm, config);
-	if (!fine(result))
+	if (!ferry_nccl_is_fine(result))
 		take_back(comm, NULL, 0);
 	else if (color != NCCL_SPLIT_NOCOLOR)
 		note_pending_comm(comm, newcomm, &pending_comm, result);
-	returned(&pending_comm, color == NCCL_SPLIT_NOCOLOR && fine(result) ? ncclSuccess : result);
+	returned(&pending_comm, color == NCCL_SPLIT_NOCOLOR && ferry_nccl_is_fine(result) ? ncclSuccess : result);
 	return result;
 }
 
@@ -202,7 +197,7 @@ ncclResult_t ferry_nccl_CommShrink(ncclComm_t comm, int *excluded, int nexcluded
 	struct ferry_nccl_pending_comm pending_comm = born_by_shrink(comm, excluded, nexcluded, config);
 	unsigned set = flags & NCCL_SHRINK_ABORT ? ferry_nccl_comm_revoke(comm) : 0;
 	ncclResult_t result = ferry_nccl_real_CommShrink(comm, excluded, nexcluded, newcomm, config, flags);
-	if (fine(result))
+	if (ferry_nccl_is_fine(result))
 		note_pending_comm(comm, newcomm, &pending_comm, result);
 	else if (excluded)
 		take_back(comm, excluded, nexcluded);
@@ -216,7 +211,7 @@ ncclResult_t ferry_nccl_CommGrow(ncclComm_t comm, int nranks, const ncclUniqueId
 {
 	struct ferry_nccl_pending_comm pending_comm = born_of_parent(comm, config);
 	ncclResult_t result = ferry_nccl_real_CommGrow(comm, nranks, id, rank, newcomm, config);
-	if (fine(result))
+	if (ferry_nccl_is_fine(result))
 		note_pending_comm(comm, newcomm, &pending_comm, result);
 	returned(&pending_comm, result);
 	return result;
@@ -281,7 +276,7 @@ ncclResult_t ferry_nccl_CommSuspend(ncclComm_t comm, int flags)
 ncclResult_t ferry_nccl_CommResume(ncclComm_t comm)
 {
 	ncclResult_t result = ferry_nccl_real_CommResume(comm);
-	if (fine(result))
+	if (ferry_nccl_is_fine(result))
 		ferry_nccl_comm_change(comm, 0, FERRY_NCCL_SUSPENDED);
 	return result;
 }
@@ -291,7 +286,7 @@ ncclResult_t ferry_nccl_RedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, nccl
 {
 	struct ferry_nccl_comm *known = ferry_nccl_comm_take(comm);
 	ncclResult_t result = ferry_nccl_real_RedOpCreatePreMulSum(op, scalar, type, residence, comm);
-	if (known && fine(result))
+	if (known && ferry_nccl_is_fine(result))
 		ferry_nccl_redop_add(known, *op, scalar, type, residence);
 	ferry_nccl_comm_release(known);
 	return result;
@@ -303,7 +298,7 @@ ncclResult_t ferry_nccl_RedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
 		return ncclSuccess;
 	struct ferry_nccl_comm *known = ferry_nccl_comm_take(comm);
 	ncclResult_t result = ferry_nccl_real_RedOpDestroy(op, comm);
-	if (known && fine(result))
+	if (known && ferry_nccl_is_fine(result))
 		ferry_nccl_redop_remove(known, op);
 	ferry_nccl_comm_release(known);
 	return result;

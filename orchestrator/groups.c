@@ -106,11 +106,6 @@ static void forget(void)
 	group.ncalls = group.capacity = group.ndestroyed = 0;
 }
 
-static bool fine(ncclResult_t result)
-{
-	return !result || result == ncclInProgress;
-}
-
 bool ferry_nccl_group_defers_end(ncclComm_t comm, ncclResult_t (*end)(ncclComm_t comm))
 {
 	struct ended *grown = group.ncalls ? realloc(group.ended, (size_t)(group.nended + 1) * sizeof *grown) : NULL;
@@ -131,11 +126,11 @@ static ncclResult_t end_all(void)
 	ncclResult_t result = n ? ferry_nccl_real_GroupStart() : ncclSuccess;
 	for (int i = 0; i < n; i++) {
 		ncclResult_t one = ended[i].end(ended[i].comm);
-		result = fine(result) && one ? one : result;
+		result = ferry_nccl_is_fine(result) && one ? one : result;
 	}
 	ncclResult_t all = n ? ferry_nccl_real_GroupEnd() : ncclSuccess;
 	free(ended);
-	return fine(result) && all ? all : result;
+	return ferry_nccl_is_fine(result) && all ? all : result;
 }
 
 void ferry_nccl_group_drop(ncclComm_t handle)
@@ -166,11 +161,11 @@ void ferry_nccl_group_drop(ncclComm_t handle)
 static ncclResult_t give_back_all(void)
 {
 	ncclResult_t result = ncclSuccess;
-	for (int i = 0; i < group.ncalls && fine(result); i++)
+	for (int i = 0; i < group.ncalls && ferry_nccl_is_fine(result); i++)
 		result = ferry_nccl_issue(&group.calls[i]);
 	forget();
 	ncclResult_t ended = end_all();
-	return fine(result) && ended ? ended : result;
+	return ferry_nccl_is_fine(result) && ended ? ended : result;
 }
 
 ncclResult_t ferry_nccl_GroupStart(void)
@@ -189,13 +184,13 @@ ncclResult_t ferry_nccl_GroupEnd(void)
 	ferry_nccl_pending_comms_group_ended(result);
 	if (!group.calls)
 		return result;
-	if (fine(result) && group.ncalls) {
+	if (ferry_nccl_is_fine(result) && group.ncalls) {
 		ncclResult_t launched = ferry_nccl_launch(group.calls, group.ncalls);
 		result = launched ? launched : result;
 	}
 	forget();
 	ncclResult_t ended = end_all();
-	return fine(result) && ended ? ended : result;
+	return ferry_nccl_is_fine(result) && ended ? ended : result;
 }
 
 /* Nothing of the group runs: NCCL gets all of its calls, to estimate them. */
@@ -207,5 +202,5 @@ ncclResult_t ferry_nccl_GroupSimulateEnd(ncclSimInfo_t *info)
 		ferry_nccl_tuner_group_ended(ncclInvalidUsage);
 		ferry_nccl_pending_comms_group_ended(ncclInvalidUsage); /* nothing was made */
 	}
-	return fine(given) ? result : given;
+	return ferry_nccl_is_fine(given) ? result : given;
 }

@@ -107,7 +107,7 @@ static ncclResult_t issue_messages(const struct ferry_nccl_call *call, const cha
 		return ncclSuccess;
 	if (sends)
 		result = issue_as(call, FERRY_SENDRECV, sent, NULL, peer);
-	if (receives && (!result || result == ncclInProgress))
+	if (receives && ferry_nccl_is_fine(result))
 		result = issue_as(call, FERRY_SENDRECV, NULL, received, peer);
 	return result;
 }
@@ -147,10 +147,10 @@ static ncclResult_t issue_blocks(const struct ferry_nccl_call *call)
 	ncclResult_t result = ferry_nccl_real_GroupStart();
 	if (result)
 		return result;
-	for (int block = 0; block < call->comm->nranks && (!result || result == ncclInProgress); block++)
+	for (int block = 0; block < call->comm->nranks && ferry_nccl_is_fine(result); block++)
 		result = issue_block(call, block);
 	ncclResult_t ended = ferry_nccl_real_GroupEnd();
-	return result && result != ncclInProgress ? result : ended;
+	return ferry_nccl_is_fine(result) ? ended : result;
 }
 
 static struct ferry_nccl_tuner *asked_tuner(const struct ferry_nccl_call *call)
@@ -199,9 +199,9 @@ ncclResult_t ferry_nccl_issue_all(const struct ferry_nccl_call *calls, int n)
 	ncclResult_t result = ferry_nccl_real_GroupStart();
 	if (result)
 		return result;
-	for (int i = 0; i < n && (!result || result == ncclInProgress); i++)
+	for (int i = 0; i < n && ferry_nccl_is_fine(result); i++)
 		result = ferry_nccl_issue(&calls[i]);
 	settle_candidates(calls, n);
 	ncclResult_t ended = ferry_nccl_real_GroupEnd();
-	return result && result != ncclInProgress ? result : ended;
+	return ferry_nccl_is_fine(result) ? ended : result;
 }

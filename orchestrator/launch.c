@@ -455,7 +455,7 @@ static ncclResult_t run(struct launch *launch)
 		lost |= launch->splits[i].lost;
 	if (carried)
 		return carried;
-	if ((result && result != ncclInProgress) || !lost)
+	if (!ferry_nccl_is_fine(result) || !lost)
 		return result;
 	return begun || finished ? as_nccl(begun ? begun : finished) : ncclRemoteError;
 }

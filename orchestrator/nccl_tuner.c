@@ -80,7 +80,7 @@ void ferry_nccl_tuner_returned(struct ferry_nccl_tuner *tuner, ncclResult_t resu
 {
 	if (!tuner)
 		return;
-	if (grouped && (!result || result == ncclInProgress)) {
+	if (grouped && ferry_nccl_is_fine(result)) {
 		pthread_mutex_lock(&lock);
 		tuner->group = &this_thread;
 		pthread_mutex_unlock(&lock);

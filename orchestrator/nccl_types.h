@@ -7,6 +7,7 @@
 #ifndef FERRY_ORCHESTRATOR_NCCL_TYPES_H
 #define FERRY_ORCHESTRATOR_NCCL_TYPES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -29,6 +30,12 @@ typedef enum {
 	ncclRemoteError = 6,
 	ncclInProgress = 7
 } ncclResult_t;
+
+/** Whether NCCL has done what it was called for, or is at it. */
+static inline bool ferry_nccl_is_fine(ncclResult_t result)
+{
+	return !result || result == ncclInProgress;
+}
 
 typedef enum {
 	ncclSum = 0,
