@@ -18,22 +18,18 @@
 #define WRONG       4
 #define WRONG_CALLS 3
 
-static double prior_us(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line, enum ferry_prior_arm arm)
-{
-	double us;
-	return ferry_prior_us(tuner->prior, line->like.collective, line->like.bytes, arm, &us) ? us : 0;
-}
-
 /* Returns 0 if that is not known, as for most of NCCL's tunings. */
 double ferry_belief_before(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
                            const struct ferry_arm *arm)
 {
 	uint32_t tuning = ferry_shares_tuning(arm->word);
-	if (ferry_arm_is_ferrys(arm))
-		return prior_us(tuner, line, FERRY_PRIOR_FERRY);
-	if (tuning && tuning != FERRY_TUNING_16_CHANNELS)
-		return 0;
-	return prior_us(tuner, line, tuning ? FERRY_PRIOR_NCCL_16_CHANNELS : FERRY_PRIOR_NCCL);
+	enum ferry_prior_arm which = ferry_arm_is_ferrys(arm) ? FERRY_PRIOR_FERRY
+	                             : tuning                 ? FERRY_PRIOR_NCCL_16_CHANNELS
+	                                                      : FERRY_PRIOR_NCCL;
+	double us;
+	bool known = (!tuning || tuning == FERRY_TUNING_16_CHANNELS) &&
+	             ferry_prior_us(tuner->prior, line->like.collective, line->like.bytes, which, &us);
+	return known ? us : 0;
 }
 
 static double twins_us(const struct ferry_tuner_line *other, uint32_t word, bool guesses)

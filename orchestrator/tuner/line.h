@@ -35,8 +35,8 @@ struct ferry_tuner_line {
 	struct ferry_belief beliefs[FERRY_TUNER_ARMS]; /* of the arms, as of the last look at them */
 	int narms, best, trial; /* trial -1: none */
 	bool ways;              /* the ways of NCCL's tunings are arms */
-	uint32_t run, last;     /* calls in a row with the word `last` */
-	uint32_t tried, waited; /* of the trial: calls with it; calls since it began */
+	uint32_t last;          /* the last call's word */
+	uint32_t tried, waited; /* of the trial, or the last one: calls with it; calls since it began */
 	int last_trial;         /* the arm of the trial before */
 	uint32_t unread;        /* calls of that trial whose times are not known yet */
 	uint32_t asked;         /* calls of the best arm that were chosen to be measured, since it became the best */
@@ -45,8 +45,7 @@ struct ferry_tuner_line {
 	uint32_t away_tries;
 	double away_us;         /* the best arm's time when `away` was last tried; 0: it has not been */
 	double credit_us;       /* time that tries may still cost; negative: tries have cost more than was expected */
-	int owed;               /* an arm whose try is charged to the credit once its times are known; -1: none */
-	uint32_t owed_calls;    /* calls of that try */
+	bool owed;              /* the trial, or the last one, is charged to the credit once its times are known */
 	bool news;              /* something has changed since the last search for a trial */
 	bool paused;            /* the last call came behind a pause of the stream */
 	bool doubted;           /* the last sample was far from the ones before */

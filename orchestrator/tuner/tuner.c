@@ -62,23 +62,23 @@ void ferry_tuner_init(struct ferry_tuner *tuner, const struct ferry_prior *prior
 	tuner->host_rate = host_rate;
 }
 
-static void add_arm(const struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t host,
-                    enum ferry_fabric fabric, uint32_t tuning)
+static struct ferry_arm *add_arm(const struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t word)
 {
 	struct ferry_arm *arm = &line->arms[line->narms++];
-	struct ferry_shares shares = {.tuning = (uint8_t)tuning};
-	shares.part[fabric] = (uint8_t)host;
-	*arm = (struct ferry_arm){.word = ferry_shares_pack(&shares), .next = tuning ? REST : 0};
+	*arm = (struct ferry_arm){.word = word, .next = ferry_shares_tuning(word) ? REST : 0};
 	arm->before_us = (float)ferry_belief_before(tuner, line, arm);
+	return arm;
 }
 
 static void make_arms(const struct ferry_tuner *tuner, struct ferry_tuner_line *line)
 {
-	add_arm(tuner, line, 0, FERRY_FABRIC_NCCL, 0);
+	struct ferry_shares ferrys = {.part = {0}};
+	ferrys.part[line->like.fabric] = FERRY_SHARES_WHOLE;
+	add_arm(tuner, line, FERRY_SHARES_NONE);
 	if (!tuner->nccl_alone)
-		add_arm(tuner, line, FERRY_SHARES_WHOLE, line->like.fabric, 0);
+		add_arm(tuner, line, ferry_shares_pack(&ferrys));
 	if (tuner->tuned && ferry_tuning_is_free(line->like.collective))
-		add_arm(tuner, line, 0, FERRY_FABRIC_NCCL, FERRY_TUNING_16_CHANNELS); /* measured before jobs */
+		add_arm(tuner, line, FERRY_TUNING_16_CHANNELS); /* measured before jobs */
 }
 
 static struct ferry_arm *arm_of(struct ferry_tuner_line *line, uint32_t word)
@@ -94,11 +94,7 @@ static struct ferry_arm *add_tuning(const struct ferry_tuner *tuner, struct ferr
                                     uint32_t tuning)
 {
 	struct ferry_arm *arm = arm_of(line, tuning);
-	if (arm || line->narms == FERRY_TUNER_ARMS)
-		return arm;
-	add_arm(tuner, line, 0, FERRY_FABRIC_NCCL, tuning);
-	line->beliefs[line->narms - 1] = (struct ferry_belief){0, 0, 0};
-	return &line->arms[line->narms - 1];
+	return arm || line->narms == FERRY_TUNER_ARMS ? arm : add_arm(tuner, line, tuning);
 }
 
 static void look(const struct ferry_tuner *tuner, struct ferry_tuner_line *line)
@@ -205,7 +201,7 @@ struct ferry_tuner_line *ferry_tuner_line(struct ferry_tuner *tuner, const struc
 	if (tuner->nlines == FERRY_TUNER_LINES)
 		return NULL;
 	struct ferry_tuner_line *line = &tuner->lines[tuner->found = tuner->nlines++];
-	*line = (struct ferry_tuner_line){.like = *call, .size_class = size_class, .trial = -1, .away = -1, .owed = -1};
+	*line = (struct ferry_tuner_line){.like = *call, .size_class = size_class, .trial = -1, .away = -1};
 	make_arms(tuner, line);
 	for (int i = 0; i < line->narms; i++)
 		line->arms[i].guess_us = (float)ferry_belief_guess(tuner, line, &line->arms[i]);
@@ -224,19 +220,18 @@ void ferry_tuner_adopt(struct ferry_tuner *tuner, const struct ferry_share_line 
 	if (!learned->bytes || ferry_tuner_size_class(learned->bytes) != learned->size_class)
 		return;
 	struct ferry_tuner_line *line = ferry_tuner_line(tuner, &like);
+	if (!line)
+		return;
 	bool tunings = tuner->tuned && ferry_tuning_is_free(like.collective) && learned->nccl < FERRY_TUNINGS;
-	struct ferry_arm *nccl = !line     ? NULL
-	                         : tunings ? add_tuning(tuner, line, learned->nccl)
-	                                   : arm_of(line, learned->nccl),
-	                 *ferry = line && ferry_shares_divide(learned->ferry) ? arm_of(line, learned->ferry) : NULL;
+	struct ferry_arm *nccl = tunings ? add_tuning(tuner, line, learned->nccl) : arm_of(line, learned->nccl),
+	                 *ferry = ferry_shares_divide(learned->ferry) ? arm_of(line, learned->ferry) : NULL;
 	if (nccl) {
 		nccl->learned_us = (float)learned->nccl_us;
 		line->best = (int)(nccl - line->arms); /* it was NCCL's fastest; others of NCCL's are not known */
 	}
 	if (ferry) /* else it went by another fabric, or both had a part */
 		ferry->learned_us = (float)learned->ferry_us;
-	if (line)
-		decide(tuner, line);
+	decide(tuner, line);
 }
 
 /* ---- trials ---- */
@@ -327,14 +322,13 @@ static int next_trial(const struct ferry_tuner *tuner, const struct ferry_tuner_
 /* Charges the expected cost of the try to the credit. The cost of an unknown arm is charged when it is known (pay). */
 static void begin_trial(struct ferry_tuner *tuner, struct ferry_tuner_line *line, int arm)
 {
-	line->owed = is_blind(line, arm) ? arm : -1;
-	if (line->owed < 0 && (line->arms[arm].tries || line->beliefs[arm].us > 0))
+	line->owed = is_blind(line, arm);
+	if (!line->owed && (line->arms[arm].tries || line->beliefs[arm].us > 0))
 		line->credit_us = fmax(line->credit_us - cost_of(tuner, line, arm), fmin(line->credit_us, 0));
 	uint32_t tries = ++line->arms[arm].tries;
 	tuner->ntrials += !line->unread;
 	line->unread = 0;
 	line->arms[arm].next = line->calls + (REST << (tries < RESTS ? tries : RESTS));
-	line->owed_calls = 0;
 	if (arm == line->away) {
 		line->away_us = ferry_arm_us(&line->arms[line->best]);
 		line->away_tries++;
@@ -347,9 +341,9 @@ static void begin_trial(struct ferry_tuner *tuner, struct ferry_tuner_line *line
 /* Charges the last try of an unknown arm, whose times are known now. */
 static void pay(struct ferry_tuner_line *line)
 {
-	if (line->owed >= 0)
-		line->credit_us -= line->owed_calls * fmax(line->beliefs[line->owed].us - best_us(line), 0);
-	line->owed = -1;
+	if (line->owed)
+		line->credit_us -= line->tried * fmax(line->beliefs[line->last_trial].us - best_us(line), 0);
+	line->owed = false;
 }
 
 static void end_trial(struct ferry_tuner *tuner, struct ferry_tuner_line *line)
@@ -357,7 +351,6 @@ static void end_trial(struct ferry_tuner *tuner, struct ferry_tuner_line *line)
 	line->last_trial = line->trial;
 	line->unread = line->arms[line->trial].pending;
 	tuner->ntrials -= !line->unread;
-	line->owed_calls = line->tried;
 	line->arms[line->trial].left = line->trial != line->best;
 	line->trial = -1;
 	line->rested = 0;
@@ -412,9 +405,9 @@ bool ferry_tuner_sealed(struct ferry_tuner *tuner, struct ferry_tuner_line *line
 	look_for_forgotten(tuner, line);
 	double part = line->away >= 0 ? fmax(CREDIT_AWAY * exp2(-(double)line->away_tries), CREDIT) : CREDIT;
 	line->credit_us = fmin(line->credit_us + part * us, 100 * us);
-	line->run = word == line->last && line->calls > 1 ? line->run + 1 : 0;
+	bool runs = word == line->last && line->calls > 1;
 	line->last = word;
-	bool counts = line->run >= WARM && (!paused || line->paused);
+	bool counts = runs && (!paused || line->paused);
 	bool measured_now = arm && counts && is_measured(line, arm);
 	line->paused = paused;
 	if (measured_now)

@@ -119,7 +119,7 @@ static uint32_t name_at(const struct ferry_veto *veto, uint64_t call)
 static uint32_t find_period(const struct ferry_veto *veto, uint32_t alike)
 {
 	uint64_t known = veto->calls < FERRY_VETO_HISTORY ? veto->calls : FERRY_VETO_HISTORY;
-	for (uint32_t period = 1; period <= known / 2 && period <= LONGEST; period++) {
+	for (uint32_t period = 1; period <= known / 2; period++) {
 		uint64_t compared = known - period, odd = 0;
 		for (uint64_t last = veto->calls - 1, i = 0; i < compared && odd <= compared / ODD; i++)
 			odd += ((name_at(veto, last - i) ^ name_at(veto, last - i - period)) & alike) != 0;
