@@ -61,6 +61,15 @@ ferryResult_t ferry_captures_keep(struct ferry_captures *captures, struct ferry_
 	return ferrySuccess;
 }
 
+void ferry_captures_undo(struct ferry_captures *captures, const struct ferry_buffer_name *names, uint32_t nnames)
+{
+	for (uint32_t i = 0; i < nnames; i++)
+		if (names[i].generation)
+			ferry_exports_unpin(captures->exports, &names[i]);
+	ferry_bounce_buffers_hold(captures->bounces, FERRY_STREAM_FLAGS); /* no flag has that index */
+	ferry_bounce_buffers_release(captures->bounces, FERRY_STREAM_FLAGS);
+}
+
 void ferry_captures_sweep(struct ferry_captures *captures)
 {
 	uint32_t seen = atomic_load_explicit(&forgets, memory_order_acquire);

@@ -34,6 +34,9 @@ ferryResult_t ferry_captures_keep(struct ferry_captures *captures, struct ferry_
                                   const struct ferry_buffer_name *names, uint32_t nnames, struct ferry_submission *head,
                                   struct ferry_stream_call *in_stream);
 
+/** Releases the names and bounce buffers of a call that ferry_captures_keep has not got, as the call has failed. */
+void ferry_captures_undo(struct ferry_captures *captures, const struct ferry_buffer_name *names, uint32_t nnames);
+
 /** Releases what only graphs that are gone have needed. */
 void ferry_captures_sweep(struct ferry_captures *captures);
 

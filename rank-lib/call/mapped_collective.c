@@ -120,8 +120,8 @@ ferryResult_t ferry_mapped_name(struct ferry_mapped *mapped, struct ferry_collec
 		if (reach[i] && !(i == FERRY_DIR_H2D && request->sums))
 			result = name_buffer(mapped, starts[i], reach[i], i, &collective->stream, put_target[i],
 			                     aside[i], &collective->names[i], &collective->bounces[i]);
-	if (result && collective->stream.captures && collective->names[0].generation)
-		ferry_exports_unpin(mapped->exports, &collective->names[0]);
+	if (result && collective->stream.captures)
+		ferry_captures_undo(&mapped->captures, collective->names, 2);
 	return result;
 }
 

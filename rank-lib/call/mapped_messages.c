@@ -149,6 +149,8 @@ static ferryResult_t launch_messages(struct ferry_mapped *mapped, struct message
 		result = fill_windows(mapped, messages, last, stream, in_stream);
 	if (!result)
 		result = take_flag_of_messages(mapped, messages, stream, &head, in_stream);
+	for (uint32_t i = 0; result && stream->captures && i < messages->count; i++)
+		ferry_captures_undo(&mapped->captures, &messages->submitted[i].buffer, 1);
 	if (result)
 		return result;
 	for (uint32_t i = 0; i < messages->count; i++) {

@@ -6,6 +6,7 @@
 #include "tests/fake_cuda/places.h"
 
 #include "rank-lib/api/group.h"
+#include "rank-lib/call/comm.h"
 #include "rank-lib/call/launch.h"
 
 #include <stdatomic.h>
@@ -209,6 +210,59 @@ static void a_communicator_may_be_aborted_between_the_steps(void **state)
 	domains_close();
 }
 
+/* ---- no stream flag is left ---- */
+
+static void try_messages(const struct place *place, ferryComm_t comm)
+{
+	ferryStream_t stream = (ferryStream_t)place->stream;
+	OK(ferryGroupStart());
+	OK(ferrySend(pointer_of(place->input), COUNT, ferryUint32, 1 - place->rank, comm, stream));
+	OK(ferryRecv(pointer_of(place->output), COUNT, ferryUint32, 1 - place->rank, comm, stream));
+	REFUSED(ferryInvalidUsage, "32768 streams", ferryGroupEnd());
+}
+
+/* An export that is pinned is not forgotten. */
+static bool is_pinned(struct ferryComm *comm, CUdeviceptr memory)
+{
+	struct ferry_buffer_name name;
+	struct ferry_exports *exports = comm->mapped.exports;
+	pthread_mutex_lock(&comm->lock);
+	OK(ferry_exports_name(exports, pointer_of(memory), COUNT * sizeof(uint32_t), 0, false, false, &name));
+	OK(ferry_exports_forget(exports, &name));
+	bool pinned = ferry_exports_have(exports, pointer_of(memory), COUNT * sizeof(uint32_t), false);
+	pthread_mutex_unlock(&comm->lock);
+	return pinned;
+}
+
+static void a_call_without_a_stream_flag_fails_alone(void **state)
+{
+	static uint32_t taken[FERRY_STREAM_FLAGS];
+	struct gang gang;
+	struct place places[MOST_PLACES];
+	uint32_t count = 0;
+	(void)state;
+	gang_open(&gang, 2, devices, 1);
+	places_open(places, &gang, COUNT);
+	while (!ferry_stream_flag_take(&taken[count]))
+		count++;
+	for (int rank = 0; rank < 2; rank++) {
+		CUgraph captured;
+		place_enter(&places[rank]);
+		CU(cuStreamBeginCapture(places[rank].stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+		try_messages(&places[rank], gang.comms[rank]);
+		CU(cuStreamEndCapture(places[rank].stream, &captured));
+		CU(cuGraphDestroy(captured));
+		assert_false(is_pinned(gang.comms[rank], places[rank].input));
+		assert_false(is_pinned(gang.comms[rank], places[rank].output));
+	}
+	while (count)
+		ferry_stream_flag_give_back(taken[--count]);
+	places_round(places, &gang);
+	places_settle(places, &gang, 1);
+	places_close(places, &gang);
+	gang_close(&gang);
+}
+
 static void a_group_within_another_is_not_ended_open(void **state)
 {
 	struct ferry_open_group open = {0};
@@ -233,6 +287,7 @@ int main(void)
 	        cmocka_unit_test_teardown(messages_are_open_too, no_misuse),
 	        cmocka_unit_test_teardown(open_calls_are_captured_and_replayed, no_misuse),
 	        cmocka_unit_test_teardown(a_communicator_may_be_aborted_between_the_steps, no_misuse),
+	        cmocka_unit_test_teardown(a_call_without_a_stream_flag_fails_alone, no_misuse),
 	        cmocka_unit_test_teardown(a_group_within_another_is_not_ended_open, no_misuse),
 	};
 	fake_is_the_driver();
