@@ -7,6 +7,8 @@
 #include "tests/nccl/messages.h"
 #include "tests/sanitized.h"
 
+#include <math.h>
+#include <time.h>
 #include <unistd.h>
 
 #define PART (8 << 10)   /* elements: what a kernel by host memory carries, */
@@ -427,12 +429,58 @@ static void replays_after_a_rank_has_left_end_with_an_error_and_later_ones_do_no
 	play(outlive);
 }
 
+/* ---- what many cost ---- */
+
+static double cpu_us(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+	return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
+}
+
+/* Returns what the end of the group takes for each message, the least of a few. */
+static double us_each(struct player *player, int messages)
+{
+	double least = INFINITY;
+	for (int round = 0; round < 5; round++) {
+		NCCL(ncclGroupStart());
+		for (int i = 0; i < messages; i++)
+			message(player, i % 2, other(player, i % 2 ? 1 : -1), SMALL, i % 2 ? 0 : LARGE,
+			        player->rank.comm);
+		double begun = cpu_us();
+		NCCL(ncclGroupEnd());
+		least = fmin(least, cpu_us() - begun);
+		settle(player);
+	}
+	return least / messages;
+}
+
+static void of_many(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	player_open(player);
+	warm_up(player, rank->comm);
+	double few = us_each(player, 256), many = us_each(player, 4096);
+	fprintf(stderr, "rank %d: %.2f us for each of 256 messages, %.2f for each of 4096\n", rank->rank, few, many);
+	HOLDS(many < 3 * few);
+	player_close(player);
+}
+
+/* As of an exchange among 64 experts. */
+static void what_a_group_costs_grows_with_its_messages_and_not_with_their_square(void **state)
+{
+	(void)state;
+	play(of_many);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test_teardown(messages_and_a_sum_of_a_group_wait_for_nothing_of_each_other, no_misuse),
 	        cmocka_unit_test_teardown(a_group_of_any_number_ends_whose_ways_another_rank_has_one_by_one, no_misuse),
 	        cmocka_unit_test_teardown(a_group_may_have_messages_and_sums_of_two_communicators, no_misuse),
+	        cmocka_unit_test_teardown(what_a_group_costs_grows_with_its_messages_and_not_with_their_square,
+	                                  no_misuse),
 	        cmocka_unit_test_teardown(a_communicator_may_end_in_the_group_of_its_last_messages, no_misuse),
 	        cmocka_unit_test_teardown(communicators_of_one_thread_may_end_in_the_group_of_their_last_messages,
 	                                  no_misuse),
