@@ -2,8 +2,21 @@
 /**
  * The program's steps, which have a veto: faster calls gain nothing if they are hidden behind products, and routers
  * take CPU time and links that the program may need. Calls' own times do not show that; the time from step to step
- * does. Rank 0's, one for each communicator. docs/design/tuner.md says how steps are found, compared and judged. Online
- * trials as AutoCCL's (NSDI 2025), of the whole program.
+ * does. Rank 0's, one for each communicator. Online trials as AutoCCL's (NSDI 2025), of the whole program.
+ *
+ * - Where measured calls take three quarters of the time from one's start to the next one's, they are the program's
+ *   time themselves, and nothing is compared.
+ * - Otherwise calls are followed until they repeat, with their buffers or at least by kind: that is a step. Its time is
+ *   the stream's, between two places before calls, so that it is right for a program that runs ahead, too.
+ * - Windows of whole steps are compared, as tuned and with NCCL as it is, in the order F N N F F N N F: each pair of
+ *   neighbours has both, and drift of the machine cancels. After a change one step is left out. The median of the
+ *   pairs' ratios counts, against their own spread.
+ * - Ferry keeps its part if steps are shorter with it. Otherwise `hold`: NCCL has all calls as it is, without tunings,
+ *   also where no difference can be seen, because processors, memory and links are free for the program then.
+ * - While windows are compared, and while a verdict is valid, arms are frozen: calls that share links with each other
+ *   take longer for reasons that are not their arm's (FSDP's AllGather beside a ReduceScatter).
+ * - When calls of other kinds come, or calls come to follow one another, the verdict is void. Otherwise it is compared
+ *   again after twenty times as many calls, then twice as many, and so late that it costs a two-hundredth at most.
  */
 #ifndef FERRY_ORCHESTRATOR_TUNER_VETO_H
 #define FERRY_ORCHESTRATOR_TUNER_VETO_H
