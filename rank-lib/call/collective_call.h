@@ -7,6 +7,7 @@
 #define FERRY_RANK_LIB_CALL_COLLECTIVE_CALL_H
 
 #include "ipc/export.h"
+#include "ipc/submission.h"
 #include "rank-lib/call/numbering.h"
 #include "rank-lib/call/plan_cache.h"
 #include "rank-lib/call/request.h"
@@ -14,7 +15,7 @@
 
 struct ferry_collective_call {
 	const struct ferry_request *request;
-	/* with a reference, which the callee takes over, and gives back if it fails */
+	/* with a reference, which the callee takes over once the call has its number, and gives back if it fails */
 	struct ferry_plan_entry *entry;
 	uint32_t shape; /* as in the descriptor */
 	struct ferry_number number;
@@ -24,6 +25,9 @@ struct ferry_collective_call {
 	struct ferry_buffer_name names[2];
 	/* mapped: bounce buffers named instead of buffers that no router can map; NULL: the buffer itself */
 	char *bounces[2];
+	/* mapped: with its stream flag and turn, and what a graph that gets the call is to do at its end */
+	struct ferry_submission head;
+	struct ferry_stream_call in_stream;
 };
 
 #endif

@@ -101,7 +101,10 @@ ferryResult_t ferry_mapped_enqueue(struct ferry_mapped *mapped, uint32_t domains
                                    struct ferry_stream_call *in_stream);
 
 /* mapped_collective.c */
-/** Names the buffers of a collective. To be called before the call gets its number, as this may fail. */
+/**
+ * Names the buffers of a collective and takes its stream flag; a captured call's names and plan are then kept. To be
+ * called before the call gets its number, as this may fail.
+ */
 ferryResult_t ferry_mapped_name(struct ferry_mapped *mapped, struct ferry_collective_call *collective);
 ferryResult_t ferry_mapped_collective(struct ferry_mapped *mapped, const struct ferry_collective_call *collective);
 /**

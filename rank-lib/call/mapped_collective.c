@@ -100,6 +100,16 @@ static ferryResult_t name_buffer(struct ferry_mapped *mapped, const void *buffer
 	return ferry_exports_name(mapped->exports, memory, bytes, submission, stream->captures, put_target, name);
 }
 
+/* Takes the call's stream flag, and keeps what a captured call needs. */
+static ferryResult_t take_flag(struct ferry_mapped *mapped, struct ferry_collective_call *collective)
+{
+	struct ferry_submission *head = &collective->head;
+	if (!collective->stream.captures)
+		return ferry_stream_flag_for_stream(mapped->flags, collective->stream.id, &head->flag, &head->turn);
+	return ferry_captures_keep(&mapped->captures, collective->entry, collective->names, 2, head,
+	                           &collective->in_stream);
+}
+
 ferryResult_t ferry_mapped_name(struct ferry_mapped *mapped, struct ferry_collective_call *collective)
 {
 	const struct ferry_request *request = collective->request;
@@ -120,6 +130,8 @@ ferryResult_t ferry_mapped_name(struct ferry_mapped *mapped, struct ferry_collec
 		if (reach[i] && !(i == FERRY_DIR_H2D && request->sums))
 			result = name_buffer(mapped, starts[i], reach[i], i, &collective->stream, put_target[i],
 			                     aside[i], &collective->names[i], &collective->bounces[i]);
+	if (!result)
+		result = take_flag(mapped, collective);
 	if (result && collective->stream.captures)
 		ferry_captures_undo(&mapped->captures, collective->names, 2);
 	return result;
@@ -138,18 +150,11 @@ static void fill_head(const struct ferry_collective_call *collective, struct fer
 	                                  .shape = collective->shape,
 	                                  .root = entry->key.root,
 	                                  .send = collective->names[FERRY_DIR_D2H],
-	                                  .receive = collective->names[FERRY_DIR_H2D]};
+	                                  .receive = collective->names[FERRY_DIR_H2D],
+	                                  .flag = collective->head.flag,
+	                                  .turn = collective->head.turn};
 	if (collective->factor.device_scalar)
 		head->flags |= FERRY_SUBMIT_SCALAR;
-}
-
-/* Takes the call's stream flag, and keeps what a captured call needs. */
-static ferryResult_t take_flag(struct ferry_mapped *mapped, const struct ferry_collective_call *collective,
-                               struct ferry_submission *head, struct ferry_stream_call *in_stream)
-{
-	if (!collective->stream.captures)
-		return ferry_stream_flag_for_stream(mapped->flags, collective->stream.id, &head->flag, &head->turn);
-	return ferry_captures_keep(&mapped->captures, collective->entry, collective->names, 2, head, in_stream);
 }
 
 static ferryResult_t submit_collective(struct ferry_mapped *mapped, const struct ferry_collective_call *collective,
@@ -251,19 +256,17 @@ ferryResult_t ferry_mapped_collective(struct ferry_mapped *mapped, const struct 
 	struct ferry_request_parts parts;
 	struct ferry_call_buffers buffers;
 	struct ferry_submission head;
-	struct ferry_stream_call in_stream = {.scalar = collective->factor.device_scalar,
-	                                      .scalar_bytes = ferry_type_size(request->type)};
+	struct ferry_stream_call in_stream = collective->in_stream;
 	ferry_request_buffers(request, mapped->rank, mapped->device, &parts, &buffers);
 	fill_head(collective, &head);
+	in_stream.flag = ferry_stream_flag_at(head.flag);
+	in_stream.scalar = collective->factor.device_scalar;
+	in_stream.scalar_bytes = ferry_type_size(request->type);
 	if (collective->number.seq)
 		atomic_store_explicit(&steps->last_seq, collective->number.seq, memory_order_relaxed);
 	ferryResult_t result = fill_copies(collective, &buffers, &in_stream);
 	if (!result)
-		result = take_flag(mapped, collective, &head, &in_stream);
-	if (!result) {
-		in_stream.flag = ferry_stream_flag_at(head.flag);
 		result = submit_collective(mapped, collective, &head, &parts);
-	}
 	if (!collective->stream.captures)
 		/* the router keeps its own plan */
 		ferry_plan_cache_give_back(mapped->plans, collective->entry);

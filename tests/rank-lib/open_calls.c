@@ -221,6 +221,13 @@ static void try_messages(const struct place *place, ferryComm_t comm)
 	REFUSED(ferryInvalidUsage, "32768 streams", ferryGroupEnd());
 }
 
+/* Plain and captured ones; a captured one's plan is given back. */
+static void try_collective(const struct place *place, struct ferryComm *comm)
+{
+	REFUSED(ferryInvalidUsage, "32768 streams", place_try(place, comm));
+	assert_int_equal(comm->plans.cache.busy, 0);
+}
+
 /* An export that is pinned is not forgotten. */
 static bool is_pinned(struct ferryComm *comm, CUdeviceptr memory)
 {
@@ -248,7 +255,9 @@ static void a_call_without_a_stream_flag_fails_alone(void **state)
 	for (int rank = 0; rank < 2; rank++) {
 		CUgraph captured;
 		place_enter(&places[rank]);
+		try_collective(&places[rank], gang.comms[rank]);
 		CU(cuStreamBeginCapture(places[rank].stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+		try_collective(&places[rank], gang.comms[rank]);
 		try_messages(&places[rank], gang.comms[rank]);
 		CU(cuStreamEndCapture(places[rank].stream, &captured));
 		CU(cuGraphDestroy(captured));
