@@ -18,7 +18,7 @@ struct parser {
 	const struct ferry_program_defaults *defaults;
 	struct ferry_program *program;
 	uint32_t capacity;
-	bool has_header, in_section;
+	bool has_header, in_section, has_root, has_bytes;
 	uint32_t rank;
 	bool seen[FERRY_MAX_RANKS];
 	uint32_t most_gpu, most_peer;
@@ -402,7 +402,7 @@ static ferryResult_t read_message_sizes(struct parser *parser)
 	return result;
 }
 
-/* Each field once; a number that is still 0 has not been given. */
+/* Each field once: a second one is unexpected. A number that is still 0 has not been given. */
 static ferryResult_t read_field(struct parser *parser)
 {
 	struct ferry_program *program = parser->program;
@@ -412,9 +412,10 @@ static ferryResult_t read_field(struct parser *parser)
 		return read_number(parser, FERRY_MAX_DOMAINS, "a number of domains", &program->ndomains);
 	if (!program->nchunks && accept_word(parser, "chunks"))
 		return read_number(parser, 1024, "a number of chunks", &program->nchunks);
-	if (ferry_collective_has_root(program->collective) && accept_word(parser, "root"))
+	if (!parser->has_root && ferry_collective_has_root(program->collective) &&
+	    (parser->has_root = accept_word(parser, "root")))
 		return read_number(parser, FERRY_MAX_RANKS - 1, "a rank", &program->root);
-	if (accept_word(parser, "bytes"))
+	if (!parser->has_bytes && (parser->has_bytes = accept_word(parser, "bytes")))
 		return read_message_sizes(parser);
 	return unexpected(parser, ferry_collective_has_root(program->collective)
 	                                  ? "ranks N, domains D, chunks K, root R or bytes LEAST..MOST, each once"

@@ -87,6 +87,8 @@ static void errors_say_where_and_what_was_expected_and_found(void **state)
 	         "test:1:56: expected a size such as 64K, found \"x\""},
 	        {"program allreduce ranks 2 domains 1 chunks 1 bytes 4K..1K\n",
 	         "test:1: bytes 4096..1024 holds no size"},
+	        {"program reduce ranks 2 domains 1 chunks 1 root 0 root 1\n", "test:1:50: expected ranks N"},
+	        {"program allreduce ranks 2 domains 1 chunks 1 bytes 1..2 bytes 3..4\n", "test:1:57: expected ranks N"},
 	        {"", "test: no program header and no section"},
 	        {"# nothing\n", "test: no program header and no section"},
 	        {"# Rank 0 sends\n", "test:1:10: expected \"domain D\" or the end of the line, found \"sends\""},
