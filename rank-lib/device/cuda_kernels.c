@@ -27,7 +27,7 @@ static ferryResult_t load(struct ferry_device *base, const char *ptx, const char
 		return result;
 	CUresult refused = device->driver->ModuleLoadData(&module, ptx);
 	for (uint32_t i = 0; i < count && !refused; i++) {
-		CUfunction function;
+		CUfunction function = NULL;
 		refused = device->driver->ModuleGetFunction(&function, module, names[i]);
 		if (!refused) /* a lazy driver would load it at the first launch, while kernels wait */
 			refused = device->driver->FuncLoad(function);
@@ -141,6 +141,8 @@ static CUresult behind_captured(const struct ferry_cuda_driver *driver, CUstream
 		refused = driver->GraphAddDependencies(capture->graph, &kernel, &record, NULL, 1);
 	} else {
 		refused = driver->GraphAddEventRecordNode(&record, capture->graph, &kernel, 1, order->event);
+		if (refused) /* there is no record */
+			return refused;
 		found = &order->captures[order->ncaptures++ % FERRY_KERNEL_CAPTURES];
 	}
 	*found = (struct ferry_kernel_capture){capture->id, (ferryStream_t)stream, kernel, record};
