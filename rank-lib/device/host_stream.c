@@ -269,13 +269,19 @@ static struct operation *take_spare(struct ferryStream *stream)
 	return operation;
 }
 
-/* Appends an operation that needs a thread to run it. */
+/* Appends an operation that needs a thread to run it. Without one the operation is dropped: its memory may go. */
 static ferryResult_t enqueue(ferryStream_t stream, struct operation *operation)
 {
 	pthread_mutex_lock(&stream->lock);
-	append(stream, operation);
 	ferryResult_t result = want_thread(stream);
+	if (!result)
+		append(stream, operation);
 	pthread_mutex_unlock(&stream->lock);
+	if (!result)
+		return ferrySuccess;
+	if (operation->kind == RECORD_EVENT || operation->kind == WAIT_EVENT)
+		record_drop(operation->record);
+	free(operation);
 	return result;
 }
 
@@ -524,12 +530,17 @@ ferryResult_t ferryEventRecord(ferryEvent_t event, ferryStream_t stream)
 	atomic_store(&record->holders, 2);
 	record->stream = stream;
 	operation->record = record;
+	ferryResult_t refused = enqueue(stream, operation);
+	if (refused) { /* nothing reaches the record */
+		record_drop(record);
+		return refused;
+	}
 	pthread_mutex_lock(&event->lock);
 	struct record *before = event->record;
 	event->record = record;
 	pthread_mutex_unlock(&event->lock);
 	record_drop(before);
-	return enqueue(stream, operation);
+	return ferrySuccess;
 }
 
 ferryResult_t ferryStreamWaitEvent(ferryStream_t stream, ferryEvent_t event)

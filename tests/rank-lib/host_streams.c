@@ -217,12 +217,43 @@ static void calls_of_a_stream_go_on_beside_one_that_is_held(void **state)
 	assert_true(came);
 }
 
+/* Memory that the caller frees after the error must not be written later. */
+static void work_that_no_thread_can_do_is_refused_and_not_done(void **state)
+{
+	pthread_attr_t usual, endless;
+	ferryStream_t stream;
+	ferryEvent_t event;
+	int to = 1, from = 2;
+	(void)state;
+	assert_int_equal(ferryStreamCreate(&stream, 0), ferrySuccess);
+	assert_int_equal(ferryEventCreate(&event), ferrySuccess);
+	assert_int_equal(pthread_getattr_default_np(&usual), 0);
+	assert_int_equal(pthread_attr_init(&endless), 0);
+	assert_int_equal(pthread_attr_setstacksize(&endless, (size_t)1 << 47), 0); /* more than there are addresses */
+	assert_int_equal(pthread_setattr_default_np(&endless), 0);
+	ferryResult_t copy = ferryMemcpyAsync(&to, &from, sizeof to, stream), record = ferryEventRecord(event, stream);
+	assert_int_equal(pthread_setattr_default_np(&usual), 0);
+	assert_int_equal(copy, ferrySystemError);
+	assert_int_equal(record, ferrySystemError);
+	assert_int_equal(ferryEventSynchronize(event), ferrySuccess); /* never recorded */
+	assert_int_equal(ferryStreamSynchronize(stream), ferrySuccess);
+	assert_int_equal(to, 1);
+	assert_int_equal(ferryMemcpyAsync(&to, &from, sizeof to, stream), ferrySuccess);
+	assert_int_equal(ferryStreamSynchronize(stream), ferrySuccess);
+	assert_int_equal(to, 2);
+	assert_int_equal(ferryEventDestroy(event), ferrySuccess);
+	assert_int_equal(ferryStreamDestroy(stream), ferrySuccess);
+	pthread_attr_destroy(&usual);
+	pthread_attr_destroy(&endless);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(calls_of_a_stream_go_on_beside_one_that_is_held),
 	        cmocka_unit_test(host_functions_are_refused_what_waits_for_themselves),
 	        cmocka_unit_test(two_threads_call_with_a_communicator_each_on_default_streams),
+	        cmocka_unit_test(work_that_no_thread_can_do_is_refused_and_not_done),
 	        cmocka_unit_test(calls_of_a_thread_that_has_ended_go_on),
 	};
 	setenv("FERRY_DEVICE", "host", 1);
