@@ -329,9 +329,15 @@ ferryResult_t ferry_launch_pairs(const struct ferry_request *requests, uint32_t 
 	return leave(requests[0].comm, &visit, result);
 }
 
-/* Leaves the call to the second step: then ranks number a sum's steps and later calls alike, however they group. */
+/*
+ * Leaves the call to the second step: then ranks number a sum's steps and later calls alike, however they group. The
+ * group frees its counts and its program's name before that step. Calls with either are made by ferry.h alone, whose
+ * groups have no open calls (ferryGroupEnd).
+ */
 static ferryResult_t put_off(struct ferry_open_call *open, const struct ferry_request *request)
 {
+	if (request->sendcounts || request->program)
+		return ferry_fail(ferryInternalError, "a call with counts or a program of its own is left open");
 	if (!(open->later = malloc(sizeof *open->later)))
 		return ferry_fail(ferrySystemError, "no memory for a call behind a sum");
 	*open->later = *request;
