@@ -5,6 +5,7 @@
 #include "rank-lib/device/host_stream.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -87,14 +88,17 @@ ferryResult_t ferry_default_stream(int ordinal, ferryStream_t *stream)
 ferryResult_t ferryStreamSynchronize(ferryStream_t stream)
 {
 	static const char name[] = "ferryStreamSynchronize";
+	char text[512];
 	ferryResult_t result = ferrySuccess;
 	if (stream)
 		return (result = ferry_host_check_stream(stream)) ? result : ferry_host_synchronize(stream, name);
 	for (int i = 0; i < FERRY_HOST_DEVICES; i++) {
 		ferryResult_t one = mine[i] ? ferry_host_synchronize(mine[i], name) : ferrySuccess;
+		if (one && !result) /* a later one's message replaces it */
+			snprintf(text, sizeof text, "%s", ferry_last_message());
 		result = result ? result : one;
 	}
-	return result;
+	return result ? ferry_fail(result, "%s", text) : ferrySuccess;
 }
 
 void ferry_default_streams_before_fork(void)
