@@ -328,6 +328,8 @@ static void adopt(const struct ferry_stream_flag_use *use)
 {
 	pthread_mutex_lock(&orphans.lock);
 	bool kept = append(&orphans, use);
+	if (!kept)
+		ferry_fail(ferrySystemError, "no memory for its stream flag");
 	if (!orphans_kept) {
 		orphan_entry = (struct ferry_monitor_entry){.descriptor = -1, .look = look_after_orphans};
 		orphans_kept = ferry_router_monitor_add(&orphan_entry) == ferrySuccess;
