@@ -305,7 +305,10 @@ static ferryResult_t set_up(struct ferry_cuda_device *device, int ordinal)
 		refused = driver->DevicePrimaryCtxRetain(&device->context, device->device);
 	if (refused)
 		return ferry_cuda_failed(driver, refused, "opening the CUDA device");
-	return choose_wait(device);
+	ferryResult_t result = choose_wait(device);
+	if (result)
+		driver->DevicePrimaryCtxRelease(device->device);
+	return result;
 }
 
 /* The device whose context the calling thread has made current, if any. */
