@@ -636,6 +636,16 @@ static void a_router_that_dies_is_told_of(void **state)
 	detach();
 }
 
+static void a_device_that_cannot_be_opened_gives_its_context_back(void **state)
+{
+	struct ferry_device *other;
+	(void)state;
+	setenv("FERRY_WAIT", "never", 1);
+	assert_int_equal(ferry_device_open("cuda", 1, 0, &other), ferryInvalidArgument);
+	unsetenv("FERRY_WAIT");
+	assert_int_equal(cuDevicePrimaryCtxRelease(1), CUDA_ERROR_INVALID_CONTEXT); /* nobody retains it */
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, enter, leave)
 
 static int run(void)
@@ -662,6 +672,7 @@ static int run(void)
 	        cmocka_unit_test(a_rank_that_dies_leaves_no_memory_mapped),
 	        cmocka_unit_test(what_is_forgotten_while_the_router_unmaps_it_for_being_idle_is_unmapped_then),
 	        cmocka_unit_test(a_router_that_dies_is_told_of),
+	        cmocka_unit_test(a_device_that_cannot_be_opened_gives_its_context_back),
 	};
 	if (ferry_device_open("cuda", 0, 0, &device) || cuDevicePrimaryCtxRetain(&context, 0) ||
 	    cuCtxSetCurrent(context))
