@@ -11,7 +11,8 @@
  * `done` has come to its turn and the flag is 1. Its end stores three things: a mark with its turn in the flag, for
  * which no stream waits; then done + 1; then flag = 0. A thread that sees the new `done` no longer sees the old 1. A
  * router that takes another's place finds from the two how far the old one had come, whichever of the three it stored
- * last: the 1 of the next call comes after the 0. docs/models/stream_flags.pml and takeover.pml check all of this.
+ * last: the 1 of the next call comes after the 0. docs/models/stream_flags.pml and takeover.pml check this for one
+ * stream.
  *
  * Each replay of a captured call is a turn of its flag, as if the call had been made then.
  */

@@ -5,9 +5,14 @@
 
 #include <stdlib.h>
 
-/* Until the stream waits for the flag, that must not go to another stream, even if the call is over. */
+/*
+ * Until the wait for the flag is in the stream, the flag must not go to another stream, even if the call is over. A
+ * captured call's flag is held by its capture.
+ */
 static void hold_flag(const struct ferry_open_call *open, bool held)
 {
+	if (!open->flags)
+		return;
 	ferry_stream_flag_hold(open->flags, (uint32_t)(open->rest.flag - ferry_stream_flag_at(0)), held);
 }
 
@@ -17,7 +22,7 @@ void ferry_open_call_keep(struct ferry_open_call *open, struct ferry_device *dev
 {
 	open->device = device;
 	open->rank = rank;
-	open->flags = flags;
+	open->flags = in_stream->forget ? NULL : flags;
 	open->stream = stream;
 	open->rest = (struct ferry_stream_call){.flag = in_stream->flag,
 	                                        .after = in_stream->after,

@@ -29,7 +29,7 @@ struct ferry_open_call {
 	/* from the first step for the second; stays as it is until then */
 	struct ferry_device *device; /* NULL: nothing is left to be put into the stream */
 	struct ferry_rank *rank;
-	struct ferry_stream_flag_table *flags; /* has the call's flag, held */
+	struct ferry_stream_flag_table *flags; /* has the call's flag, held; NULL: captured */
 	ferryComm_t comm; /* held */
 	struct ferry_request *later; /* a call that follows, whole, for the second step; NULL: none */
 	struct ferry_gpu_sum *sum; /* its steps (gpu_sums.h), of which some are open; NULL: it has none */

@@ -14,6 +14,7 @@
 
 #define MOST_UNUSED 1024u /* a table takes so many more flags until it drops those that nobody needs */
 #define KEPT_STREAMS 64u  /* a table with no more flags than these keeps those of idle streams */
+#define MOST_TAKEN   (FERRY_STREAM_FLAGS / 2) /* where more are taken those of idle streams stay: see `idle` */
 
 #define BYTES (FERRY_STREAM_FLAGS * sizeof(struct ferry_stream_flag))
 
@@ -149,35 +150,29 @@ static bool append(struct ferry_stream_flag_table *table, const struct ferry_str
 	return true;
 }
 
-/* Whether no stream will read the flag again, as far as this process knows. */
+/* Whether no stream will read the flag again, as far as this process knows, and no router will write it. */
 static bool is_over(const struct ferry_stream_flag_use *use)
 {
 	const struct ferry_stream_flag *flag = &flags[use->index];
 	if (use->captured)
 		return atomic_load_explicit(&flag->forgotten, memory_order_acquire) == 2;
-	return atomic_load_explicit(&flag->done, memory_order_acquire) == use->made;
-}
-
-/*
- * Whether the router stores nothing in the flag any more, and no stream will wait for it. A stream that comes again
- * takes another flag. Under the table's lock.
- */
-static bool is_unused(const struct ferry_stream_flag_table *table, const struct ferry_stream_flag_use *use)
-{
-	if (use->held || !is_over(use))
-		return false;
-	return use->captured || (table->count > KEPT_STREAMS &&
-	                         !atomic_load_explicit(&flags[use->index].flag, memory_order_acquire));
+	return atomic_load_explicit(&flag->done, memory_order_acquire) == use->made &&
+	       !atomic_load_explicit(&flag->flag, memory_order_acquire);
 }
 
 /*
  * Drops captured calls whose graphs are gone, and which their router has released, and idle streams, as they may have
- * been destroyed. Those at the end first: of streams that are used little. Under the table's lock.
+ * been destroyed; one that comes again takes another flag. Those at the end first: of streams that are used little.
+ * Under the table's lock.
  */
 static void drop_unused(struct ferry_stream_flag_table *table)
 {
-	for (uint32_t i = table->count; i-- > 0;)
-		if (is_unused(table, &table->uses[i])) {
+	pthread_mutex_lock(&lock);
+	bool streams = FERRY_STREAM_FLAGS - nidle <= MOST_TAKEN;
+	pthread_mutex_unlock(&lock);
+	for (uint32_t i = table->count; i-- > 0 && !table->released;)
+		if (!table->uses[i].held && is_over(&table->uses[i]) &&
+		    (table->uses[i].captured || (streams && table->count > KEPT_STREAMS))) {
 			ferry_stream_flag_give_back(table->uses[i].index);
 			table->uses[i] = table->uses[--table->count];
 		}
@@ -246,9 +241,11 @@ ferryResult_t ferry_stream_flag_for_capture(struct ferry_stream_flag_table *tabl
 void ferry_stream_flag_hold(struct ferry_stream_flag_table *table, uint32_t index, bool held)
 {
 	pthread_mutex_lock(&table->lock);
-	for (uint32_t i = 0; i < table->count; i++)
-		if (table->uses[i].index == index)
-			table->uses[i].held = held;
+	uint32_t i = 0;
+	while (i < table->count && table->uses[i].index != index)
+		i++;
+	if (i < table->count)
+		table->uses[i].held = held;
 	pthread_mutex_unlock(&table->lock);
 }
 
@@ -292,6 +289,7 @@ bool ferry_stream_flag_table_release(struct ferry_stream_flag_table *table)
 {
 	bool any = false;
 	pthread_mutex_lock(&table->lock);
+	table->released = true;
 	for (uint32_t i = 0; i < table->count; i++) {
 		release(&table->uses[i]);
 		any |= !is_over(&table->uses[i]);

@@ -27,6 +27,7 @@ struct ferry_stream_flag_table {
 	pthread_mutex_t lock;
 	struct ferry_stream_flag_use *uses;
 	uint32_t count, capacity;
+	bool released; /* a router that hangs may still write late, so no flag goes to another use */
 	uint32_t full; /* at this count, those that nobody needs are dropped before another one is added */
 };
 
