@@ -115,7 +115,7 @@ struct ferry_board {
  * All but the last two fields are for ferry-stat, and nothing depends on them.
  */
 struct ferry_traffic {
-	_Atomic uint64_t calls;  /* calls whose part in this direction is over */
+	_Atomic uint64_t calls;  /* calls that have finished in this direction */
 	_Atomic uint64_t bytes;  /* given to copies between the rank's buffers and staging, or among its buffers */
 	_Atomic uint64_t blockers; /* ranks that it has waited for since `since` (ferry_now_ns); 0: none, or not long */
 	_Atomic uint64_t since;

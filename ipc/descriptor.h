@@ -64,7 +64,7 @@ void ferry_descriptor_read(const struct ferry_descriptor *descriptor, struct fer
 /** Whether two ranks make the same call, by the same plan. */
 bool ferry_descriptor_agree(const struct ferry_descriptor_fields *one, const struct ferry_descriptor_fields *other);
 
-/** Writes the message for two ranks whose descriptors do not agree, with both calls. */
+/** Writes the error message for two ranks that disagree on a call: it names both calls. */
 void ferry_descriptor_disagreement(char *text, size_t bytes, uint64_t seq,
                                    uint32_t rank, const struct ferry_descriptor_fields *calls,
                                    uint32_t other_rank, const struct ferry_descriptor_fields *other_calls);

@@ -42,7 +42,7 @@ static float speed_of(const struct maker *maker, uint32_t from, uint32_t to)
 	return nvlinks == FERRY_NVLINKS_UNKNOWN ? maker->most : nvlinks;
 }
 
-/* A pair whose NVLinks are not counted is taken to have as many as the pair that has most. */
+/* If the driver does not count a pair's NVLinks, the largest count of any pair is assumed. */
 static void find_units(struct maker *maker)
 {
 	uint32_t n = maker->nranks;

@@ -70,7 +70,7 @@ static bool is_signed(const struct launcher *launcher)
 	return launcher->sign && ferry_env(launcher->sign);
 }
 
-/* Ferry's own goes first, then those whose `sign` is set, then others: scripts, too, may have set their variables. */
+/* Order: Ferry's launcher, launchers whose `sign` is set, others, whose variables a script may have set as well. */
 static size_t find_candidates(const struct launcher *candidates[NLAUNCHERS])
 {
 	size_t count = 0;

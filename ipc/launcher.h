@@ -4,11 +4,11 @@
  * starts torchrun, Slurm starts ferryrun), and a process inherits the variables of them all. The innermost one counts:
  * the one whose variables were set last. Called by ranks, ferryrun and ferry-perf; nothing is kept.
  *
- * /proc tells which one that is: from this process up through its parents, the first launcher counts whose variables a
- * process lacks, or has with other values, or whose own command (hydra_pmi_proxy, slurmstepd) the process is. If no
- * process tells, as they have ended or belong to other users, ferryrun goes first, then the launchers with a variable
- * that people do not set by hand (TORCHELASTIC_RUN_ID, SLURM_STEP_ID), then the others, each in this order: torchrun,
- * Open MPI, PMI, Slurm.
+ * The innermost launcher is found in /proc, from this process up through its parents. A parent without a launcher's
+ * variables, or with other values of them, was there before that launcher; a parent may also be the launcher's own
+ * command (hydra_pmi_proxy, slurmstepd). The first launcher that is found so counts. If the parents have ended or
+ * belong to other users, ferryrun counts first, then launchers with a variable that people do not set by hand
+ * (TORCHELASTIC_RUN_ID, SLURM_STEP_ID), then the others, each in this order: torchrun, Open MPI, PMI, Slurm.
  */
 #ifndef FERRY_IPC_LAUNCHER_H
 #define FERRY_IPC_LAUNCHER_H
