@@ -8,8 +8,7 @@
 #define LAID_BARE 0.82 /* the same for calls that were hidden before */
 #define GAPS      6u    /* gaps that have to be known */
 #define OLD_GAPS  32u   /* then all count half */
-#define RECENT    64u   /* calls, of which Ferry has */
-#define LEAST     8u    /* a part of so many at least, to be compared */
+#define RECENT    64u   /* calls */
 #define ODD       16u   /* one call in so many may differ from the one a step before */
 #define LONGEST   (FERRY_VETO_HISTORY / 2)
 #define NO_STEP   64u    /* calls of a window at least, where they do not repeat, or by kind alone */
@@ -107,8 +106,10 @@ int ferry_veto_awaits(const struct ferry_veto *veto)
 
 /* ---- steps ---- */
 
-#define KIND (FERRY_VETO_KINDS - 1) /* of a name */
-#define ALL  UINT32_MAX
+/* of a name: */
+#define KIND   (FERRY_VETO_KINDS - 1)
+#define FERRYS FERRY_VETO_KINDS /* Ferry had a part of the call, which says nothing of the step */
+#define ALL    (UINT32_MAX & ~(uint32_t)FERRYS)
 
 static uint32_t name_at(const struct ferry_veto *veto, uint64_t call)
 {
@@ -159,9 +160,14 @@ static uint64_t kinds_of(const struct ferry_veto *veto, uint32_t calls)
 	return kinds;
 }
 
-static uint32_t recent_ferrys(const struct ferry_veto *veto)
+/* The part of the last calls that Ferry had: of a step's at least. */
+static double ferrys_part(const struct ferry_veto *veto)
 {
-	return (uint32_t)__builtin_popcountll(veto->ferrys);
+	uint32_t ferrys = 0, calls = veto->exam.period > RECENT ? veto->exam.period : RECENT;
+	calls = calls < veto->calls ? calls : (uint32_t)veto->calls;
+	for (uint32_t i = 0; i < calls; i++)
+		ferrys += (name_at(veto, veto->calls - 1 - i) & FERRYS) != 0;
+	return (double)ferrys / calls;
 }
 
 /* ---- comparison ---- */
@@ -174,19 +180,23 @@ static void start_rest(struct ferry_veto *veto, uint64_t calls)
 	veto->rested = veto->strangers = 0;
 }
 
-/* The first window leaves the calls as they are now. */
-static void start(struct ferry_veto *veto)
+/* The first window leaves the calls as they are now. False: Ferry has none of them, so there is nothing to compare. */
+static bool start(struct ferry_veto *veto)
 {
-	uint32_t recent = veto->calls < RECENT ? (uint32_t)veto->calls : RECENT;
+	if (!veto->held)
+		veto->exam.part = ferrys_part(veto);
+	if (!(veto->exam.part > 0)) {
+		start_rest(veto, RECENT);
+		return false;
+	}
 	veto->compares = true;
 	veto->exam.begins_tuned = !veto->held;
-	if (!veto->held)
-		veto->exam.part = (double)recent_ferrys(veto) / recent;
 	veto->exam.which = veto->exam.known = veto->exam.calls = 0;
 	veto->exam.made = veto->exam.ferrys = veto->exam.strange = veto->exam.late = 0;
 	veto->exam.ends = veto->exam.leads = false;
 	veto->exam.left = 0;
 	memset(veto->exam.step_us, 0, sizeof veto->exam.step_us);
+	return true;
 }
 
 static uint64_t usual_rest(struct ferry_veto *veto)
@@ -410,8 +420,7 @@ static void look_for_strangers(struct ferry_veto *veto, uint8_t kind)
 		veto->backoff = veto->given_up = veto->gaps = 0;
 		veto->busy_us = veto->span_us = 0;
 		veto->examined = last;
-		veto->calls = 0;
-		veto->ferrys = 0;
+		veto->calls = veto->ferrys = 0;
 	} else if (veto->calls % RECENT == 0) {
 		veto->examined |= kinds_of(veto, RECENT);
 		veto->strangers = 0;
@@ -424,20 +433,28 @@ static bool is_due(const struct ferry_veto *veto, bool free)
 		return false;
 	if (veto->held)
 		return true;
-	return veto->gaps >= GAPS && veto->busy_us <= BARE * veto->span_us && recent_ferrys(veto) >= LEAST;
+	return veto->gaps >= GAPS && veto->busy_us <= BARE * veto->span_us && veto->ferrys;
+}
+
+/* Ferry's calls among those that are known are counted in passing. */
+static void remember(struct ferry_veto *veto, uint32_t name)
+{
+	uint32_t *place = &veto->history[veto->calls % FERRY_VETO_HISTORY];
+	if (veto->calls++ >= FERRY_VETO_HISTORY)
+		veto->ferrys -= (*place & FERRYS) != 0;
+	veto->ferrys += (name & FERRYS) != 0;
+	*place = name;
 }
 
 struct ferry_veto_marks ferry_veto_call(struct ferry_veto *veto, uint8_t kind, uint32_t buffers, bool ferrys,
                                           bool free)
 {
-	veto->history[veto->calls++ % FERRY_VETO_HISTORY] = (buffers & ~(uint32_t)KIND) | kind;
-	veto->ferrys = veto->ferrys << 1 | ferrys;
+	remember(veto, (buffers & ~(uint32_t)(KIND | FERRYS)) | kind | (ferrys ? FERRYS : 0));
 	look_for_strangers(veto, kind);
 	if (!veto->compares) {
 		veto->rested++;
-		if (!is_due(veto, free) || !find_step(veto))
+		if (!is_due(veto, free) || !find_step(veto) || !start(veto))
 			return nothing;
-		start(veto);
 	}
 	return compare(veto, ferrys);
 }
