@@ -57,7 +57,7 @@ struct ferry_veto {
 	uint32_t strangers;
 
 	uint32_t history[FERRY_VETO_HISTORY]; /* names; call n at n mod its length */
-	uint64_t calls, ferrys; /* ferrys: those of the history that Ferry had a part of */
+	uint64_t calls, ferrys;               /* ferrys: those of the history that Ferry had a part of */
 	double busy_us, span_us; /* of measured calls; from one's start to the next one's */
 	uint32_t gaps;
 

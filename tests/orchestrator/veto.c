@@ -68,8 +68,8 @@ static void make_call(struct program *program, const struct phase *phase, int at
 	uint32_t buffers = phase->wanders ? (uint32_t)rand_r(&program->seed) << 8 : (uint32_t)(at + 1) << 8;
 	if (phase->changes && at % 2)
 		buffers += (uint32_t)(program->calls / (uint64_t)(phase->calls * phase->changes) + 1) << 16;
-	struct ferry_veto_marks marks = ferry_veto_call(&program->veto, (uint8_t)(phase->kind + at % MOST_KINDS), buffers, ferrys,
-	                                                !phase->trials);
+	struct ferry_veto_marks marks = ferry_veto_call(&program->veto, (uint8_t)(phase->kind + at % MOST_KINDS),
+	                                                buffers, ferrys, !phase->trials);
 	if (marks.ends >= 0) {
 		program->took_us[marks.ends] = program->now_us - program->begun_us[marks.ends];
 		program->known_at[marks.ends] = program->calls + (uint64_t)(phase->behind * phase->calls);
@@ -224,7 +224,8 @@ static void one_call_of_a_long_step_is_compared_too(void **state)
 			one.ferrys = 1.12;
 			make_steps(&program, &one, 25);
 			if (ferry_veto_hold(&program.veto) != FERRY_VETO_HELD)
-				fail_msg("%d calls, seed %u: %ju verdicts", one.calls, seed, (uintmax_t)program.verdicts);
+				fail_msg("%d calls, seed %u: %ju verdicts", one.calls, seed,
+				         (uintmax_t)program.verdicts);
 			open_program(&program, seed);
 			one.ferrys = 0.9;
 			make_steps(&program, &one, 25);
