@@ -10,6 +10,7 @@
 #define OLD_GAPS  32u   /* then all count half */
 #define RECENT    64u   /* calls */
 #define ODD       16u   /* one call in so many may differ from the one a step before */
+#define MANY      8u    /* one call in so many is Ferry's */
 #define LONGEST   (FERRY_VETO_HISTORY / 2)
 #define NO_STEP   64u    /* calls of a window at least, where they do not repeat, or by kind alone */
 #define WINDOW    8u     /* calls of a window at least, */
@@ -116,21 +117,34 @@ static uint32_t name_at(const struct ferry_veto *veto, uint64_t call)
 	return veto->history[call % FERRY_VETO_HISTORY];
 }
 
-/* The least distance at which the calls known repeat in these bits, but for a few; 0: there is none yet. */
+/*
+ * The least distance at which the calls known repeat in these bits, but for a few; 0: there is none yet. Of Ferry's own
+ * three quarters repeat: else they may all be among the few, and a window would have one or none of them by chance.
+ */
 static uint32_t find_period(const struct ferry_veto *veto, uint32_t alike)
 {
 	uint64_t known = veto->calls < FERRY_VETO_HISTORY ? veto->calls : FERRY_VETO_HISTORY;
-	for (uint32_t period = 1; period <= known / 2; period++) {
-		uint64_t compared = known - period, odd = 0;
-		for (uint64_t last = veto->calls - 1, i = 0; i < compared && odd <= compared / ODD; i++)
-			odd += ((name_at(veto, last - i) ^ name_at(veto, last - i - period)) & alike) != 0;
-		if (odd <= compared / ODD)
+	uint32_t least = veto->held ? veto->exam.period
+	                            : 1; /* of what NCCL has now Ferry had a part in steps so long */
+	for (uint32_t period = least; period <= known / 2; period++) {
+		uint64_t compared = known - period, odd = 0, ferrys = 0, odd_ferrys = 0;
+		for (uint64_t last = veto->calls - 1, i = 0; i < compared && odd <= compared / ODD; i++) {
+			uint32_t name = name_at(veto, last - i), before = name_at(veto, last - i - period);
+			bool differs = ((name ^ before) & alike) != 0, is_ferrys = ((name | before) & FERRYS) != 0;
+			odd += differs;
+			ferrys += is_ferrys;
+			odd_ferrys += differs && is_ferrys;
+		}
+		if (odd <= compared / ODD && 4 * odd_ferrys <= ferrys)
 			return period;
 	}
 	return 0;
 }
 
-/* Finds the step; false: it is not known yet. If calls do not repeat with their buffers, kinds alone count. */
+/*
+ * Finds the step; false: it is not known yet. If calls do not repeat with their buffers, kinds alone count. If they do
+ * not repeat at all, any calls are compared with any others, where Ferry has so many that each window has some.
+ */
 static bool find_step(struct ferry_veto *veto)
 {
 	uint32_t alike = ALL, period = find_period(veto, ALL), least = WINDOW;
@@ -140,7 +154,8 @@ static bool find_step(struct ferry_veto *veto)
 		period = find_period(veto, KIND);
 		least = NO_STEP;
 	}
-	if (!period && veto->calls >= FERRY_VETO_HISTORY) {
+	bool many = veto->held || MANY * veto->ferrys >= FERRY_VETO_HISTORY;
+	if (!period && veto->calls >= FERRY_VETO_HISTORY && many) {
 		alike = 0;
 		period = NO_STEP;
 	}
@@ -185,10 +200,8 @@ static bool start(struct ferry_veto *veto)
 {
 	if (!veto->held)
 		veto->exam.part = ferrys_part(veto);
-	if (!(veto->exam.part > 0)) {
-		start_rest(veto, RECENT);
+	if (!(veto->exam.part > 0))
 		return false;
-	}
 	veto->compares = true;
 	veto->exam.begins_tuned = !veto->held;
 	veto->exam.which = veto->exam.known = veto->exam.calls = 0;
@@ -436,7 +449,7 @@ static bool is_due(const struct ferry_veto *veto, bool free)
 	return veto->gaps >= GAPS && veto->busy_us <= BARE * veto->span_us && veto->ferrys;
 }
 
-/* Ferry's calls among those that are known are counted in passing. */
+/* Counts Ferry's calls of the history. Those of trials do not count: a trial that lost leaves nothing to compare. */
 static void remember(struct ferry_veto *veto, uint32_t name)
 {
 	uint32_t *place = &veto->history[veto->calls % FERRY_VETO_HISTORY];
@@ -449,12 +462,19 @@ static void remember(struct ferry_veto *veto, uint32_t name)
 struct ferry_veto_marks ferry_veto_call(struct ferry_veto *veto, uint8_t kind, uint32_t buffers, bool ferrys,
                                           bool free)
 {
-	remember(veto, (buffers & ~(uint32_t)(KIND | FERRYS)) | kind | (ferrys ? FERRYS : 0));
+	remember(veto, (buffers & ~(uint32_t)(KIND | FERRYS)) | kind | (ferrys && free ? FERRYS : 0));
 	look_for_strangers(veto, kind);
 	if (!veto->compares) {
 		veto->rested++;
-		if (!is_due(veto, free) || !find_step(veto) || !start(veto))
+		if (!is_due(veto, free))
 			return nothing;
+		if (!find_step(veto) || !start(veto)) {
+			if (veto->calls >= FERRY_VETO_HISTORY) { /* a search through all of them takes some 10 us */
+				veto->rest = RECENT;
+				veto->rested = 0;
+			}
+			return nothing;
+		}
 	}
 	return compare(veto, ferrys);
 }

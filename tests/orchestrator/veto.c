@@ -30,6 +30,7 @@ struct phase {
 	bool trials;        /* an arm is tried all the time */
 	double part;        /* of the calls that Ferry has as tuned; 0: all */
 	int others;         /* the last calls of a step, which Ferry never has */
+	bool alike;         /* all but the first call of a step have one buffer and one kind */
 	int behind;         /* steps that the stream is behind the program */
 	int changes;        /* after so many steps half of the buffers are others */
 };
@@ -60,32 +61,40 @@ static void take_windows(struct program *program)
 		program->verdicts += ferry_veto_took(&program->veto, program->took_us[which]);
 }
 
-static void make_call(struct program *program, const struct phase *phase, int at)
+/* gap_us: until the next call begins, of which this one takes busy_us. */
+static void make_named_call(struct program *program, uint8_t kind, uint32_t buffers, bool ferrys, bool trials,
+                            double busy_us, double gap_us, int behind)
 {
-	enum ferry_veto_hold hold = ferry_veto_hold(&program->veto);
-	bool ferrys = hold == FERRY_VETO_TUNED && (!(phase->part > 0) || chance(program) < phase->part) &&
-	              at < phase->calls - phase->others;
-	uint32_t buffers = phase->wanders ? (uint32_t)rand_r(&program->seed) << 8 : (uint32_t)(at + 1) << 8;
-	if (phase->changes && at % 2)
-		buffers += (uint32_t)(program->calls / (uint64_t)(phase->calls * phase->changes) + 1) << 16;
-	struct ferry_veto_marks marks = ferry_veto_call(&program->veto, (uint8_t)(phase->kind + at % MOST_KINDS),
-	                                                buffers, ferrys, !phase->trials);
+	struct ferry_veto_marks marks = ferry_veto_call(&program->veto, kind, buffers, ferrys, !trials);
 	if (marks.ends >= 0) {
 		program->took_us[marks.ends] = program->now_us - program->begun_us[marks.ends];
-		program->known_at[marks.ends] = program->calls + (uint64_t)(phase->behind * phase->calls);
+		program->known_at[marks.ends] = program->calls + (uint64_t)behind;
 	}
 	if (marks.begins >= 0)
 		program->begun_us[marks.begins] = program->now_us;
-	double gap_us = phase->gap_us * (hold == FERRY_VETO_TUNED && phase->ferrys > 0 ? phase->ferrys : 1);
-	gap_us *= 1 + phase->noise * (2 * chance(program) - 1);
-	gap_us *= 1 + phase->drift * sin(2 * M_PI * (double)program->made / 10000);
-	ferry_veto_gap(&program->veto, phase->busy_us * gap_us / phase->gap_us, gap_us);
+	ferry_veto_gap(&program->veto, busy_us, gap_us);
 	program->now_us += gap_us;
 	program->made++;
 	program->calls++;
 	program->ferrys += ferrys;
 	program->compared += program->veto.compares;
 	take_windows(program);
+}
+
+static void make_call(struct program *program, const struct phase *phase, int at)
+{
+	enum ferry_veto_hold hold = ferry_veto_hold(&program->veto);
+	bool ferrys = hold == FERRY_VETO_TUNED && (!(phase->part > 0) || chance(program) < phase->part) &&
+	              at < phase->calls - phase->others;
+	int named = phase->alike && at ? 1 : at;
+	uint32_t buffers = phase->wanders ? (uint32_t)rand_r(&program->seed) << 8 : (uint32_t)(named + 1) << 8;
+	if (phase->changes && at % 2)
+		buffers += (uint32_t)(program->calls / (uint64_t)(phase->calls * phase->changes) + 1) << 16;
+	double gap_us = phase->gap_us * (hold == FERRY_VETO_TUNED && phase->ferrys > 0 ? phase->ferrys : 1);
+	gap_us *= 1 + phase->noise * (2 * chance(program) - 1);
+	gap_us *= 1 + phase->drift * sin(2 * M_PI * (double)program->made / 10000);
+	make_named_call(program, (uint8_t)(phase->kind + named % MOST_KINDS), buffers, ferrys, phase->trials,
+	                phase->busy_us * gap_us / phase->gap_us, gap_us, phase->behind * phase->calls);
 }
 
 static void make_steps(struct program *program, const struct phase *phase, int steps)
@@ -214,23 +223,60 @@ static void nothing_is_compared_while_an_arm_is_tried_or_ferry_has_nothing(void 
 static void one_call_of_a_long_step_is_compared_too(void **state)
 {
 	(void)state;
-	struct phase one = hidden;
-	one.noise = 0.02;
-	for (one.calls = 30; one.calls < 250; one.calls += 32)
+	for (int i = 0; i < 14; i++)
 		for (unsigned seed = 1; seed <= SEEDS; seed++) {
 			struct program program;
+			struct phase one = hidden;
+			one.noise = 0.02;
+			one.alike = i % 2;
+			one.calls = 30 + i / 2 * 32;
 			one.others = one.calls - 1;
-			open_program(&program, seed);
 			one.ferrys = 1.12;
+			open_program(&program, seed);
 			make_steps(&program, &one, 25);
 			if (ferry_veto_hold(&program.veto) != FERRY_VETO_HELD)
-				fail_msg("%d calls, seed %u: %ju verdicts", one.calls, seed,
+				fail_msg("%d calls, alike %d, seed %u: %ju verdicts", one.calls, one.alike, seed,
 				         (uintmax_t)program.verdicts);
-			open_program(&program, seed);
 			one.ferrys = 0.9;
+			open_program(&program, seed);
 			make_steps(&program, &one, 25);
 			assert_true(program.verdicts > 0 && !program.veto.held);
 		}
+}
+
+/* A window that has such a call takes longer than one without, whoever has it. */
+static void rare_long_calls_amid_others_that_never_repeat_are_not_compared(void **state)
+{
+	(void)state;
+	for (unsigned seed = 1; seed <= SEEDS; seed++) {
+		struct program program;
+		open_program(&program, seed);
+		for (int call = 0; call < 20000; call++) {
+			bool is_long = chance(&program) < 1.0 / 64;
+			bool ferrys = is_long && ferry_veto_hold(&program.veto) == FERRY_VETO_TUNED;
+			double us = is_long ? (ferrys ? 5000 : 10000) : 300;
+			make_named_call(&program, (uint8_t)(is_long ? 20 : rand_r(&program.seed) % 8),
+			                (uint32_t)rand_r(&program.seed) << 8, ferrys, false, us, us + 500, 0);
+		}
+		assert_int_equal(ferry_veto_hold(&program.veto), FERRY_VETO_TUNED);
+		assert_in_range(program.compared, 0, program.made / 50);
+	}
+}
+
+/* A try of Ferry that lost: nothing of it is left to compare. */
+static void calls_of_a_trial_are_not_compared(void **state)
+{
+	(void)state;
+	struct program program;
+	struct phase tried = hidden, nccls = hidden;
+	tried.trials = true;
+	nccls.others = nccls.calls;
+	open_program(&program, 1);
+	for (int i = 0; i < 20; i++) {
+		make_steps(&program, &tried, 1);
+		make_steps(&program, &nccls, 40);
+		assert_int_equal(program.compared, 0);
+	}
 }
 
 /* Other kinds of calls: another phase, of which nothing is known. */
@@ -365,6 +411,8 @@ int main(void)
 	        cmocka_unit_test(bare_calls_are_not_compared),
 	        cmocka_unit_test(nothing_is_compared_while_an_arm_is_tried_or_ferry_has_nothing),
 	        cmocka_unit_test(one_call_of_a_long_step_is_compared_too),
+	        cmocka_unit_test(rare_long_calls_amid_others_that_never_repeat_are_not_compared),
+	        cmocka_unit_test(calls_of_a_trial_are_not_compared),
 	        cmocka_unit_test(a_verdict_is_void_in_another_phase),
 	        cmocka_unit_test(a_verdict_is_void_where_the_same_calls_follow_one_another),
 	        cmocka_unit_test(what_drifts_turns_no_verdict_round),
