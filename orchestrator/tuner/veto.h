@@ -7,8 +7,8 @@
  * - Where measured calls take three quarters of the time from one's start to the next one's, they are the program's
  *   time themselves, and nothing is compared.
  * - Otherwise calls are followed until they repeat, with their buffers or at least by kind, and most of Ferry's among
- *   them: that is a step. One call of Ferry's in it is enough. Its time is
- *   the stream's, between two places before calls, so that it is right for a program that runs ahead, too.
+ *   them: that is a step. One call of Ferry's in it is enough. Its time is the stream's, between two places before
+ *   calls, so that it is right for a program that runs ahead, too.
  * - Windows of whole steps are compared, as tuned and with NCCL as it is, in the order F N N F F N N F: each pair of
  *   neighbours has both, and drift of the machine cancels. After a change one step is left out. The median of the
  *   pairs' ratios counts, against their own spread.
