@@ -16,6 +16,7 @@ struct kept {
 };
 
 static _Thread_local ferryStream_t mine[FERRY_HOST_DEVICES];
+static _Thread_local int devices; /* mine[] has none from this one on: a look at all takes longer than a short call */
 static struct kept *free_ones[FERRY_HOST_DEVICES]; /* under free_lock */
 static pthread_mutex_t free_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_key_t at_end; /* set in threads that have a default stream */
@@ -39,7 +40,7 @@ static void keep(int ordinal, ferryStream_t stream)
 static void give_back(void *unused)
 {
 	(void)unused;
-	for (int i = 0; i < FERRY_HOST_DEVICES; i++) {
+	for (int i = 0; i < devices; i++) {
 		if (!mine[i])
 			continue;
 		ferry_host_leave_stream(mine[i]);
@@ -71,18 +72,26 @@ static ferryStream_t take(int ordinal)
 	return stream;
 }
 
+/* The thread's first call for the device. */
+static ferryResult_t begin(int ordinal)
+{
+	ferryResult_t result = ferrySuccess;
+	if (!(mine[ordinal] = take(ordinal)))
+		result = ferryStreamCreate(&mine[ordinal], ordinal);
+	if (result)
+		return result;
+	devices = devices > ordinal ? devices : ordinal + 1;
+	pthread_once(&once, make_key);
+	if (has_key)
+		pthread_setspecific(at_end, mine);
+	return ferrySuccess;
+}
+
 ferryResult_t ferry_default_stream(int ordinal, ferryStream_t *stream)
 {
-	if (!mine[ordinal] && !(mine[ordinal] = take(ordinal))) {
-		ferryResult_t result = ferryStreamCreate(&mine[ordinal], ordinal);
-		if (result)
-			return result;
-	}
-	pthread_once(&once, make_key);
-	if (has_key && !pthread_getspecific(at_end))
-		pthread_setspecific(at_end, mine);
+	ferryResult_t result = mine[ordinal] ? ferrySuccess : begin(ordinal);
 	*stream = mine[ordinal];
-	return ferrySuccess;
+	return result;
 }
 
 ferryResult_t ferryStreamSynchronize(ferryStream_t stream)
@@ -92,7 +101,7 @@ ferryResult_t ferryStreamSynchronize(ferryStream_t stream)
 	ferryResult_t result = ferrySuccess;
 	if (stream)
 		return (result = ferry_host_check_stream(stream)) ? result : ferry_host_synchronize(stream, name);
-	for (int i = 0; i < FERRY_HOST_DEVICES; i++) {
+	for (int i = 0; i < devices; i++) {
 		ferryResult_t one = mine[i] ? ferry_host_synchronize(mine[i], name) : ferrySuccess;
 		if (one && !result) /* a later one's message replaces it */
 			snprintf(text, sizeof text, "%s", ferry_last_message());
