@@ -278,7 +278,7 @@ bool is_over(const struct liar *liar)
 
 void must_end(const struct liar *liar)
 {
-	for (int waited = 0; !is_over(liar) && !has_failed(liar) && waited < 20000; waited++)
+	for (int waited = 0; !is_over(liar) && !has_failed(liar) && waited < 60000; waited++)
 		doze(1);
 	if (has_failed(liar))
 		fail_msg("honest, and yet: \"%s\"", liar->shared.arenas[0].header->failure.message);

@@ -46,7 +46,7 @@ void trial_routers_remove(const char *folder)
 {
 	char path[108];
 	const struct dirent *entry;
-	for (int waited = 0; waited < 300 && rmdir(folder); waited++) {
+	for (int waited = 0; waited < 6000 && rmdir(folder); waited++) {
 		trial_routers_end(folder, SIGTERM); /* also one that a rank has started last of all */
 		nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
 	}

@@ -430,7 +430,7 @@ static void a_replay_that_rank_0_does_not_make_is_told_of(void **state)
 	places_settle(places, &gang, 1);
 	place_enter(&places[1]);
 	CU(cuGraphLaunch(graphs[1], places[1].stream));
-	for (int tries = 0; tries < 1000 && !strstr(said, expected); tries++) {
+	for (int tries = 0; tries < 3000 && !strstr(said, expected); tries++) {
 		doze(20);
 		said[pread(file, said, sizeof said - 1, 0)] = '\0';
 	}

@@ -424,7 +424,7 @@ static void communicators_in_the_default_stream_in_another_order_are_told_of(voi
 		OK(ferryAllReduce(pointer_of(place->input), pointer_of(place->output), 1, ferryUint32, ferrySum,
 		                  gangs[(i + i / 2) % 2].comms[i % 2], NULL));
 	}
-	for (int waited = 0; waited < 5000 && !strstr(said, flags); waited += 10) {
+	for (int waited = 0; waited < 60000 && !strstr(said, flags); waited += 10) {
 		doze(10);
 		if (pread(file, said, sizeof said - 1, 0) < 0)
 			break;

@@ -68,7 +68,7 @@ static void check_told(const struct gang *gang, const struct place *places, cons
 		ferryResult_t error = ferrySuccess;
 		place_enter(&places[rank]);
 		CU(cuStreamSynchronize(places[rank].stream));
-		for (int waited = 0; !error && waited < 10000; waited++) {
+		for (int waited = 0; !error && waited < 60000; waited++) {
 			OK(ferryCommGetAsyncError(gang->comms[rank], &error));
 			doze(1);
 		}

@@ -90,7 +90,7 @@ static struct ferry_descriptor *descriptor_of(const struct liar *liar, uint32_t 
 
 static void await(const _Atomic uint64_t *flag, uint64_t value, const char *what)
 {
-	for (int waited = 0; atomic_load(flag) != value && waited < 20000; waited++)
+	for (int waited = 0; atomic_load(flag) != value && waited < PATIENCE_MS; waited++)
 		doze(1);
 	if (atomic_load(flag) != value)
 		fail_msg("%s: %llu", what, (unsigned long long)atomic_load(flag));

@@ -14,7 +14,7 @@
 #define COUNT      30011
 #define LOST       3 /* ferry-router's exit code */
 #define IN_A_ROW   8 /* FERRY_MOST_LOSSES */
-#define SECONDS_MS 20000
+#define SECONDS_MS 60000
 
 static const int devices[] = {0, 1}, others[] = {2, 3};
 

@@ -153,7 +153,7 @@ static uint64_t fail_while_somebody_pushes(enum how how, bool message)
 	memset(receive, 'a', sizeof receive); /* the application's */
 	if (how < KILLED)
 		pthread_join(later, NULL);
-	for (int waited = 0; how < KILLED && atomic_load(&common->inside) != 2 && waited < 10000; waited++)
+	for (int waited = 0; how < KILLED && atomic_load(&common->inside) != 2 && waited < 60000; waited++)
 		doze(1);
 	for (size_t i = 0; i < sizeof receive; i++)
 		if (receive[i] != 'a')

@@ -221,7 +221,7 @@ static void ends_that_disagree_on_whether_a_message_is_pushed_find_out(void **st
 		place_enter(&(struct place){.device = 1});
 		OK(ferryRecv(ranks[1].receive, lengths[which][1], ferryUint8, 0, gang.comms[1],
 		             (ferryStream_t)ranks[1].stream));
-		for (int waited = 0; !error && waited < 10000; waited++) {
+		for (int waited = 0; !error && waited < 60000; waited++) {
 			ferryCommGetAsyncError(gang.comms[0], &error);
 			doze(1);
 		}

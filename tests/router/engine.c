@@ -248,7 +248,7 @@ static void a_failure_that_is_wiped_out_is_said_again(void **state)
 	atomic_store(&header->failure.state, 0);
 	memset(header->failure.message, 0, sizeof header->failure.message);
 	atomic_store(&header->failed, 0);
-	for (int waited = 0; !atomic_load(&header->failed) && waited < 5000; waited++)
+	for (int waited = 0; !atomic_load(&header->failed) && waited < 60000; waited++)
 		ferry_futex_wait(&header->failed, 0, 1000, true);
 	assert_int_equal(atomic_load(&header->failed), 1);
 	assert_int_equal(atomic_load(&header->failure.state), 1);
