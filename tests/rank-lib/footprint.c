@@ -49,7 +49,7 @@ static long long router_says(const char *name)
 	return found ? strtoll(found + strlen(name), NULL, 10) : 0;
 }
 
-/* It is no child, so there is nothing to wait on. A busy one may not answer in time, and the last thing is its socket. */
+/* It is no child to wait for. A busy one may not answer in time, and the last thing that goes is its socket. */
 static int end_router(void **state)
 {
 	char lock[80];
