@@ -99,6 +99,7 @@ FERRY_DEVICE void ferry_pause(void)
 {
 }
 
+#define FERRY_CHANNEL_POLLS 64u /* failed polls between two looks whether the communicator has failed */
 #define FERRY_WARP  (blockIdx.x * ((blockDim.x + 31) / 32) + threadIdx.x / 32) /* of a grid of one dimension */
 #define FERRY_WARPS (gridDim.x * ((blockDim.x + 31) / 32))
 #define FERRY_TURNS (FERRY_WARPS < 4096 ? FERRY_WARPS : 4096) /* so that a lone warp looks within a second */
@@ -177,6 +178,7 @@ FERRY_DEVICE void ferry_store32(uint32_t *to, uint32_t value)
 	__atomic_store_n(to, value, __ATOMIC_RELEASE);
 }
 
+#define FERRY_CHANNEL_POLLS 4u /* each may take a turn of the scheduler's */
 #define FERRY_WARP  0u
 #define FERRY_TURNS 1u
 
@@ -265,7 +267,6 @@ FERRY_DEVICE uint64_t ferrySumWords(ferryDataType_t type, const uint64_t words[F
 
 /* ---- waiting ---- */
 
-#define FERRY_CHANNEL_POLLS 64u     /* failed polls between two looks whether the communicator has failed */
 #define FERRY_CHANNEL_WORDS 32u     /* of `counters`, of a channel: */
 #define FERRY_CHANNEL_SIGNALLED 0u  /* signals to each rank, */
 #define FERRY_CHANNEL_AWAITED 8u    /* and waits for each, */

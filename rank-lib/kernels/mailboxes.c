@@ -421,6 +421,9 @@ static void look_for_waits(struct ferry_mailboxes *mailboxes, enum ferry_box_lin
 	uint32_t number = (uint32_t)said;
 	uint64_t now = ferry_now_ns();
 	bool is_new = said != waits->said, says_whom = is_new && other < (uint64_t)mailboxes->rank->nranks;
+	/* a call's number is its own, however seldom its kernel has a processor; messages may share one */
+	bool goes_on = waits->watchdog.since && number == waits->number &&
+	               (line == FERRY_BOX_CALLS || now - waits->heard_ns <= SILENT_NS);
 	if (is_new)
 		waits->heard_ns = now;
 	/* a kernel that waits says so again and again; an old word may be of 2^31 calls before */
@@ -428,7 +431,7 @@ static void look_for_waits(struct ferry_mailboxes *mailboxes, enum ferry_box_lin
 		look_for_departed(mailboxes, number);
 	else if (says_whom)
 		look_for_departed_message(mailboxes, (int)other);
-	if (!is_new || number != waits->number || !waits->watchdog.since)
+	if (!goes_on)
 		waits->watchdog = (struct ferry_watchdog){.rank = mailboxes->rank, .since = is_new ? now : 0};
 	waits->said = said;
 	waits->number = number;
