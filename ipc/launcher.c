@@ -70,7 +70,7 @@ static bool is_signed(const struct launcher *launcher)
 	return launcher->sign && ferry_env(launcher->sign);
 }
 
-/* Order: Ferry's launcher, launchers whose `sign` is set, others, whose variables a script may have set as well. */
+/* Ferry's launcher comes first, then those whose `sign` is set, then the rest: scripts may set their variables, too. */
 static size_t find_candidates(const struct launcher *candidates[NLAUNCHERS])
 {
 	size_t count = 0;

@@ -124,8 +124,8 @@ static uint32_t name_at(const struct ferry_veto *veto, uint64_t call)
 static uint32_t find_period(const struct ferry_veto *veto, uint32_t alike)
 {
 	uint64_t known = veto->calls < FERRY_VETO_HISTORY ? veto->calls : FERRY_VETO_HISTORY;
-	uint32_t least = veto->held ? veto->exam.period
-	                            : 1; /* of what NCCL has now Ferry had a part in steps so long */
+	/* under a hold Ferry has no calls to look for: its own were in steps of that length */
+	uint32_t least = veto->held ? veto->exam.period : 1;
 	for (uint32_t period = least; period <= known / 2; period++) {
 		uint64_t compared = known - period, odd = 0, ferrys = 0, odd_ferrys = 0;
 		for (uint64_t last = veto->calls - 1, i = 0; i < compared && odd <= compared / ODD; i++) {

@@ -244,7 +244,7 @@ static void one_call_of_a_long_step_is_compared_too(void **state)
 		}
 }
 
-/* A window that has such a call takes longer than one without, whoever has it. */
+/* A window with a long call takes longer than a window without, by Ferry as by NCCL. */
 static void rare_long_calls_amid_others_that_never_repeat_are_not_compared(void **state)
 {
 	(void)state;
