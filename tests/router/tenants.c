@@ -414,7 +414,7 @@ static void what_is_handed_over_counts_as_a_job_and_its_ranks(void **state)
 }
 
 /* This router registers them, too, and is told by ranks alone how large they are. */
-static void arenas_of_other_domains_count_there_whenever_they_are_imported_arena(void **state)
+static void arenas_of_other_domains_count_there_whenever_they_are_brought_in(void **state)
 {
 	struct ferry_arena large[] = {make_arena(0, 2, MIB), make_arena(1, 2, 4 * MIB)},
 	                   fit[] = {make_arena(0, 2, MIB), make_arena(1, 2, 2 * MIB)};
@@ -454,7 +454,7 @@ static void arenas_of_other_domains_count_there_whenever_they_are_imported_arena
 }
 
 /* The router is limited where the tenant is not; a new job takes nothing of that from a job that came before it. */
-static void what_is_imported_arena_is_held_to_the_routers_limit_by_itself(void **state)
+static void what_is_brought_in_is_held_to_the_routers_limit_by_itself(void **state)
 {
 	struct ferry_arena arena = make_arena(0, 1, 3 * MIB), other = make_arena(0, 1, 3 * MIB);
 	int one, two, fresh;
@@ -754,8 +754,8 @@ int main(void)
 	        SHARED_TEST(a_job_over_its_tenants_limits_hears_what_it_asked_for_and_what_is_left),
 	        SHARED_TEST(what_is_handed_over_counts_for_its_tenant),
 	        SHARED_TEST(what_is_handed_over_counts_as_a_job_and_its_ranks),
-	        SHARED_TEST(arenas_of_other_domains_count_there_whenever_they_are_imported_arena),
-	        cmocka_unit_test_setup_teardown(what_is_imported_arena_is_held_to_the_routers_limit_by_itself,
+	        SHARED_TEST(arenas_of_other_domains_count_there_whenever_they_are_brought_in),
+	        cmocka_unit_test_setup_teardown(what_is_brought_in_is_held_to_the_routers_limit_by_itself,
 	                                        start_small, stop_shared),
 	        SHARED_TEST(a_job_that_does_not_insist_takes_a_part_of_what_its_tenant_has_left),
 	        SHARED_TEST(connections_of_a_tenant_are_counted_and_closed_ones_are_not),
