@@ -13,6 +13,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#define FERRY_ENDPOINT_NAME "router-%u.sock" /* a domain's socket in the directory, as printf writes it */
+
 /**
  * Writes the directory of the sockets: FERRY_SOCKET_DIR, else $XDG_RUNTIME_DIR/ferry, else /run/ferry where writable,
  * else /tmp/ferry-<uid>. make: create it with mode 0700 if it does not exist, for a process that is about to start a

@@ -26,7 +26,7 @@ static ferryResult_t find_time(enum ferry_collective collective, const struct fe
 /* Returns the time of all blocks round the best rings; INFINITY: there are none. */
 static double find_ring_time(const struct ferry_links *links, uint32_t nranks, uint64_t sources)
 {
-	struct ferry_ring rings[FERRY_MOST_RINGS];
+	struct ferry_ring_path rings[FERRY_MOST_RINGS];
 	struct ferry_routes routes;
 	uint32_t nrings = ferry_rings_find(links, nranks, rings);
 	if (!nrings || !ferry_routes_begin(&routes, links, nranks, sources, 24))

@@ -30,7 +30,7 @@ static bool is_routers(const char *name, mode_t mode)
 {
 	char text[32];
 	for (unsigned domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {
-		snprintf(text, sizeof text, "router-%u.sock", domain);
+		snprintf(text, sizeof text, FERRY_ENDPOINT_NAME, domain);
 		if (!strcmp(name, text))
 			return S_ISSOCK(mode);
 		strcat(text, ".lock");

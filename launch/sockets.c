@@ -35,7 +35,7 @@ static ferryResult_t look_in(struct ferry_sockets *sockets, const char *director
 	struct stat status;
 	ferryResult_t result = ferrySuccess;
 	for (unsigned domain = 0; domain < FERRY_MAX_DOMAINS && !result; domain++) {
-		int length = snprintf(path, sizeof path, "%s/router-%u.sock", directory, domain);
+		int length = snprintf(path, sizeof path, "%s/" FERRY_ENDPOINT_NAME, directory, domain);
 		if (length < (int)sizeof path && !lstat(path, &status) && S_ISSOCK(status.st_mode))
 			result = add(sockets, path, place);
 	}

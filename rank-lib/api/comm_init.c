@@ -173,7 +173,7 @@ static ferryResult_t open_data(struct ferryComm *comm, bool mapped, const char *
 		result = ferry_deadline_seconds(&seconds);
 	if (result)
 		return result;
-	ferry_fabrics_log(&comm->fabrics, mapped ? FERRY_COPY_QUIESCE_ROUTER : FERRY_COPY_QUIESCE_HOST_LANES);
+	ferry_fabrics_publish(&comm->fabrics, mapped ? FERRY_COPY_QUIESCE_ROUTER : FERRY_COPY_QUIESCE_HOST_LANES);
 	if (!mapped)
 		return ferrySuccess;
 	uint64_t until = ferry_now_ns() + (uint64_t)seconds * 1000000000u;

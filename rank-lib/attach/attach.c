@@ -498,7 +498,7 @@ void ferry_rank_announce_departure(struct ferry_rank *rank)
 static void sweep(const struct ferry_routers *routers, uint32_t domain)
 {
 	char path[136];
-	snprintf(path, sizeof path, "%s/router-%u.sock", routers->directory, domain);
+	snprintf(path, sizeof path, "%s/" FERRY_ENDPOINT_NAME, routers->directory, domain);
 	ferry_endpoint_sweep(path);
 }
 

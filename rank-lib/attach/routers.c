@@ -78,7 +78,7 @@ ferryResult_t ferry_routers_connect(const struct ferry_routers *routers, uint32_
 {
 	char path[136];
 	ferryResult_t result = ferrySuccess;
-	snprintf(path, sizeof path, "%s/router-%u.sock", routers->directory, domain);
+	snprintf(path, sizeof path, "%s/" FERRY_ENDPOINT_NAME, routers->directory, domain);
 	for (int attempt = 0; attempt < 1000; attempt++) {
 		result = ferry_endpoint_connect_patiently(path, connection);
 		bool nobody = ferry_endpoint_nobody(result);
@@ -140,7 +140,7 @@ ferryResult_t ferry_routers_find_layout(struct ferry_routers *routers)
 ferryResult_t ferry_routers_look(const struct ferry_routers *routers, uint32_t domain, bool starts, int *connection)
 {
 	char path[136];
-	snprintf(path, sizeof path, "%s/router-%u.sock", routers->directory, domain);
+	snprintf(path, sizeof path, "%s/" FERRY_ENDPOINT_NAME, routers->directory, domain);
 	ferryResult_t result = ferry_endpoint_connect_now(path, connection);
 	if (ferry_endpoint_nobody(result) && starts && routers->starts)
 		result = spawn(routers, domain, path);

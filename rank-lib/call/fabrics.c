@@ -102,7 +102,7 @@ static _Atomic uint32_t *copy_quiesce_of(const struct ferry_rank *rank, int othe
 	return &ferry_rank_line(&rank->shared, (uint32_t)other)->copy_quiesce;
 }
 
-void ferry_fabrics_log(const struct ferry_fabrics *fabrics, enum ferry_copy_quiesce_kind copy_quiesce)
+void ferry_fabrics_publish(const struct ferry_fabrics *fabrics, enum ferry_copy_quiesce_kind copy_quiesce)
 {
 	const struct ferry_rank *rank = fabrics->rank;
 	atomic_store_explicit(copy_quiesce_of(rank, rank->self), copy_quiesce, memory_order_release);

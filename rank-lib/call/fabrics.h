@@ -41,7 +41,7 @@ struct ferry_fabrics {
 ferryResult_t ferry_fabrics_read(struct ferry_fabrics *fabrics);
 
 /** Publishes to the other ranks which router or process moves this rank's data. */
-void ferry_fabrics_log(const struct ferry_fabrics *fabrics, enum ferry_copy_quiesce_kind copy_quiesce);
+void ferry_fabrics_publish(const struct ferry_fabrics *fabrics, enum ferry_copy_quiesce_kind copy_quiesce);
 
 /**
  * Waits until all ranks have published it. Errors: the job has failed; it fails, too, when `until` has passed

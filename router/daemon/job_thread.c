@@ -40,7 +40,7 @@ static void report_ready(struct ferry_job *job)
 static void open_imported_arena(struct ferry_job *job)
 {
 	ferry_remote_ranks_find_reach(job);
-	ferry_mapper_put_target(job->mapper, job); /* before a lane asks for one */
+	ferry_mapper_map_put_targets(job->mapper, job); /* before a lane asks for one */
 	ferryResult_t result = ferry_remote_ranks_open(job);
 	if (!result)
 		result = ferry_foreign_ranks_open(job);

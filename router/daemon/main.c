@@ -4,11 +4,12 @@
  */
 #include "ipc/arena.h"
 #include "ipc/attach.h"
+#include "ipc/endpoint.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "ipc/process.h"
-#include "router/daemon/sigbus.h"
 #include "router/daemon/router.h"
+#include "router/daemon/sigbus.h"
 
 #include <argp.h>
 #include <errno.h>
@@ -292,7 +293,8 @@ static void fall_silent(void)
 static void remove_directory(const struct arguments *arguments)
 {
 	char lock[160];
-	snprintf(lock, sizeof lock, "%s/router-%u.sock.lock", arguments->router.directory, arguments->router.domain);
+	snprintf(lock, sizeof lock, "%s/" FERRY_ENDPOINT_NAME ".lock", arguments->router.directory,
+	         arguments->router.domain);
 	unlink(lock);
 	rmdir(arguments->router.directory); /* fails until the last router does it */
 }

@@ -137,7 +137,7 @@ static ferryResult_t name_socket(const struct ferry_router_options *options, cha
 		                    sizeof directory - 1);
 	if (result)
 		return result;
-	snprintf(path, bytes, "%s/router-%u.sock", directory, options->domain);
+	snprintf(path, bytes, "%s/" FERRY_ENDPOINT_NAME, directory, options->domain);
 	return ferrySuccess;
 }
 

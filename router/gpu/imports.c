@@ -343,7 +343,7 @@ void ferry_imports_forget(struct ferry_imports *imports, uint32_t index)
 	unmap_replaced(imports, false);
 }
 
-bool ferry_imports_keep(struct ferry_imports *imports, uint32_t index)
+bool ferry_imports_unmap_pending(struct ferry_imports *imports, uint32_t index)
 {
 	bool kept = false;
 	pthread_mutex_lock(&imports->lock);

@@ -210,7 +210,7 @@ bool ferry_imports_do_without(struct ferry_imports *imports);
 void ferry_imports_forget(struct ferry_imports *imports, uint32_t index);
 
 /** Whether an import that the index has named is to be unmapped, and still used. */
-bool ferry_imports_keep(struct ferry_imports *imports, uint32_t index);
+bool ferry_imports_unmap_pending(struct ferry_imports *imports, uint32_t index);
 
 /**
  * Unmaps REPLACED imports that are not used any more, and imports that are idle at that time (ferry_now_ns). Returns

@@ -149,7 +149,8 @@ static void serve(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
 {
 	struct request *request = &rank->request;
 	ferryResult_t result = do_request(mapper, rank);
-	if (request->kind != FORGET || !request->unmapped || !ferry_imports_keep(&rank->imports, request->index)) {
+	if (request->kind != FORGET || !request->unmapped ||
+	    !ferry_imports_unmap_pending(&rank->imports, request->index)) {
 		answer(mapper, rank, result);
 		return;
 	}
@@ -240,7 +241,8 @@ static int64_t look_after_rank(struct ferry_mapper *mapper, struct ferry_mapped_
 	uint64_t now = ferry_now_ns();
 	int64_t due = left ? LEFT_NS : ferry_imports_sweep(&rank->imports, now);
 	if (waits) {
-		if (left || now >= rank->request.until || !ferry_imports_keep(&rank->imports, rank->request.index))
+		if (left || now >= rank->request.until ||
+		    !ferry_imports_unmap_pending(&rank->imports, rank->request.index))
 			answer(mapper, rank, ferrySuccess);
 		else
 			due = RELEASE_POLL_NS;
@@ -484,7 +486,7 @@ ferryResult_t ferry_mapper_forget(struct ferry_mapper *mapper, struct ferry_impo
 	return ask(mapper, imports, &request, client);
 }
 
-void ferry_mapper_put_target(struct ferry_mapper *mapper, const struct ferry_job *job)
+void ferry_mapper_map_put_targets(struct ferry_mapper *mapper, const struct ferry_job *job)
 {
 	pthread_mutex_lock(&mapper->lock);
 	for (uint32_t number = 0; number < job->shared.nranks; number++)

@@ -66,7 +66,7 @@ ferryResult_t ferry_mapper_forget(struct ferry_mapper *mapper, struct ferry_impo
  * All ranks of an adopted job have come, and the reach of their GPUs is known. When this returns, all their exported
  * put targets are mapped, or the job has failed. Job thread.
  */
-void ferry_mapper_put_target(struct ferry_mapper *mapper, const struct ferry_job *job);
+void ferry_mapper_map_put_targets(struct ferry_mapper *mapper, const struct ferry_job *job);
 
 /**
  * The job ends: the mapper does not touch it and its arena from here on. Its tables become the mapper's, which unmaps

@@ -91,7 +91,7 @@ static int falling(const void *left, const void *right)
 }
 
 /* Finds the ring whose slowest link has the most left, by bisection over what links have left. */
-static bool find_fastest(struct search *search, struct ferry_ring *ring, float spent)
+static bool find_fastest(struct search *search, struct ferry_ring_path *ring, float spent)
 {
 	float speeds[FERRY_MAX_RANKS * FERRY_MAX_RANKS];
 	uint32_t n = search->nranks, count = 0, low = 0;
@@ -117,7 +117,8 @@ static bool find_fastest(struct search *search, struct ferry_ring *ring, float s
 	return found;
 }
 
-uint32_t ferry_rings_find(const struct ferry_links *links, uint32_t nranks, struct ferry_ring rings[FERRY_MOST_RINGS])
+uint32_t ferry_rings_find(const struct ferry_links *links, uint32_t nranks,
+                          struct ferry_ring_path rings[FERRY_MOST_RINGS])
 {
 	struct search search = {.links = links, .nranks = nranks};
 	float fastest = 0;
@@ -131,7 +132,7 @@ uint32_t ferry_rings_find(const struct ferry_links *links, uint32_t nranks, stru
 		}
 	}
 	while (nranks > 2 && count < FERRY_MOST_RINGS && find_fastest(&search, &rings[count], fastest * SPENT)) {
-		const struct ferry_ring *ring = &rings[count++];
+		const struct ferry_ring_path *ring = &rings[count++];
 		for (uint32_t rank = 0; rank < nranks; rank++) {
 			search.left[rank][ring->next[rank]] -= ring->speed;
 			search.port[rank] -= ring->speed;

@@ -10,7 +10,7 @@
 
 #define FERRY_MOST_RINGS 16
 
-struct ferry_ring {
+struct ferry_ring_path {
 	uint8_t next[FERRY_MAX_RANKS];
 	float speed; /* GB/s */
 };
@@ -20,6 +20,7 @@ struct ferry_ring {
  * ring of its own. Each search ends after a fixed number of steps. Returns the number of rings; 0: none, or none was
  * found.
  */
-uint32_t ferry_rings_find(const struct ferry_links *links, uint32_t nranks, struct ferry_ring rings[FERRY_MOST_RINGS]);
+uint32_t ferry_rings_find(const struct ferry_links *links, uint32_t nranks,
+                          struct ferry_ring_path rings[FERRY_MOST_RINGS]);
 
 #endif

@@ -201,7 +201,7 @@ bool ferry_routes_improve(struct ferry_routes *routes, double limit, uint32_t ro
 	return true;
 }
 
-void ferry_routes_go_round(struct ferry_routes *routes, const struct ferry_ring *rings, uint32_t nrings)
+void ferry_routes_go_round(struct ferry_routes *routes, const struct ferry_ring_path *rings, uint32_t nrings)
 {
 	uint32_t share[FERRY_MOST_RINGS] = {0}, nsources = routes->nroutes / routes->nchunks;
 	for (uint32_t i = 0; i < routes->nroutes; i += nsources) {

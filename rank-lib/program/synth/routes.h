@@ -55,6 +55,6 @@ bool ferry_routes_improve(struct ferry_routes *routes, double limit, uint32_t ro
 double ferry_routes_time(const struct ferry_routes *routes);
 
 /** Routes each chunk around one of the rings, in proportion to their speeds. */
-void ferry_routes_go_round(struct ferry_routes *routes, const struct ferry_ring *rings, uint32_t nrings);
+void ferry_routes_go_round(struct ferry_routes *routes, const struct ferry_ring_path *rings, uint32_t nrings);
 
 #endif

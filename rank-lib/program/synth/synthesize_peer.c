@@ -125,7 +125,7 @@ struct choice {
 	struct ferry_links links; /* ports as well */
 	uint32_t nranks;
 	uint64_t sources;
-	struct ferry_ring rings[FERRY_MOST_RINGS];
+	struct ferry_ring_path rings[FERRY_MOST_RINGS];
 	uint32_t nrings;
 	struct ferry_routes best;
 	double time, least; /* least: no routes can need less */
