@@ -93,7 +93,8 @@ const struct ferry_variable ferry_variables[] = {
 	 "Beside NCCL a call goes one way, by what such calls take."},
 	{"FERRY_SHARES_LOG", "",
 	 "A file to which rank 0 appends a line of JSON for each call that it has measured beside NCCL: its shares, "
-	 "what it took, of time that a call of another stream overlaps half, and why. ferry-plot --shares draws it."},
+	 "what it took, of time that a call of another stream overlaps half, and why; what such calls take by NCCL and "
+	 "by Ferry as far as is known then, and which of them was chosen. ferry-plot --shares draws it."},
 	{"FERRY_SPLIT_FLOOR", "8M",
 	 "Calls of NCCL programs that move less, in bytes (K, M, G), are a kernel's or NCCL's alone. Where ranks have "
 	 "different ones all calls are NCCL's."},

@@ -12,6 +12,8 @@
 
 #define OVERLAPS (1 / 16.0) /* of a call's time: it overlaps another call if that runs so long beside it */
 
+#define CALLERS 0.5 /* of a call's time: a shorter gap before the next like call may be the caller's */
+
 #define OLD 4096 /* looks after which a sample is given up, or a window */
 
 /* Time between looks: a program far ahead of its stream makes many calls before an event changes. */
@@ -72,7 +74,8 @@ void ferry_meter_adopt(struct ferry_meter *meter, bool tuned)
 			            meter->signature &&
 			    ferry_share_line_read(&table->saved[i][j], &line))
 				ferry_tuner_adopt(&meter->tuner, &line,
-				                  ferry_meter_fabric(meter, (enum ferry_collective)line.collective));
+				                  ferry_meter_fabric(meter, (enum ferry_collective)line.collective,
+				                                     line.in_place));
 }
 
 void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table, uint32_t nranks, uint32_t self,
@@ -103,9 +106,12 @@ uint64_t ferry_meter_counts(const struct ferry_meter *meter)
 	       (meter->nccl_alone ? FERRY_METER_ALONE : 0);
 }
 
-enum ferry_fabric ferry_meter_fabric(const struct ferry_meter *meter, enum ferry_collective collective)
+/* Pushes of an AllToAll in place need a bounce buffer; it is made in the first call, and costs what pushes gain. */
+enum ferry_fabric ferry_meter_fabric(const struct ferry_meter *meter, enum ferry_collective collective, bool in_place)
 {
 	bool adds = meter->adds && (collective == FERRY_ALLREDUCE || collective == FERRY_REDUCESCATTER);
+	if (collective == FERRY_ALLTOALL && in_place && meter->peers && !meter->pinned)
+		return FERRY_FABRIC_NCCL;
 	return meter->peers && (adds || !ferry_collective_reduces(collective)) ? FERRY_FABRIC_PEER : FERRY_FABRIC_HOST;
 }
 
@@ -375,6 +381,7 @@ struct ferry_sample *ferry_meter_begin(struct ferry_meter *meter, const struct f
 	struct ferry_sample *sample = &meter->samples[(meter->oldest + meter->nsamples++) % FERRY_METER_SAMPLES];
 	*sample = (struct ferry_sample){.taken = true,
 	                                .clock = sample->clock,
+	                                .made_us = ferry_clock_now_us(),
 	                                .line = line,
 	                                .n = n,
 	                                .bytes = call->bytes,
@@ -402,8 +409,10 @@ static void log_sample(const struct ferry_meter *meter, const struct ferry_sampl
 	for (int c = 0; c < FERRY_NUM_FABRICS; c++)
 		fprintf(meter->log, ",\"%s\":%.4f", ferry_fabric_name((enum ferry_fabric)c),
 		        (double)shares.part[c] / FERRY_SHARES_WHOLE);
-	fprintf(meter->log, ",\"tuning\":%u,\"us\":%.1f,\"why\":\"%s\"}\n", shares.tuning, sample->us,
+	fprintf(meter->log, ",\"tuning\":%u,\"us\":%.1f,\"why\":\"%s\"", shares.tuning, sample->us,
 	        ferry_balance_name((enum ferry_balance)line.why));
+	fprintf(meter->log, ",\"nccl_us\":%.1f,\"ferry_us\":%.1f,\"chosen\":\"%s\"}\n", line.nccl_us, line.ferry_us,
+	        ferry_shares_divide(line.word) ? "ferry" : "nccl");
 }
 
 /* The sample before this one, if it is of the call before. */
@@ -451,17 +460,36 @@ static double own_us(const struct ferry_meter *meter, const struct ferry_sample 
 	return fmax(own, us / 8); /* if both neighbours overlap all of it */
 }
 
+/*
+ * How long the stream waits for the caller between two like calls: the thread makes the next call later than the first
+ * one ends. If that is short, it is the time that the thread needs for the calls themselves, and part of what the arm
+ * takes. A longer gap is the program's. A call behind one that was not measured has the gap of the calls before.
+ */
+static double callers_us(struct ferry_meter *meter, const struct ferry_sample *sample,
+                         const struct ferry_sample *before, double span_us)
+{
+	float *known = &meter->callers_us[sample->line - meter->tuner.lines][is_nccls(sample)];
+	if (before && before->line == sample->line && before->word == sample->word) {
+		double gap_us = span_us - before->us;
+		bool late = sample->made_us - before->made_us > before->us && gap_us < CALLERS * before->us;
+		*known = (float)(late ? fmax(gap_us, 0) : 0);
+	}
+	return (double)*known;
+}
+
 static void learn(struct ferry_meter *meter, uint32_t at, double us)
 {
 	struct ferry_sample *sample = &meter->samples[at];
 	const struct ferry_sample *before = sample_before(meter, at);
-	double span_us;
+	double span_us = 0;
 	bool overlaps;
 	sample->us = own_us(meter, sample, before, us, &overlaps);
-	if (before && before->us > 0 && ferry_clock_between(&before->clock, &sample->clock, &span_us))
+	if (before && (!(before->us > 0) || !ferry_clock_between(&before->clock, &sample->clock, &span_us)))
+		before = NULL;
+	if (before)
 		ferry_veto_gap(&meter->veto, before->us, span_us);
-	ferry_tuner_feed(&meter->tuner, sample->line, sample->word, sample->bytes, sample->us, overlaps,
-	                 is_still(meter));
+	us = sample->us + callers_us(meter, sample, before, span_us);
+	ferry_tuner_feed(&meter->tuner, sample->line, sample->word, sample->bytes, us, overlaps, is_still(meter));
 	publish(meter, sample->line);
 	log_sample(meter, sample);
 }

@@ -26,6 +26,7 @@ struct ferry_sample {
 	struct ferry_tuner_line *line;
 	uint64_t n, bytes;
 	uint32_t word, age;
+	double made_us; /* by the caller's clock */
 	double us; /* what its call took, less what counts to others beside it; 0: not known */
 };
 
@@ -52,6 +53,7 @@ struct ferry_meter {
 	double busy_until_us;    /* until then the rank's stream is surely busy, by what such calls take */
 	double again_us;           /* until then the driver is not asked about windows and samples again */
 	uint32_t oldest, nsamples; /* in the order of their calls, from samples[oldest] on, around */
+	float callers_us[FERRY_TUNER_LINES][2]; /* the last gap that was the caller's: of Ferry's calls; of NCCL's */
 	struct ferry_sample samples[FERRY_METER_SAMPLES];
 	FILE *log; /* FERRY_SHARES_LOG; NULL: none */
 	struct ferry_share_line carried[FERRY_SHARE_KERNELS]; /* rank 0's; of the threads that make calls */
@@ -93,8 +95,9 @@ void ferry_meter_free(struct ferry_meter *meter);
  */
 uint64_t ferry_meter_counts(const struct ferry_meter *meter);
 
-/** The fabric by which Ferry carries these calls, or its part of them. */
-enum ferry_fabric ferry_meter_fabric(const struct ferry_meter *meter, enum ferry_collective collective);
+/** The fabric by which Ferry carries these calls, or its part of them; FERRY_FABRIC_NCCL: it has none that gains. */
+enum ferry_fabric ferry_meter_fabric(const struct ferry_meter *meter, enum ferry_collective collective,
+                                     bool in_place);
 
 /** tries: the call may have a trial. */
 struct ferry_meter_proposal ferry_meter_propose(struct ferry_meter *meter, const struct ferry_tuner_call *call,

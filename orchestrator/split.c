@@ -98,18 +98,15 @@ static bool can_begin(const struct asking *asking, bool wanted, bool now)
 	return ferry_shadow_comm_has_preregistered(split->shadow_comm, &asked, now) && wanted && all;
 }
 
-/*
- * Whether the call goes a slower way than others of its kind. An AllToAll in place uses a bounce buffer, which is made
- * in the first call and takes what pushes gain. A sum that is captured or has factors goes by the host.
- */
+/* Whether Ferry's way loses: it has none that gains, or a sum that is captured or has factors goes by the host. */
 static bool goes_slowly(const struct asking *asking)
 {
 	const struct ferry_nccl_call *call = asking->call;
 	const struct ferry_split *split = asking->split;
-	if (call->collective == FERRY_ALLTOALL)
-		return split->asked.in_place && split->asked.fabric == FERRY_FABRIC_PEER;
-	return (call->collective == FERRY_REDUCESCATTER || split->asked.fabric == FERRY_FABRIC_PEER) &&
-	       ferry_collective_reduces(call->collective) && (asking->captured || call->op >= ncclNumOps);
+	bool slow = asking->captured || call->op >= ncclNumOps,
+	     sums = ferry_collective_reduces(call->collective) &&
+	            (call->collective == FERRY_REDUCESCATTER || split->asked.fabric == FERRY_FABRIC_PEER);
+	return split->asked.fabric == FERRY_FABRIC_NCCL || (sums && slow);
 }
 
 /* Whether a kernel carries the call; the same on all ranks. */
@@ -201,7 +198,8 @@ static void decide_large(const struct ferry_nccl_call *call, bool alone, const s
 	bool works = ferry_shadow_comm_works(shadow_comm);
 	split->asked.in_place = is_in_place(call);
 	/* constant once it works */
-	split->asked.fabric = works ? ferry_meter_fabric(&shadow_comm->meter, call->collective) : FERRY_FABRIC_HOST;
+	split->asked.fabric = works ? ferry_meter_fabric(&shadow_comm->meter, call->collective, split->asked.in_place)
+	                            : FERRY_FABRIC_HOST;
 	/* a try that cannot be measured teaches nothing, and in a graph it would stay */
 	struct asking asking = {call, split, is_like(split, first) ? first : NULL, captured,
 	                        works && alone && !captured, !first, false};

@@ -36,7 +36,7 @@
 #define EVERY    8u   /* one pair in so many pairs of others, */
 #define RAREST   64u  /* or in up to so many, of short calls: */
 #define WORTH_US 800  /* so much time of them is worth the events of one */
-#define UNREADY  24u  /* and so many of other arms while the best one is not ready */
+#define UNREADY  12u  /* and so many of other arms while the best one is not ready */
 
 /* Calls that overlap those of other streams. */
 #define OVERLAP_CALLS 32   /* over about so many last calls their part is averaged */
@@ -75,7 +75,7 @@ static void make_arms(const struct ferry_tuner *tuner, struct ferry_tuner_line *
 	struct ferry_shares ferrys = {.part = {0}};
 	ferrys.part[line->like.fabric] = FERRY_SHARES_WHOLE;
 	add_arm(tuner, line, FERRY_SHARES_NONE);
-	if (!tuner->nccl_alone)
+	if (!tuner->nccl_alone && line->like.fabric != FERRY_FABRIC_NCCL)
 		add_arm(tuner, line, ferry_shares_pack(&ferrys));
 	if (tuner->tuned && ferry_tuning_is_free(line->like.collective))
 		add_arm(tuner, line, FERRY_TUNING_16_CHANNELS); /* measured before jobs */

@@ -67,16 +67,32 @@ static void make_steps(const struct phase *phase, int steps)
 	}
 }
 
-/* What a step of the phase takes behind the first twenty calls of each of its kinds. */
-static double step_us(const struct phase *phase)
+static int ascending(const void *a, const void *b)
+{
+	const double *x = a, *y = b;
+	return (*x > *y) - (*x < *y);
+}
+
+/*
+ * What a step of the phase takes behind the first twenty calls of each of its kinds: the median, as a few steps may be
+ * NCCL's, with which the veto compares the others; and the mean, with these.
+ */
+static double step_us(const struct phase *phase, double *mean)
 {
 	int first = phase->parts[0].calls, second = phase->parts[1].calls;
 	int least = second && second < first ? second : first,
 	    steps = (CALLS + calls_of(phase) - 1) / calls_of(phase);
+	double us[CALLS], all = 0;
 	make_steps(phase, (FIRST + least - 1) / least);
-	double begun = virtual_now_us();
-	make_steps(phase, steps);
-	return (virtual_now_us() - begun) / steps;
+	for (int i = 0; i < steps; i++) {
+		double begun = virtual_now_us();
+		make_steps(phase, 1);
+		all += us[i] = virtual_now_us() - begun;
+	}
+	qsort(us, (size_t)steps, sizeof *us, ascending);
+	if (mean)
+		*mean = all / steps;
+	return us[steps / 2];
 }
 
 static void start(const struct virtual_machine *machine, unsigned seed)
@@ -92,19 +108,20 @@ static double best_us(const struct virtual_machine *machine, const struct phase 
 	double least;
 	start(machine, 1);
 	virtual_leave_to_nccl();
-	least = step_us(phase);
+	least = step_us(phase, NULL);
 	virtual_close();
 	start(machine, 1);
 	virtual_leave_to_calls();
 	make_steps(phase, 40);
-	least = fmin(least, step_us(phase));
+	least = fmin(least, step_us(phase, NULL));
 	virtual_close();
 	return least;
 }
 
-static double in_any_order(const struct virtual_machine *machine)
+/* The most that a phase takes over its best, in any order. *mean: the same of means. */
+static double in_any_order(const struct virtual_machine *machine, double *mean)
 {
-	double best[PHASES], worst[PHASES], most = 0;
+	double best[PHASES], worst[PHASES], most = 0, of_means = 0;
 	for (int i = 0; i < PHASES; i++) {
 		best[i] = best_us(machine, &phases[i]);
 		worst[i] = 0;
@@ -119,8 +136,9 @@ static double in_any_order(const struct virtual_machine *machine)
 		}
 		start(machine, seed);
 		for (int i = 0; i < PHASES; i++) {
-			double over = step_us(&phases[order[i]]) / best[order[i]];
+			double mean_us, over = step_us(&phases[order[i]], &mean_us) / best[order[i]];
 			worst[order[i]] = fmax(worst[order[i]], over);
+			of_means = fmax(of_means, mean_us / best[order[i]]);
 		}
 		virtual_close();
 	}
@@ -129,6 +147,8 @@ static double in_any_order(const struct virtual_machine *machine)
 		              best[i] / 1e3, worst[i]);
 		most = fmax(most, worst[i]);
 	}
+	print_message("%-8s %-32s %.3f of the best at most, means\n", machine->name, "all", of_means);
+	*mean = of_means;
 	return most;
 }
 
@@ -136,8 +156,10 @@ static double in_any_order(const struct virtual_machine *machine)
 
 static void each_phase_has_its_best_after_twenty_calls(void **state)
 {
+	double mean;
 	(void)state;
-	assert_true(in_any_order(&pcie) < 1.06);
+	assert_true(in_any_order(&pcie, &mean) < 1.05);
+	assert_true(mean < 1.2); /* of nine steps three may be NCCL's */
 }
 
 static void so_it_has_where_the_machine_was_measured(void **state)
@@ -145,8 +167,10 @@ static void so_it_has_where_the_machine_was_measured(void **state)
 	(void)state;
 	struct virtual_machine machine = pcie;
 	machine.name = "measured";
+	double mean;
 	machine.tuned = true;
-	assert_true(in_any_order(&machine) < 1.055);
+	assert_true(in_any_order(&machine, &mean) < 1.05);
+	assert_true(mean < 1.06);
 }
 
 /* Of the same size: no other kind of call shows that another phase has begun. */
@@ -159,7 +183,7 @@ static void calls_that_are_hidden_no_more_are_gained_by(void **state)
 		start(&pcie, seed);
 		make_steps(&hidden, 100);
 		make_steps(&bare, 4);
-		most = fmax(most, step_us(&bare) / best);
+		most = fmax(most, step_us(&bare, NULL) / best);
 		virtual_close();
 	}
 	print_message("calls of 64 MiB that were hidden: %.3f of their best at most\n", most);

@@ -146,6 +146,7 @@ static void make_call(struct virtual_rank *rank, const struct virtual_calls *wha
 	side->ferry_us = side->nccl_us = rank->now_us;
 	ncclResult_t result = ferry_nccl_launch(&call, 1);
 	CHECK(!result);
+	rank->now_us += rank->dragged ? virtual_all.machine->caller_us : 0;
 	/* all ranks have the same parts */
 	for (int i = 0; i < VIRTUAL_RANKS; i++)
 		CHECK(!was.sides[i].launched ||

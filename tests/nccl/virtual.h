@@ -38,6 +38,7 @@ struct virtual_machine {
 	double outliers;               /* parts that take three times as long */
 	double plan_us, export_us;     /* to make a plan, to map a buffer */
 	double wake_us;                /* at most, of lanes that have slept */
+	double caller_us;              /* a call of Ferry's takes its thread so much longer than one of NCCL's */
 	double drag;                   /* a call of Ferry's makes what the program does behind it so much longer */
 	double jitter;                 /* what the program does varies by so much, from call to call, */
 	double drift, drift_s;         /* and by so much, slowly */

@@ -104,6 +104,23 @@ static void of_two_modes_the_frequent_one_decides(void **state)
 	assert_true(most < 1.1);
 }
 
+/* As of AllToAlls in place over links, which take a bounce buffer: NCCL has all calls, and few are measured. */
+static void where_no_way_of_ferrys_gains_calls_are_nccls_and_few_are_measured(void **state)
+{
+	(void)state;
+	struct ferry_prior prior = prior_of(51, 30);
+	struct world world = {.call = whole, .nccl_us = {51}, .ferry_us = 30, .noise = 0.01};
+	world.call.fabric = FERRY_FABRIC_NCCL;
+	run(&world, &prior, 1, FIRST);
+	int measured = 0;
+	for (int i = 0; i < FIRST; i++)
+		measured += single.calls[i].measured;
+	make(&single, 400);
+	assert_int_equal(single.line->narms, 1);
+	assert_int_equal(count_ferrys(0, FIRST + 400), 0);
+	assert_in_range(measured, 1, 8);
+}
+
 /* Both take the more and then the less: nothing is turned round. */
 static void what_drifts_together_turns_nothing_round(void **state)
 {
@@ -390,6 +407,7 @@ int main(void)
 	        cmocka_unit_test(one_late_call_does_not_decide),
 	        cmocka_unit_test(one_late_call_begins_no_trial),
 	        cmocka_unit_test(of_two_modes_the_frequent_one_decides),
+	        cmocka_unit_test(where_no_way_of_ferrys_gains_calls_are_nccls_and_few_are_measured),
 	        cmocka_unit_test(what_drifts_together_turns_nothing_round),
 	        cmocka_unit_test(a_burst_is_left_and_ends),
 	        cmocka_unit_test(what_lost_in_another_phase_comes_back),
