@@ -54,108 +54,34 @@ static ncclResult_t make(struct ferry_nccl_call *call)
 	make(&(struct ferry_nccl_call){                                                                                \
 	        .collective = (kind), .count = count, .type = type, .handle = comm, .stream = stream, __VA_ARGS__})
 
-ncclResult_t ferry_nccl_AllReduceConfig(const void *send, void *receive, size_t count, ncclDataType_t type,
-                                        ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream,
-                                        const ncclCollConfig_t *config)
-{
-	return MAKE(FERRY_ALLREDUCE, .send = send, .receive = receive, .op = op, .config = config);
-}
+/* A collective of NCCL's, with a configuration and without it. own: what it has besides. */
+#define COLLECTIVE(kind, name, own_parameters, own_arguments, own_fields)                                              \
+	ncclResult_t ferry_nccl_##name##Config(const void *send, void *receive, size_t count, ncclDataType_t type,     \
+	                                       LIST own_parameters ncclComm_t comm, cudaStream_t stream,               \
+	                                       const ncclCollConfig_t *config)                                         \
+	{                                                                                                              \
+		return MAKE(kind, .send = send, .receive = receive, .config = config, LIST own_fields);                \
+	}                                                                                                              \
+	ncclResult_t ferry_nccl_##name(const void *send, void *receive, size_t count, ncclDataType_t type,             \
+	                               LIST own_parameters ncclComm_t comm, cudaStream_t stream)                       \
+	{                                                                                                              \
+		return ferry_nccl_##name##Config(send, receive, count, type, LIST own_arguments comm, stream, NULL);   \
+	}
+#define LIST(...) __VA_ARGS__
 
-ncclResult_t ferry_nccl_AllReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t op,
-                                  ncclComm_t comm, cudaStream_t stream)
-{
-	return ferry_nccl_AllReduceConfig(send, receive, count, type, op, comm, stream, NULL);
-}
-
-ncclResult_t ferry_nccl_AllGatherConfig(const void *send, void *receive, size_t count, ncclDataType_t type,
-                                        ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config)
-{
-	return MAKE(FERRY_ALLGATHER, .send = send, .receive = receive, .config = config);
-}
-
-ncclResult_t ferry_nccl_AllGather(const void *send, void *receive, size_t count, ncclDataType_t type, ncclComm_t comm,
-                                  cudaStream_t stream)
-{
-	return ferry_nccl_AllGatherConfig(send, receive, count, type, comm, stream, NULL);
-}
-
-ncclResult_t ferry_nccl_ReduceScatterConfig(const void *send, void *receive, size_t count, ncclDataType_t type,
-                                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream,
-                                            const ncclCollConfig_t *config)
-{
-	return MAKE(FERRY_REDUCESCATTER, .send = send, .receive = receive, .op = op, .config = config);
-}
-
-ncclResult_t ferry_nccl_ReduceScatter(const void *send, void *receive, size_t count, ncclDataType_t type,
-                                      ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
-{
-	return ferry_nccl_ReduceScatterConfig(send, receive, count, type, op, comm, stream, NULL);
-}
-
-ncclResult_t ferry_nccl_BroadcastConfig(const void *send, void *receive, size_t count, ncclDataType_t type, int root,
-                                        ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config)
-{
-	return MAKE(FERRY_BROADCAST, .send = send, .receive = receive, .root = root, .config = config);
-}
-
-ncclResult_t ferry_nccl_Broadcast(const void *send, void *receive, size_t count, ncclDataType_t type, int root,
-                                  ncclComm_t comm, cudaStream_t stream)
-{
-	return ferry_nccl_BroadcastConfig(send, receive, count, type, root, comm, stream, NULL);
-}
+COLLECTIVE(FERRY_ALLREDUCE, AllReduce, (ncclRedOp_t op, ), (op, ), (.op = op))
+COLLECTIVE(FERRY_ALLGATHER, AllGather, (), (), ())
+COLLECTIVE(FERRY_REDUCESCATTER, ReduceScatter, (ncclRedOp_t op, ), (op, ), (.op = op))
+COLLECTIVE(FERRY_BROADCAST, Broadcast, (int root, ), (root, ), (.root = root))
+COLLECTIVE(FERRY_REDUCE_TO_ROOT, Reduce, (ncclRedOp_t op, int root, ), (op, root, ), (.op = op, .root = root))
+COLLECTIVE(FERRY_ALLTOALL, AlltoAll, (), (), ())
+COLLECTIVE(FERRY_GATHER, Gather, (int root, ), (root, ), (.root = root))
+COLLECTIVE(FERRY_SCATTER, Scatter, (int root, ), (root, ), (.root = root))
 
 ncclResult_t ferry_nccl_Bcast(void *buffer, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                               cudaStream_t stream)
 {
 	return MAKE(FERRY_BROADCAST, .send = buffer, .receive = buffer, .root = root, .legacy = true);
-}
-
-ncclResult_t ferry_nccl_ReduceConfig(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t op,
-                                     int root, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config)
-{
-	return MAKE(FERRY_REDUCE_TO_ROOT, .send = send, .receive = receive, .op = op, .root = root, .config = config);
-}
-
-ncclResult_t ferry_nccl_Reduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t op,
-                               int root, ncclComm_t comm, cudaStream_t stream)
-{
-	return ferry_nccl_ReduceConfig(send, receive, count, type, op, root, comm, stream, NULL);
-}
-
-ncclResult_t ferry_nccl_AlltoAllConfig(const void *send, void *receive, size_t count, ncclDataType_t type,
-                                       ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config)
-{
-	return MAKE(FERRY_ALLTOALL, .send = send, .receive = receive, .config = config);
-}
-
-ncclResult_t ferry_nccl_AlltoAll(const void *send, void *receive, size_t count, ncclDataType_t type, ncclComm_t comm,
-                                 cudaStream_t stream)
-{
-	return ferry_nccl_AlltoAllConfig(send, receive, count, type, comm, stream, NULL);
-}
-
-ncclResult_t ferry_nccl_GatherConfig(const void *send, void *receive, size_t count, ncclDataType_t type, int root,
-                                     ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config)
-{
-	return MAKE(FERRY_GATHER, .send = send, .receive = receive, .root = root, .config = config);
-}
-
-ncclResult_t ferry_nccl_Gather(const void *send, void *receive, size_t count, ncclDataType_t type, int root,
-                               ncclComm_t comm, cudaStream_t stream)
-{
-	return ferry_nccl_GatherConfig(send, receive, count, type, root, comm, stream, NULL);
-}
-
-ncclResult_t ferry_nccl_ScatterConfig(const void *send, void *receive, size_t count, ncclDataType_t type, int root,
-                                      ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config)
-{
-	return MAKE(FERRY_SCATTER, .send = send, .receive = receive, .root = root, .config = config);
-}
-
-ncclResult_t ferry_nccl_Scatter(const void *send, void *receive, size_t count, ncclDataType_t type, int root,
-                                ncclComm_t comm, cudaStream_t stream)
-{
-	return ferry_nccl_ScatterConfig(send, receive, count, type, root, comm, stream, NULL);
 }
 
 ncclResult_t ferry_nccl_Send(const void *send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,

@@ -3,30 +3,31 @@
 
 #include "orchestrator/real.h"
 
-static ncclResult_t issue_plain(const struct ferry_nccl_call *c)
+#define ISSUE(name, ...)                                                                                               \
+	(c->config ? ferry_nccl_real_##name##Config(__VA_ARGS__, c->config) : ferry_nccl_real_##name(__VA_ARGS__))
+
+static ncclResult_t issue_one(const struct ferry_nccl_call *c)
 {
 	switch (c->collective) {
 	case FERRY_ALLREDUCE:
-		return ferry_nccl_real_AllReduce(c->send, c->receive, c->count, c->type, c->op, c->handle, c->stream);
+		return ISSUE(AllReduce, c->send, c->receive, c->count, c->type, c->op, c->handle, c->stream);
 	case FERRY_ALLGATHER:
-		return ferry_nccl_real_AllGather(c->send, c->receive, c->count, c->type, c->handle, c->stream);
+		return ISSUE(AllGather, c->send, c->receive, c->count, c->type, c->handle, c->stream);
 	case FERRY_REDUCESCATTER:
-		return ferry_nccl_real_ReduceScatter(c->send, c->receive, c->count, c->type, c->op, c->handle,
-		                                     c->stream);
+		return ISSUE(ReduceScatter, c->send, c->receive, c->count, c->type, c->op, c->handle, c->stream);
 	case FERRY_BROADCAST:
 		if (c->legacy)
 			return ferry_nccl_real_Bcast(c->receive, c->count, c->type, c->root, c->handle, c->stream);
-		return ferry_nccl_real_Broadcast(c->send, c->receive, c->count, c->type, c->root, c->handle, c->stream);
+		return ISSUE(Broadcast, c->send, c->receive, c->count, c->type, c->root, c->handle, c->stream);
 	case FERRY_REDUCE_TO_ROOT:
-		return ferry_nccl_real_Reduce(c->send, c->receive, c->count, c->type, c->op, c->root, c->handle,
-		                              c->stream);
+		return ISSUE(Reduce, c->send, c->receive, c->count, c->type, c->op, c->root, c->handle, c->stream);
 	case FERRY_ALLTOALL:
-		return ferry_nccl_real_AlltoAll(c->send, c->receive, c->count, c->type, c->handle, c->stream);
+		return ISSUE(AlltoAll, c->send, c->receive, c->count, c->type, c->handle, c->stream);
 	case FERRY_GATHER:
-		return ferry_nccl_real_Gather(c->send, c->receive, c->count, c->type, c->root, c->handle, c->stream);
+		return ISSUE(Gather, c->send, c->receive, c->count, c->type, c->root, c->handle, c->stream);
 	case FERRY_SCATTER:
-		return ferry_nccl_real_Scatter(c->send, c->receive, c->count, c->type, c->root, c->handle, c->stream);
-	case FERRY_SENDRECV:
+		return ISSUE(Scatter, c->send, c->receive, c->count, c->type, c->root, c->handle, c->stream);
+	case FERRY_SENDRECV: /* has no settings */
 		if (c->sends)
 			return ferry_nccl_real_Send(c->send, c->count, c->type, c->root, c->handle, c->stream);
 		return ferry_nccl_real_Recv(c->receive, c->count, c->type, c->root, c->handle, c->stream);
@@ -36,48 +37,9 @@ static ncclResult_t issue_plain(const struct ferry_nccl_call *c)
 	return ncclInternalError;
 }
 
-static ncclResult_t issue_configured(const struct ferry_nccl_call *c)
-{
-	switch (c->collective) {
-	case FERRY_ALLREDUCE:
-		return ferry_nccl_real_AllReduceConfig(c->send, c->receive, c->count, c->type, c->op, c->handle,
-		                                       c->stream, c->config);
-	case FERRY_ALLGATHER:
-		return ferry_nccl_real_AllGatherConfig(c->send, c->receive, c->count, c->type, c->handle, c->stream,
-		                                       c->config);
-	case FERRY_REDUCESCATTER:
-		return ferry_nccl_real_ReduceScatterConfig(c->send, c->receive, c->count, c->type, c->op, c->handle,
-		                                           c->stream, c->config);
-	case FERRY_BROADCAST:
-		return ferry_nccl_real_BroadcastConfig(c->send, c->receive, c->count, c->type, c->root, c->handle,
-		                                       c->stream, c->config);
-	case FERRY_REDUCE_TO_ROOT:
-		return ferry_nccl_real_ReduceConfig(c->send, c->receive, c->count, c->type, c->op, c->root, c->handle,
-		                                    c->stream, c->config);
-	case FERRY_ALLTOALL:
-		return ferry_nccl_real_AlltoAllConfig(c->send, c->receive, c->count, c->type, c->handle, c->stream,
-		                                      c->config);
-	case FERRY_GATHER:
-		return ferry_nccl_real_GatherConfig(c->send, c->receive, c->count, c->type, c->root, c->handle,
-		                                    c->stream, c->config);
-	case FERRY_SCATTER:
-		return ferry_nccl_real_ScatterConfig(c->send, c->receive, c->count, c->type, c->root, c->handle,
-		                                     c->stream, c->config);
-	case FERRY_ALLTOALLV:
-	case FERRY_SENDRECV: /* NCCL has no such function */
-		break;
-	}
-	return ncclInternalError;
-}
-
-static ncclResult_t issue_one(const struct ferry_nccl_call *call)
-{
-	return call->config ? issue_configured(call) : issue_plain(call);
-}
-
 /* ---- blocks with gaps between them ---- */
 
-/* Makes a call for block `block` of the original one, or for one end of it. Messages have no settings. */
+/* Makes a call for block `block` of the original one, or for one end of it. */
 static ncclResult_t issue_as(const struct ferry_nccl_call *call, enum ferry_collective collective, const void *send,
                              void *receive, int root)
 {
@@ -87,7 +49,6 @@ static ncclResult_t issue_as(const struct ferry_nccl_call *call, enum ferry_coll
 	one.receive = receive;
 	one.root = root;
 	one.sends = collective == FERRY_SENDRECV && send;
-	one.config = collective == FERRY_SENDRECV ? NULL : call->config;
 	return issue_one(&one);
 }
 
