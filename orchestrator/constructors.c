@@ -294,7 +294,7 @@ ncclResult_t ferry_nccl_RedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, nccl
 
 ncclResult_t ferry_nccl_RedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
 {
-	if (ferry_nccl_group_defers(op, comm))
+	if (ferry_nccl_group_defers(op, comm, ferry_nccl_RedOpDestroy))
 		return ncclSuccess;
 	struct ferry_nccl_comm *known = ferry_nccl_comm_take(comm);
 	ncclResult_t result = ferry_nccl_real_RedOpDestroy(op, comm);

@@ -6,29 +6,24 @@
 #include "orchestrator/launch.h"
 #include "orchestrator/pending_comms.h"
 #include "orchestrator/real.h"
-#include "orchestrator/redops.h"
 #include "orchestrator/watch.h"
 
 #include <stdlib.h>
 
-struct destroyed {
-	ncclRedOp_t op;
-	ncclComm_t comm;
-};
-
-struct ended {
+/* What the program has ended in the group: a communicator by `end`, or, if that is NULL, a reduction of it. */
+struct deferred {
 	ncclComm_t comm;
 	ncclResult_t (*end)(ncclComm_t comm);
+	ncclRedOp_t op;
+	ncclResult_t (*destroy)(ncclRedOp_t op, ncclComm_t comm);
 };
 
 static _Thread_local struct {
 	int depth;
 	struct ferry_nccl_call *calls;
 	int ncalls, capacity;
-	struct destroyed *destroyed;
-	int ndestroyed;
-	struct ended *ended;
-	int nended;
+	struct deferred *deferred;
+	int ndeferred;
 } group;
 
 bool ferry_nccl_group_is_open(void)
@@ -62,19 +57,31 @@ bool ferry_nccl_group_keep(const struct ferry_nccl_call *call)
 	return true;
 }
 
-bool ferry_nccl_group_defers(ncclRedOp_t op, ncclComm_t comm)
+static bool defer(struct deferred one)
+{
+	struct deferred *grown = realloc(group.deferred, (size_t)(group.ndeferred + 1) * sizeof *grown);
+	if (!grown)
+		return false;
+	group.deferred = grown;
+	grown[group.ndeferred++] = one;
+	return true;
+}
+
+bool ferry_nccl_group_defers(ncclRedOp_t op, ncclComm_t comm, ncclResult_t (*destroy)(ncclRedOp_t op, ncclComm_t comm))
 {
 	int i = 0;
 	while (i < group.ncalls && (group.calls[i].op != op || group.calls[i].handle != comm))
 		i++;
 	if (i == group.ncalls)
 		return false;
-	struct destroyed *grown = realloc(group.destroyed, (size_t)(group.ndestroyed + 1) * sizeof *grown);
-	if (!grown)
-		return true; /* it stays with NCCL until the communicator goes */
-	group.destroyed = grown;
-	grown[group.ndestroyed++] = (struct destroyed){op, comm};
+	/* without memory it stays with NCCL until the communicator goes */
+	defer((struct deferred){.comm = comm, .op = op, .destroy = destroy});
 	return true;
+}
+
+bool ferry_nccl_group_defers_end(ncclComm_t comm, ncclResult_t (*end)(ncclComm_t comm))
+{
+	return group.ncalls && defer((struct deferred){.comm = comm, .end = end});
 }
 
 static void drop(const struct ferry_nccl_call *call)
@@ -83,78 +90,53 @@ static void drop(const struct ferry_nccl_call *call)
 	ferry_nccl_comm_release(call->comm);
 }
 
-static void destroy(const struct destroyed *destroyed)
+/* Once the communicator's calls are not kept any more. */
+static ncclResult_t end(const struct deferred *deferred)
 {
-	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(destroyed->comm);
-	ferry_nccl_real_RedOpDestroy(destroyed->op, destroyed->comm);
-	if (comm)
-		ferry_nccl_redop_remove(comm, destroyed->op);
-	ferry_nccl_comm_release(comm);
+	return deferred->end ? deferred->end(deferred->comm) : deferred->destroy(deferred->op, deferred->comm);
 }
 
-/* Frees the thread's kept calls. */
-static void forget(void)
+/*
+ * Frees the thread's kept calls. Then ends in one group, as the program did, what it has ended meanwhile. Returns
+ * NCCL's first error.
+ */
+static ncclResult_t finish(void)
 {
+	struct deferred *deferred = group.deferred;
+	int n = group.ndeferred;
 	for (int i = 0; i < group.ncalls; i++)
 		drop(&group.calls[i]);
-	for (int i = 0; i < group.ndestroyed; i++)
-		destroy(&group.destroyed[i]);
 	free(group.calls);
-	free(group.destroyed);
 	group.calls = NULL;
-	group.destroyed = NULL;
-	group.ncalls = group.capacity = group.ndestroyed = 0;
-}
-
-bool ferry_nccl_group_defers_end(ncclComm_t comm, ncclResult_t (*end)(ncclComm_t comm))
-{
-	struct ended *grown = group.ncalls ? realloc(group.ended, (size_t)(group.nended + 1) * sizeof *grown) : NULL;
-	if (!grown)
-		return false;
-	group.ended = grown;
-	grown[group.nended++] = (struct ended){comm, end};
-	return true;
-}
-
-/* Ends the communicators in one group, as the program did, once no calls are kept. Returns NCCL's first error. */
-static ncclResult_t end_all(void)
-{
-	struct ended *ended = group.ended;
-	int n = group.nended;
-	group.ended = NULL;
-	group.nended = 0;
+	group.deferred = NULL;
+	group.ncalls = group.capacity = group.ndeferred = 0;
 	ncclResult_t result = n ? ferry_nccl_real_GroupStart() : ncclSuccess;
 	for (int i = 0; i < n; i++) {
-		ncclResult_t one = ended[i].end(ended[i].comm);
+		ncclResult_t one = end(&deferred[i]);
 		result = ferry_nccl_is_fine(result) && one ? one : result;
 	}
 	ncclResult_t all = n ? ferry_nccl_real_GroupEnd() : ncclSuccess;
-	free(ended);
+	free(deferred);
 	return ferry_nccl_is_fine(result) && all ? all : result;
 }
 
 void ferry_nccl_group_drop(ncclComm_t handle)
 {
-	int calls = 0, redops = 0, ends = 0;
+	int calls = 0, deferred = 0;
 	for (int i = 0; i < group.ncalls; i++) {
-		if (group.calls[i].handle != handle) {
+		if (group.calls[i].handle != handle)
 			group.calls[calls++] = group.calls[i];
-			continue;
-		}
-		drop(&group.calls[i]);
+		else
+			drop(&group.calls[i]);
 	}
 	group.ncalls = calls;
-	for (int i = 0; i < group.ndestroyed; i++) {
-		if (group.destroyed[i].comm == handle)
-			destroy(&group.destroyed[i]);
-		else
-			group.destroyed[redops++] = group.destroyed[i];
+	for (int i = 0; i < group.ndeferred; i++) {
+		if (group.deferred[i].comm != handle)
+			group.deferred[deferred++] = group.deferred[i];
+		else if (!group.deferred[i].end)
+			end(&group.deferred[i]);
 	}
-	group.ndestroyed = redops;
-	for (int i = 0; i < group.nended; i++)
-		if (group.ended[i].comm != handle)
-			group.ended[ends++] = group.ended[i];
-	group.nended = ends;
+	group.ndeferred = deferred;
 }
 
 /* Returns NCCL's first error. */
@@ -163,8 +145,7 @@ static ncclResult_t give_back_all(void)
 	ncclResult_t result = ncclSuccess;
 	for (int i = 0; i < group.ncalls && ferry_nccl_is_fine(result); i++)
 		result = ferry_nccl_issue(&group.calls[i]);
-	forget();
-	ncclResult_t ended = end_all();
+	ncclResult_t ended = finish();
 	return ferry_nccl_is_fine(result) && ended ? ended : result;
 }
 
@@ -188,8 +169,7 @@ ncclResult_t ferry_nccl_GroupEnd(void)
 		ncclResult_t launched = ferry_nccl_launch(group.calls, group.ncalls);
 		result = launched ? launched : result;
 	}
-	forget();
-	ncclResult_t ended = end_all();
+	ncclResult_t ended = finish();
 	return ferry_nccl_is_fine(result) && ended ? ended : result;
 }
 

@@ -32,9 +32,10 @@ bool ferry_nccl_group_defers_end(ncclComm_t comm, ncclResult_t (*end)(ncclComm_t
 void ferry_nccl_group_drop(ncclComm_t handle);
 
 /**
- * If a kept call needs the reduction, returns true, and the reduction is destroyed when the group has ended: NCCL lets
+ * If a kept call needs the reduction, returns true, and `destroy` is called when the group has ended: NCCL lets
  * programs destroy it before.
  */
-bool ferry_nccl_group_defers(ncclRedOp_t op, ncclComm_t comm);
+bool ferry_nccl_group_defers(ncclRedOp_t op, ncclComm_t comm,
+                             ncclResult_t (*destroy)(ncclRedOp_t op, ncclComm_t comm));
 
 #endif
