@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "orchestrator/search.h"
 
+#include <argz.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <glob.h>
@@ -18,34 +19,15 @@
 
 /* Paths of the process's objects. They are copied first: trying one opens it, which the loader's lock forbids. */
 struct paths {
-	char **paths;
-	size_t count, capacity;
+	char *text; /* one after the other, each with its NUL (argz.h) */
+	size_t bytes;
 };
 
 static int keep_path(struct dl_phdr_info *object, size_t bytes, void *context)
 {
 	struct paths *all = context;
 	(void)bytes;
-	if (!object->dlpi_name || !*object->dlpi_name)
-		return 0;
-	if (all->count == all->capacity) {
-		size_t capacity = all->capacity ? 2 * all->capacity : 64;
-		char **grown = realloc(all->paths, capacity * sizeof *grown);
-		if (!grown)
-			return 1;
-		all->paths = grown;
-		all->capacity = capacity;
-	}
-	all->paths[all->count] = strdup(object->dlpi_name);
-	all->count += all->paths[all->count] != NULL;
-	return 0;
-}
-
-static void forget_paths(struct paths *all)
-{
-	for (size_t i = 0; i < all->count; i++)
-		free(all->paths[i]);
-	free(all->paths);
+	return object->dlpi_name && *object->dlpi_name && argz_add(&all->text, &all->bytes, object->dlpi_name);
 }
 
 /* libnccl.so.2, libnccl.so.2.28.9, and libnccl-1a2b3c4d.so.2, as tools name it that put libraries into wheels. */
@@ -66,9 +48,9 @@ bool ferry_nccl_search_loaded(const char *library, ferry_nccl_try attempt, void 
 	struct paths all = {0};
 	bool found = false;
 	dl_iterate_phdr(keep_path, &all);
-	for (size_t i = 0; i < all.count && !found; i++)
-		found = names(all.paths[i], library) && attempt(all.paths[i], context);
-	forget_paths(&all);
+	for (char *path = NULL; !found && (path = argz_next(all.text, all.bytes, path));)
+		found = names(path, library) && attempt(path, context);
+	free(all.text);
 	return found;
 }
 
@@ -151,20 +133,16 @@ static bool search_cache(ferry_nccl_try attempt, void *context)
 /* Beside packages that are loaded: /usr/lib/python3/dist-packages/torch/lib/libtorch.so. */
 static bool search_loaded_packages(ferry_nccl_try attempt, void *context)
 {
-	static const char *const folders[] = {"/site-packages/", "/dist-packages/"};
 	struct paths all = {0};
 	bool found = false;
 	dl_iterate_phdr(keep_path, &all);
-	for (size_t i = 0; i < 2 * all.count && !found; i++) {
-		char *path = all.paths[i / 2], *at = strstr(path, folders[i % 2]);
-		if (!at)
-			continue;
-		char *end = at + strlen(folders[i % 2]) - 1;
-		*end = '\0';
-		found = try_file(path, WHEEL, attempt, context);
-		*end = '/';
-	}
-	forget_paths(&all);
+	for (char *path = NULL; !found && (path = argz_next(all.text, all.bytes, path));)
+		for (char *at = path; !found && (at = strstr(at, "-packages/")); *at = '/') {
+			at += strlen("-packages");
+			*at = '\0';
+			found = try_file(path, WHEEL, attempt, context);
+		}
+	free(all.text);
 	return found;
 }
 
