@@ -79,17 +79,6 @@ static bool read_functions(struct ferry_nccl *nccl, void *handle)
 	return true;
 }
 
-/* Takes the functions of a library that is loaded already, unless it is this one. */
-static bool take_loaded(const char *path, void *context)
-{
-	void *handle = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
-	if (handle && read_functions(context, handle))
-		return true;
-	if (handle)
-		dlclose(handle);
-	return false;
-}
-
 /*
  * RTLD_DEEPBIND, so that NCCL calls its own functions directly. Not if the program has an allocator of its own: NCCL
  * would then free with the C library what the other allocator has allocated.
@@ -100,7 +89,8 @@ static int binding(void)
 	return object_of(allocator) == object_of(library) ? RTLD_DEEPBIND : 0;
 }
 
-static bool take_file(const char *path, void *context)
+/* Takes the functions of a library that is loaded already, or is loaded now, unless it is this one. */
+static bool take_library(const char *path, void *context)
 {
 	void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | binding());
 	if (handle && read_functions(context, handle))
@@ -117,14 +107,14 @@ static ferryResult_t look_for(struct ferry_nccl *nccl, const void *caller)
 	const char *chosen = ferry_env("FERRY_NCCL_LIBRARY");
 	if (chosen) {
 		ferry_forget_message();
-		if (take_file(chosen, nccl))
+		if (take_library(chosen, nccl))
 			return ferrySuccess;
 		return ferry_fail(ferrySystemError, "FERRY_NCCL_LIBRARY: %s%s",
 		                  *ferry_last_message() ? ferry_last_message() : chosen,
 		                  *ferry_last_message() ? "" : ": no NCCL");
 	}
-	if (read_functions(nccl, RTLD_NEXT) || ferry_nccl_search_loaded("libnccl", take_loaded, nccl) ||
-	    ferry_nccl_search_files(caller, take_file, nccl))
+	if (read_functions(nccl, RTLD_NEXT) || ferry_nccl_search_loaded("libnccl", take_library, nccl) ||
+	    ferry_nccl_search_files(caller, take_library, nccl))
 		return ferrySuccess;
 	return ferry_fail(ferrySystemError, "no libnccl.so.2 is loaded, on the program's search path, in the loader's "
 	                                    "cache or among Python's packages: FERRY_NCCL_LIBRARY names one");
