@@ -5,22 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The first part of a key: splits and shrinks have different keys. */
-enum { SPLIT, SHRINK };
+const struct ferry_nccl_key ferry_nccl_child_keys_split;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
-struct ferry_nccl_key ferry_nccl_child_keys_split(struct ferry_nccl_comm *parent, int color)
-{
-	uint64_t nth = atomic_fetch_add_explicit(&parent->splits, 1, memory_order_relaxed);
-	uint64_t facts[] = {SPLIT, nth, (uint64_t)color};
-	return ferry_nccl_key(&parent->key, facts, sizeof facts);
-}
-
-void ferry_nccl_child_keys_unsplit(struct ferry_nccl_comm *parent)
-{
-	atomic_fetch_sub_explicit(&parent->splits, 1, memory_order_relaxed);
-}
 
 static int compare(const void *a, const void *b)
 {
@@ -28,7 +15,7 @@ static int compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-static bool name_list(const int *excluded, int count, struct ferry_nccl_key *name)
+bool ferry_nccl_child_keys_shrink(const int *excluded, int count, struct ferry_nccl_key *way)
 {
 	size_t bytes = (size_t)count * sizeof *excluded;
 	int *sorted = excluded && count > 0 && count <= FERRY_MAX_RANKS ? malloc(bytes) : NULL; /* not checked yet */
@@ -36,48 +23,42 @@ static bool name_list(const int *excluded, int count, struct ferry_nccl_key *nam
 		return false;
 	memcpy(sorted, excluded, bytes);
 	qsort(sorted, (size_t)count, sizeof *sorted, compare);
-	*name = ferry_nccl_key(NULL, sorted, bytes);
+	*way = ferry_nccl_key(NULL, sorted, bytes);
 	free(sorted);
 	return true;
 }
 
-/* Under the lock. NULL: no memory. */
-static struct ferry_nccl_shrink *find_or_add(struct ferry_nccl_comm *parent, const struct ferry_nccl_key *excluded)
+/* Adds to how often a communicator was made in this way, and gives how often before. False: no memory. */
+static bool add(struct ferry_nccl_comm *parent, const struct ferry_nccl_key *way, int by, uint64_t *before)
 {
-	struct ferry_nccl_shrink *at = parent->shrinks;
-	while (at && memcmp(&at->excluded, excluded, sizeof *excluded))
+	pthread_mutex_lock(&lock);
+	struct ferry_nccl_way *at = parent->ways;
+	while (at && memcmp(&at->name, way, sizeof *way))
 		at = at->next;
-	if (at || !(at = calloc(1, sizeof *at)))
-		return at;
-	at->excluded = *excluded;
-	at->next = parent->shrinks;
-	parent->shrinks = at;
+	if (!at && (at = calloc(1, sizeof *at))) {
+		at->name = *way;
+		at->next = parent->ways;
+		parent->ways = at;
+	}
+	*before = at ? at->times : 0;
+	if (by > 0 ? at != NULL : *before > 0)
+		at->times += (uint64_t)by;
+	pthread_mutex_unlock(&lock);
 	return at;
 }
 
-bool ferry_nccl_child_keys_shrink(struct ferry_nccl_comm *parent, const int *excluded, int count,
-                                  struct ferry_nccl_key *key)
+bool ferry_nccl_child_keys_count(struct ferry_nccl_comm *parent, const struct ferry_nccl_key *way, int color,
+                                 struct ferry_nccl_key *key)
 {
-	struct ferry_nccl_key name;
-	if (!name_list(excluded, count, &name))
-		return false;
-	pthread_mutex_lock(&lock);
-	struct ferry_nccl_shrink *shrink = find_or_add(parent, &name);
-	uint64_t nth = shrink ? shrink->times++ : 0;
-	pthread_mutex_unlock(&lock);
-	uint64_t facts[] = {SHRINK, nth, name.words[0], name.words[1]};
+	uint64_t nth;
+	bool counted = add(parent, way, 1, &nth);
+	uint64_t facts[] = {way->words[0], way->words[1], nth, (uint64_t)color};
 	*key = ferry_nccl_key(&parent->key, facts, sizeof facts);
-	return shrink;
+	return counted;
 }
 
-void ferry_nccl_child_keys_unshrink(struct ferry_nccl_comm *parent, const int *excluded, int count)
+void ferry_nccl_child_keys_uncount(struct ferry_nccl_comm *parent, const struct ferry_nccl_key *way)
 {
-	struct ferry_nccl_key name;
-	if (!name_list(excluded, count, &name))
-		return;
-	pthread_mutex_lock(&lock);
-	struct ferry_nccl_shrink *shrink = find_or_add(parent, &name);
-	if (shrink && shrink->times)
-		shrink->times--;
-	pthread_mutex_unlock(&lock);
+	uint64_t before;
+	add(parent, way, -1, &before);
 }

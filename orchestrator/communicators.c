@@ -33,10 +33,10 @@ static void end(struct ferry_nccl_comm *comm)
 		free(redop);
 		redop = next;
 	}
-	while (comm->shrinks) {
-		struct ferry_nccl_shrink *next = comm->shrinks->next;
-		free(comm->shrinks);
-		comm->shrinks = next;
+	while (comm->ways) {
+		struct ferry_nccl_way *next = comm->ways->next;
+		free(comm->ways);
+		comm->ways = next;
 	}
 	ferry_shadow_comm_end(atomic_load_explicit(&comm->shadow_comm, memory_order_acquire),
 	                      atomic_load_explicit(&comm->aborted, memory_order_relaxed));
@@ -116,7 +116,6 @@ void ferry_nccl_comm_add(ncclComm_t handle, const struct ferry_nccl_pending_comm
 		atomic_store_explicit(&comm->known, UNKNOWN, memory_order_relaxed);
 		atomic_store_explicit(&comm->state, 0, memory_order_relaxed);
 		atomic_store_explicit(&comm->calls, 0, memory_order_relaxed);
-		atomic_store_explicit(&comm->splits, 0, memory_order_relaxed);
 		atomic_store_explicit(&comm->redops, NULL, memory_order_relaxed);
 		atomic_store_explicit(&comm->shadow_comm, NULL, memory_order_relaxed);
 		atomic_store_explicit(&comm->aborted, false, memory_order_relaxed);

@@ -45,10 +45,10 @@ struct ferry_nccl_redop {
 	unsigned char scalar[8];
 };
 
-/* Shrinks that leave out the same ranks. */
-struct ferry_nccl_shrink {
-	struct ferry_nccl_shrink *next;
-	struct ferry_nccl_key excluded;
+/* How often communicators were made in one way (child_keys.h). */
+struct ferry_nccl_way {
+	struct ferry_nccl_way *next;
+	struct ferry_nccl_key name;
 	uint64_t times;
 };
 
@@ -70,8 +70,7 @@ struct ferry_nccl_comm {
 
 	_Atomic unsigned state;                    /* enum ferry_nccl_comm_state; of the thread that calls NCCL */
 	_Atomic uint64_t calls;                    /* that Ferry has seen; of the thread that makes calls */
-	_Atomic uint64_t splits;                   /* of the thread that makes them */
-	struct ferry_nccl_shrink *shrinks;         /* under child_keys.c's lock; ended by the last user, alone */
+	struct ferry_nccl_way *ways;               /* under child_keys.c's lock; ended by the last user, alone */
 	_Atomic(struct ferry_nccl_redop *) redops; /* under redops.c's lock */
 	_Atomic(struct ferry_shadow_comm *) shadow_comm; /* Ferry's, once there is one; of the thread that begins it */
 	_Atomic bool aborted; /* Ferry's is given up, not waited for; of the thread that calls NCCL for it */

@@ -102,45 +102,21 @@ ncclResult_t ferry_nccl_CommInitAll(ncclComm_t *comms, int ndevices, const int *
 	return result;
 }
 
-/* A child without a configuration inherits its parent's. */
-static bool copies(const struct ferry_nccl_comm *parent, const ncclConfig_t *config)
-{
-	return config ? ferry_nccl_config_copies(config) : parent->copies;
-}
-
-/* On its parent's device. */
-static struct ferry_nccl_pending_comm born_of_parent(ncclComm_t handle, const ncclConfig_t *config)
+/*
+ * On its parent's device; without a configuration it inherits its parent's. way: NULL if new ranks come, which know
+ * nothing of the parent, so that the ranks have no common key; or if NCCL refuses the call.
+ */
+static struct ferry_nccl_pending_comm born_of_parent(ncclComm_t handle, const struct ferry_nccl_key *way, int color,
+                                                     const ncclConfig_t *config)
 {
 	struct ferry_nccl_pending_comm pending_comm = {.copies = ferry_nccl_config_copies(config)};
 	struct ferry_nccl_comm *parent = ferry_nccl_comm_take(handle);
 	begin(&pending_comm, parent && parent->tuner ? parent->tuner->device : FERRY_NCCL_ANY_DEVICE, config);
-	ferry_nccl_comm_release(parent);
-	return pending_comm;
-}
-
-static struct ferry_nccl_pending_comm born_by_split(ncclComm_t handle, int color, const ncclConfig_t *config)
-{
-	struct ferry_nccl_pending_comm pending_comm = born_of_parent(handle, config);
-	struct ferry_nccl_comm *parent = ferry_nccl_comm_take(handle);
 	if (!parent)
 		return pending_comm;
-	pending_comm.key = ferry_nccl_child_keys_split(parent, color);
-	pending_comm.has_key = parent->has_key;
-	pending_comm.copies = copies(parent, config);
-	ferry_nccl_comm_release(parent);
-	return pending_comm;
-}
-
-static struct ferry_nccl_pending_comm born_by_shrink(ncclComm_t handle, const int *excluded, int count,
-                                                     const ncclConfig_t *config)
-{
-	struct ferry_nccl_pending_comm pending_comm = born_of_parent(handle, config);
-	struct ferry_nccl_comm *parent = ferry_nccl_comm_take(handle);
-	if (!parent)
-		return pending_comm;
-	pending_comm.has_key = ferry_nccl_child_keys_shrink(parent, excluded, count, &pending_comm.key) &&
+	pending_comm.has_key = way && ferry_nccl_child_keys_count(parent, way, color, &pending_comm.key) &&
 	                       parent->has_key;
-	pending_comm.copies = copies(parent, config);
+	pending_comm.copies |= !config && parent->copies;
 	ferry_nccl_comm_release(parent);
 	return pending_comm;
 }
@@ -160,14 +136,12 @@ static void note_pending_comm(ncclComm_t parent, ncclComm_t *where, struct ferry
 		ferry_nccl_pending_comm_expect(parent, where, pending_comm, grouped);
 }
 
-/* Uncounts a refused call, as other ranks count only the call that replaces it. excluded: NULL for splits. */
-static void take_back(ncclComm_t handle, const int *excluded, int count)
+/* Uncounts a refused call, as other ranks count only the call that replaces it. */
+static void take_back(ncclComm_t handle, const struct ferry_nccl_key *way)
 {
 	struct ferry_nccl_comm *parent = ferry_nccl_comm_take(handle);
-	if (parent && excluded)
-		ferry_nccl_child_keys_unshrink(parent, excluded, count);
-	else if (parent)
-		ferry_nccl_child_keys_unsplit(parent);
+	if (parent && way)
+		ferry_nccl_child_keys_uncount(parent, way);
 	ferry_nccl_comm_release(parent);
 }
 
@@ -181,10 +155,10 @@ static ncclResult_t keep_unless_refused(ncclComm_t comm, unsigned set, ncclResul
 
 ncclResult_t ferry_nccl_CommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config)
 {
-	struct ferry_nccl_pending_comm pending_comm = born_by_split(comm, color, config);
+	struct ferry_nccl_pending_comm pending_comm = born_of_parent(comm, &ferry_nccl_child_keys_split, color, config);
 	ncclResult_t result = ferry_nccl_real_CommSplit(comm, color, key, newcomm, config);
 	if (!ferry_nccl_is_fine(result))
-		take_back(comm, NULL, 0);
+		take_back(comm, &ferry_nccl_child_keys_split);
 	else if (color != NCCL_SPLIT_NOCOLOR)
 		note_pending_comm(comm, newcomm, &pending_comm, result);
 	returned(&pending_comm, color == NCCL_SPLIT_NOCOLOR && ferry_nccl_is_fine(result) ? ncclSuccess : result);
@@ -194,22 +168,23 @@ ncclResult_t ferry_nccl_CommSplit(ncclComm_t comm, int color, int key, ncclComm_
 ncclResult_t ferry_nccl_CommShrink(ncclComm_t comm, int *excluded, int nexcluded, ncclComm_t *newcomm,
                                    ncclConfig_t *config, int flags)
 {
-	struct ferry_nccl_pending_comm pending_comm = born_by_shrink(comm, excluded, nexcluded, config);
+	struct ferry_nccl_key key;
+	const struct ferry_nccl_key *way = ferry_nccl_child_keys_shrink(excluded, nexcluded, &key) ? &key : NULL;
+	struct ferry_nccl_pending_comm pending_comm = born_of_parent(comm, way, 0, config);
 	unsigned set = flags & NCCL_SHRINK_ABORT ? ferry_nccl_comm_revoke(comm) : 0;
 	ncclResult_t result = ferry_nccl_real_CommShrink(comm, excluded, nexcluded, newcomm, config, flags);
 	if (ferry_nccl_is_fine(result))
 		note_pending_comm(comm, newcomm, &pending_comm, result);
-	else if (excluded)
-		take_back(comm, excluded, nexcluded);
+	else
+		take_back(comm, way);
 	returned(&pending_comm, result);
 	return keep_unless_refused(comm, set, result);
 }
 
-/* New ranks know nothing of the communicator that grows, so the ranks have no common key. */
 ncclResult_t ferry_nccl_CommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *newcomm,
                                  ncclConfig_t *config)
 {
-	struct ferry_nccl_pending_comm pending_comm = born_of_parent(comm, config);
+	struct ferry_nccl_pending_comm pending_comm = born_of_parent(comm, NULL, 0, config);
 	ncclResult_t result = ferry_nccl_real_CommGrow(comm, nranks, id, rank, newcomm, config);
 	if (ferry_nccl_is_fine(result))
 		note_pending_comm(comm, newcomm, &pending_comm, result);
