@@ -28,7 +28,8 @@ static bool find_own_path(char path[PATH_MAX])
 	       realpath(info.dli_fname, path) && strlen(path) < MOST;
 }
 
-void ferry_nccl_tuner_offer(void)
+/* Sets the variable, if the user has not and FERRY_NCCL is not off. Called when the library is loaded. */
+__attribute__((constructor)) static void offer(void)
 {
 	char path[PATH_MAX];
 	const char *on = ferry_env("FERRY_NCCL");

@@ -10,11 +10,6 @@
 
 #include "orchestrator/nccl_types.h"
 
-#include <stdbool.h>
-
-/** Sets the variable, if the user has not and FERRY_NCCL is not off. For the library's constructor. */
-void ferry_nccl_tuner_offer(void);
-
 /**
  * Takes it back for good reason, once in the process: before NCCL creates its first communicator, which has this
  * configuration or NULL. NCCL loads no other plugin later.
