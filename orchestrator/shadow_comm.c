@@ -64,7 +64,7 @@ static bool have_joined(struct ferry_shadow_comm *shadow_comm)
 {
 	uint64_t first;
 	pthread_mutex_lock(&shadow_comm->lock);
-	bool joined = shadow_comm->failed || ferry_agreement_joined(&shadow_comm->agreement, &first);
+	bool joined = shadow_comm->failed || ferry_agreement_joined(&shadow_comm->calls.agreement, &first);
 	pthread_mutex_unlock(&shadow_comm->lock);
 	return joined;
 }
@@ -89,16 +89,16 @@ static void open_agreements(struct ferry_shadow_comm *shadow_comm, bool joins)
 	int self = shadow_comm->rank;
 	for (int peer = 0; peer < shadow_comm->nranks; peer++) {
 		for (int sends = 0; sends < 2; sends++) {
-			struct ferry_shadow_comm_pair *pair = &shadow_comm->pairs[sends][peer];
+			struct ferry_shadow_comm_numbers *pair = &shadow_comm->pairs[sends][peer];
 			ferry_arena_agreement_pair(arena, (uint32_t)(sends ? self : peer),
 			                           (uint32_t)(sends ? peer : self), !sends, &pair->agreement);
 			if (joins && peer != self)
 				ferry_agreement_join(&pair->agreement, pair->made);
 		}
 	}
-	ferry_arena_agreement(arena, (uint32_t)self, &shadow_comm->agreement);
+	ferry_arena_agreement(arena, (uint32_t)self, &shadow_comm->calls.agreement);
 	if (joins) /* last: a rank that sees this one join finds the pairs joined, too */
-		ferry_agreement_join(&shadow_comm->agreement, shadow_comm->made);
+		ferry_agreement_join(&shadow_comm->calls.agreement, shadow_comm->calls.made);
 }
 
 /*
@@ -241,7 +241,7 @@ void ferry_shadow_comm_expect(struct ferry_shadow_comm *shadow_comm, bool large,
 {
 	/* of more than two ranks some may exchange messages while others do nothing for long */
 	uint64_t messages = shadow_comm->nranks == 2 ? shadow_comm->messages : shadow_comm->messages / ENOUGH;
-	bool enough = captured || shadow_comm->made + messages + 1 >= ENOUGH;
+	bool enough = captured || shadow_comm->calls.made + messages + 1 >= ENOUGH;
 	bool worth = large || (may_have_kernels(shadow_comm) && enough);
 	if (worth && !atomic_load_explicit(&shadow_comm->begun, memory_order_relaxed))
 		ferry_shadow_comm_begin(shadow_comm);
@@ -363,62 +363,56 @@ static uint32_t without_refused(const struct ferry_shadow_comm *shadow_comm, uin
 }
 
 /* Under the lock. All ranks get the word that begins kernels at the same call, or both ends at the same message. */
-static void begin_kernels(struct ferry_shadow_comm *shadow_comm, _Atomic bool *begun, uint64_t n)
+static uint32_t agree(struct ferry_shadow_comm *shadow_comm, struct ferry_shadow_comm_numbers *of,
+                      const struct ferry_shadow_comm_caller *caller)
 {
-	atomic_store_explicit(begun, true, memory_order_relaxed);
-	if (!shadow_comm->rank && shadow_comm->kernels && begun == &shadow_comm->kernels_begun)
-		ferry_log(FERRY_LOG_INFO, "communicator %016jx: short calls go by kernels of Ferry's from call %ju on",
-		          (uintmax_t)shadow_comm->key.words[0], (uintmax_t)n);
-}
-
-/* begun: kernels carry the calls, or the pair's messages, that the agreement is on. */
-static uint32_t take(struct ferry_shadow_comm *shadow_comm, struct ferry_agreement *agreement, uint64_t n,
-                     const struct ferry_shadow_comm_caller *caller, _Atomic bool *begun)
-{
-	uint64_t first;
-	bool all = !proposes_nothing(shadow_comm) && ferry_agreement_joined(agreement, &first) &&
+	uint64_t first, n = of->made;
+	bool all = !proposes_nothing(shadow_comm) && ferry_agreement_joined(&of->agreement, &first) &&
 	           is_counted_alike(shadow_comm);
-	bool begins = !atomic_load_explicit(begun, memory_order_relaxed);
+	bool begins = !atomic_load_explicit(&of->kernels_begun, memory_order_relaxed);
 	uint32_t proposal = all ? caller->propose(caller->argument, n) ^ (begins ? FERRY_SHARES_BEGINS : 0)
 	                        : FERRY_AGREEMENT_NONE;
-	uint32_t word = ferry_agreement_take(agreement, n, proposal);
-	if (ferry_shares_begin(&word) && begins)
-		begin_kernels(shadow_comm, begun, n);
+	uint32_t word = ferry_agreement_take(&of->agreement, n, proposal);
+	if (ferry_shares_begin(&word) && begins) {
+		atomic_store_explicit(&of->kernels_begun, true, memory_order_relaxed);
+		if (!shadow_comm->rank && shadow_comm->kernels && of == &shadow_comm->calls)
+			ferry_log(FERRY_LOG_INFO,
+			          "communicator %016jx: short calls go by kernels of Ferry's from call %ju on",
+			          (uintmax_t)shadow_comm->key.words[0], (uintmax_t)n);
+	}
 	word = without_refused(shadow_comm, word);
 	if (all)
 		caller->agreed(caller->argument, n, word);
 	return word;
 }
 
-uint32_t ferry_shadow_comm_take(struct ferry_shadow_comm *shadow_comm, const struct ferry_shadow_comm_caller *caller,
-                                uint64_t *n)
+/* *n: the number. */
+static uint32_t take(struct ferry_shadow_comm *shadow_comm, struct ferry_shadow_comm_numbers *of,
+                     const struct ferry_shadow_comm_caller *caller, uint64_t *n)
 {
 	uint32_t word = FERRY_AGREEMENT_NONE;
 	pthread_mutex_lock(&shadow_comm->lock);
 	if (ferry_shadow_comm_is_ready(shadow_comm)) {
 		look_at_meter(shadow_comm);
-		word = take(shadow_comm, &shadow_comm->agreement, shadow_comm->made, caller,
-		            &shadow_comm->kernels_begun);
+		word = agree(shadow_comm, of, caller);
 	}
-	*n = shadow_comm->made++;
+	*n = of->made++;
+	shadow_comm->messages += of != &shadow_comm->calls;
 	pthread_mutex_unlock(&shadow_comm->lock);
 	return word;
+}
+
+uint32_t ferry_shadow_comm_take(struct ferry_shadow_comm *shadow_comm, const struct ferry_shadow_comm_caller *caller,
+                                uint64_t *n)
+{
+	return take(shadow_comm, &shadow_comm->calls, caller, n);
 }
 
 uint32_t ferry_shadow_comm_take_message(struct ferry_shadow_comm *shadow_comm, int peer, bool sends,
                                         const struct ferry_shadow_comm_caller *caller)
 {
-	uint32_t word = FERRY_AGREEMENT_NONE;
-	struct ferry_shadow_comm_pair *pair = &shadow_comm->pairs[sends][peer];
-	pthread_mutex_lock(&shadow_comm->lock);
-	if (ferry_shadow_comm_is_ready(shadow_comm)) {
-		look_at_meter(shadow_comm);
-		word = take(shadow_comm, &pair->agreement, pair->made, caller, &pair->kernels_begun);
-	}
-	pair->made++;
-	shadow_comm->messages++;
-	pthread_mutex_unlock(&shadow_comm->lock);
-	return word;
+	uint64_t n;
+	return take(shadow_comm, &shadow_comm->pairs[sends][peer], caller, &n);
 }
 
 /*
@@ -482,9 +476,9 @@ static void withdraw(struct ferry_shadow_comm *shadow_comm, const char *why)
 	if (shadow_comm->failed)
 		return;
 	shadow_comm->failed = true;
-	ferry_agreement_withdraw(&shadow_comm->agreement);
+	ferry_agreement_withdraw(&shadow_comm->calls.agreement);
 	bool kernels = ferry_shadow_comm_kernels_begun(shadow_comm) && shadow_comm->kernels;
-	const char *which = !kernels                                          ? ""
+	const char *which = !kernels                                            ? ""
 	                    : ferry_rank_ends_kernels(&shadow_comm->comm->rank) ? " but for short calls, which fail"
 	                                                                        : " but for short calls";
 	ferry_log(FERRY_LOG_WARN, "communicator %016jx is NCCL's alone from now on%s, rank %d of %d: %s",

@@ -24,11 +24,11 @@
 
 enum ferry_shadow_comm_state { FERRY_SHADOW_COMM_MAKING, FERRY_SHADOW_COMM_READY, FERRY_SHADOW_COMM_NONE };
 
-/* The messages of this rank and another one, in one direction. */
-struct ferry_shadow_comm_pair {
+/* What ranks number: the communicator's calls, or the messages of this rank and another one, in one direction. */
+struct ferry_shadow_comm_numbers {
 	struct ferry_agreement agreement;
-	uint64_t made; /* messages that are numbered, so far */
-	_Atomic bool kernels_begun; /* as the communicator's */
+	uint64_t made; /* so far */
+	_Atomic bool kernels_begun; /* kernels.h; before that all are numbered; read without the lock, relaxed */
 };
 
 struct ferry_shadow_comm {
@@ -50,15 +50,12 @@ struct ferry_shadow_comm {
 
 	pthread_mutex_t lock; /* of all below */
 	struct ferry_meter meter;
-	struct ferry_agreement agreement;
-	_Atomic bool kernels_begun; /* kernels.h; before that all calls are numbered; read without the lock, relaxed */
-	uint64_t made; /* calls that are numbered; messages apart, */
+	struct ferry_shadow_comm_numbers calls, *pairs[2]; /* messages: [sends][peer] */
 	uint64_t messages; /* of all pairs */
 	bool alike; /* all ranks are known to number the same calls */
 	bool failed, lost;
 	uint64_t confirmed; /* submissions that have ended while nothing had failed */
 	bool captured;      /* graphs hold calls of Ferry's */
-	struct ferry_shadow_comm_pair *pairs[2]; /* [sends][peer] */
 };
 
 /**
@@ -144,7 +141,7 @@ bool ferry_shadow_comm_is_none(const struct ferry_shadow_comm *shadow_comm);
 /** Whether kernels carry calls from now on (kernels.h), or messages to or from a peer. */
 static inline bool ferry_shadow_comm_kernels_begun(const struct ferry_shadow_comm *shadow_comm)
 {
-	return atomic_load_explicit(&shadow_comm->kernels_begun, memory_order_relaxed);
+	return atomic_load_explicit(&shadow_comm->calls.kernels_begun, memory_order_relaxed);
 }
 
 static inline bool ferry_shadow_comm_messages_begun(const struct ferry_shadow_comm *shadow_comm, int peer, bool sends)

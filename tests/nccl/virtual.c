@@ -31,8 +31,8 @@ static void rank_open(int index)
 	shadow_comm->comm = rank->ferry;
 	ferry_meter_open(&shadow_comm->meter, virtual_all.arena.shares, VIRTUAL_RANKS, (uint32_t)index,
 	                 virtual_all.machine->peers, virtual_all.machine->adds, false, 50e3);
-	ferry_arena_agreement(&virtual_all.arena, (uint32_t)index, &shadow_comm->agreement);
-	ferry_agreement_join(&shadow_comm->agreement, 0);
+	ferry_arena_agreement(&virtual_all.arena, (uint32_t)index, &shadow_comm->calls.agreement);
+	ferry_agreement_join(&shadow_comm->calls.agreement, 0);
 	atomic_store(&shadow_comm->state, FERRY_SHADOW_COMM_READY);
 	rank->comm.rank = index;
 	rank->comm.nranks = VIRTUAL_RANKS;
