@@ -27,11 +27,10 @@ _Static_assert(CHAINS == 1 << 8, "chain_of takes eight bits");
 /* Called by the thread that drops the last use. */
 static void end(struct ferry_nccl_comm *comm)
 {
-	struct ferry_nccl_redop *redop = atomic_load_explicit(&comm->redops, memory_order_relaxed);
-	while (redop) {
-		struct ferry_nccl_redop *next = redop->next;
-		free(redop);
-		redop = next;
+	while (comm->redops) {
+		struct ferry_nccl_redop *next = comm->redops->next;
+		free(comm->redops);
+		comm->redops = next;
 	}
 	while (comm->ways) {
 		struct ferry_nccl_way *next = comm->ways->next;
@@ -116,7 +115,6 @@ void ferry_nccl_comm_add(ncclComm_t handle, const struct ferry_nccl_pending_comm
 		atomic_store_explicit(&comm->known, UNKNOWN, memory_order_relaxed);
 		atomic_store_explicit(&comm->state, 0, memory_order_relaxed);
 		atomic_store_explicit(&comm->calls, 0, memory_order_relaxed);
-		atomic_store_explicit(&comm->redops, NULL, memory_order_relaxed);
 		atomic_store_explicit(&comm->shadow_comm, NULL, memory_order_relaxed);
 		atomic_store_explicit(&comm->aborted, false, memory_order_relaxed);
 		atomic_store_explicit(&comm->handle, handle, memory_order_release);

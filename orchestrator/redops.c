@@ -9,11 +9,6 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static struct ferry_nccl_redop *first_of(struct ferry_nccl_comm *comm)
-{
-	return atomic_load_explicit(&comm->redops, memory_order_relaxed);
-}
-
 void ferry_nccl_redop_add(struct ferry_nccl_comm *comm, ncclRedOp_t op, const void *scalar, ncclDataType_t type,
                           ncclScalarResidence_t residence)
 {
@@ -28,15 +23,15 @@ void ferry_nccl_redop_add(struct ferry_nccl_comm *comm, ncclRedOp_t op, const vo
 	else
 		memcpy(redop->scalar, scalar, ferry_type_size((ferryDataType_t)type));
 	pthread_mutex_lock(&lock);
-	redop->next = first_of(comm);
-	atomic_store_explicit(&comm->redops, redop, memory_order_relaxed);
+	redop->next = comm->redops;
+	comm->redops = redop;
 	pthread_mutex_unlock(&lock);
 }
 
 bool ferry_nccl_redop_find(struct ferry_nccl_comm *comm, ncclRedOp_t op, struct ferry_nccl_redop *redop)
 {
 	pthread_mutex_lock(&lock);
-	struct ferry_nccl_redop *at = first_of(comm);
+	struct ferry_nccl_redop *at = comm->redops;
 	while (at && at->op != op)
 		at = at->next;
 	if (at)
@@ -48,13 +43,12 @@ bool ferry_nccl_redop_find(struct ferry_nccl_comm *comm, ncclRedOp_t op, struct 
 void ferry_nccl_redop_remove(struct ferry_nccl_comm *comm, ncclRedOp_t op)
 {
 	pthread_mutex_lock(&lock);
-	struct ferry_nccl_redop *at = first_of(comm), *before = NULL;
-	for (; at && at->op != op; at = at->next)
-		before = at;
-	if (at && before)
-		before->next = at->next;
-	else if (at)
-		atomic_store_explicit(&comm->redops, at->next, memory_order_relaxed);
+	struct ferry_nccl_redop **at = &comm->redops;
+	while (*at && (*at)->op != op)
+		at = &(*at)->next;
+	struct ferry_nccl_redop *gone = *at;
+	if (gone)
+		*at = gone->next;
 	pthread_mutex_unlock(&lock);
-	free(at);
+	free(gone);
 }
