@@ -125,14 +125,6 @@ void ferry_nccl_comm_add(ncclComm_t handle, const struct ferry_nccl_pending_comm
 		ferry_log(FERRY_LOG_WARN, "no memory to watch a communicator of NCCL's: its calls are passed on");
 }
 
-void ferry_nccl_comm_ready(ncclComm_t handle)
-{
-	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(handle);
-	if (comm)
-		ferry_nccl_tuner_end(comm->tuner);
-	ferry_nccl_comm_release(comm);
-}
-
 void ferry_nccl_comm_remove(ncclComm_t handle)
 {
 	pthread_mutex_lock(&lock);

@@ -80,6 +80,7 @@ struct ferry_nccl_comm {
 struct ferry_nccl_pending_comm {
 	struct ferry_nccl_key key;
 	bool has_key, copies;
+	bool child; /* made out of another one: Ferry's begins with its calls */
 	struct ferry_nccl_tuner *tuner; /* of its creation; its communicator holds it, too */
 };
 
@@ -96,9 +97,6 @@ void ferry_nccl_comm_release(struct ferry_nccl_comm *comm);
 
 /** Takes one more reference, for a caller that has one. */
 void ferry_nccl_comm_hold(struct ferry_nccl_comm *comm);
-
-/** NCCL has said that it is not in progress any more. */
-void ferry_nccl_comm_ready(ncclComm_t handle);
 
 /** To be called before NCCL ends it. What Ferry has for it ends when the last thread that uses it releases it. */
 void ferry_nccl_comm_remove(ncclComm_t handle);

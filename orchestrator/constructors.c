@@ -25,11 +25,12 @@ static void begin(struct ferry_nccl_pending_comm *pending_comm, int device, cons
 	pending_comm->tuner = ferry_nccl_tuner_begin(device);
 }
 
-/* Called after the communicator was noted, which then holds the tuner. */
-static void returned(struct ferry_nccl_pending_comm *pending_comm, ncclResult_t result)
+/* Called when NCCL has returned. A creation outside a group is one of its own. */
+static ncclResult_t end_own_group(ncclResult_t result)
 {
-	ferry_nccl_tuner_returned(pending_comm->tuner, result, ferry_nccl_group_is_open());
-	ferry_nccl_tuner_release(pending_comm->tuner);
+	if (!ferry_nccl_group_is_open())
+		ferry_nccl_pending_comms_group_ended(result);
+	return result;
 }
 
 static struct ferry_nccl_pending_comm born_of(const void *ids, size_t bytes, const ncclConfig_t *config)
@@ -42,22 +43,20 @@ static struct ferry_nccl_pending_comm born_of(const void *ids, size_t bytes, con
 }
 
 /* In a group, or if the call is nonblocking, NCCL has not made the communicator yet. */
-static void note(ncclComm_t comm, struct ferry_nccl_pending_comm *pending_comm, ncclResult_t result)
+static void note(const ncclComm_t *comm, struct ferry_nccl_pending_comm *pending_comm, ncclResult_t result)
 {
-	if (ferry_nccl_is_fine(result)) {
-		ferry_nccl_comm_add(comm, pending_comm);
-		if (ferry_nccl_group_is_open())
-			ferry_nccl_pending_comm_grouped(comm);
+	if (!ferry_nccl_is_fine(result)) {
+		ferry_nccl_pending_comm_over(pending_comm);
+		return;
 	}
-	returned(pending_comm, result);
+	ferry_nccl_comm_add(*comm, pending_comm);
+	ferry_nccl_pending_comm_expect(*comm, NULL, pending_comm);
 }
 
 static ncclResult_t note_made(const ncclComm_t *comm, struct ferry_nccl_pending_comm *pending_comm, ncclResult_t result)
 {
-	note(ferry_nccl_is_fine(result) ? *comm : NULL, pending_comm, result);
-	if (!result && !ferry_nccl_group_is_open())
-		ferry_nccl_pending_comms_made(comm, 1);
-	return result;
+	note(comm, pending_comm, result);
+	return end_own_group(result);
 }
 
 ncclResult_t ferry_nccl_CommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank)
@@ -94,12 +93,10 @@ ncclResult_t ferry_nccl_CommInitAll(ncclComm_t *comms, int ndevices, const int *
 	pending_comm.has_key = getrandom(&pending_comm.key, sizeof pending_comm.key, 0) == sizeof pending_comm.key;
 	for (int i = 0; i < ndevices; i++) {
 		pending_comm.tuner = tuners ? tuners[i] : NULL;
-		note(ferry_nccl_is_fine(result) ? comms[i] : NULL, &pending_comm, result);
+		note(ferry_nccl_is_fine(result) ? &comms[i] : NULL, &pending_comm, result);
 	}
 	free(tuners);
-	if (!result && !ferry_nccl_group_is_open())
-		ferry_nccl_pending_comms_made(comms, ndevices);
-	return result;
+	return end_own_group(result);
 }
 
 /*
@@ -109,7 +106,7 @@ ncclResult_t ferry_nccl_CommInitAll(ncclComm_t *comms, int ndevices, const int *
 static struct ferry_nccl_pending_comm born_of_parent(ncclComm_t handle, const struct ferry_nccl_key *way, int color,
                                                      const ncclConfig_t *config)
 {
-	struct ferry_nccl_pending_comm pending_comm = {.copies = ferry_nccl_config_copies(config)};
+	struct ferry_nccl_pending_comm pending_comm = {.copies = ferry_nccl_config_copies(config), .child = true};
 	struct ferry_nccl_comm *parent = ferry_nccl_comm_take(handle);
 	begin(&pending_comm, parent && parent->tuner ? parent->tuner->device : FERRY_NCCL_ANY_DEVICE, config);
 	if (!parent)
@@ -123,17 +120,19 @@ static struct ferry_nccl_pending_comm born_of_parent(ncclComm_t handle, const st
 
 /*
  * NCCL sets *where to NULL first: so a handle there, now or once the creation has ended, is the new one. If the call is
- * over and left none, none will come, and the place is the program's again.
+ * over and left none, none will come, and the place is the program's again. where: NULL if none is to come at all.
  */
-static void note_pending_comm(ncclComm_t parent, ncclComm_t *where, struct ferry_nccl_pending_comm *pending_comm,
-                              ncclResult_t result)
+static void note_child(ncclComm_t parent, ncclComm_t *where, struct ferry_nccl_pending_comm *pending_comm,
+                       ncclResult_t result)
 {
+	if (!where || !ferry_nccl_is_fine(result)) {
+		ferry_nccl_pending_comm_over(pending_comm);
+		return;
+	}
 	ncclComm_t there = __atomic_load_n(where, __ATOMIC_ACQUIRE);
-	bool grouped = ferry_nccl_group_is_open();
-	if (there)
-		ferry_nccl_comm_add(there, pending_comm);
-	else if (grouped || result == ncclInProgress)
-		ferry_nccl_pending_comm_expect(parent, where, pending_comm, grouped);
+	ferry_nccl_comm_add(there, pending_comm);
+	ferry_nccl_pending_comm_expect(there ? there : parent, there ? NULL : where, pending_comm);
+	end_own_group(result);
 }
 
 /* Uncounts a refused call, as other ranks count only the call that replaces it. */
@@ -159,9 +158,7 @@ ncclResult_t ferry_nccl_CommSplit(ncclComm_t comm, int color, int key, ncclComm_
 	ncclResult_t result = ferry_nccl_real_CommSplit(comm, color, key, newcomm, config);
 	if (!ferry_nccl_is_fine(result))
 		take_back(comm, &ferry_nccl_child_keys_split);
-	else if (color != NCCL_SPLIT_NOCOLOR)
-		note_pending_comm(comm, newcomm, &pending_comm, result);
-	returned(&pending_comm, color == NCCL_SPLIT_NOCOLOR && ferry_nccl_is_fine(result) ? ncclSuccess : result);
+	note_child(comm, color == NCCL_SPLIT_NOCOLOR ? NULL : newcomm, &pending_comm, result);
 	return result;
 }
 
@@ -173,11 +170,9 @@ ncclResult_t ferry_nccl_CommShrink(ncclComm_t comm, int *excluded, int nexcluded
 	struct ferry_nccl_pending_comm pending_comm = born_of_parent(comm, way, 0, config);
 	unsigned set = flags & NCCL_SHRINK_ABORT ? ferry_nccl_comm_revoke(comm) : 0;
 	ncclResult_t result = ferry_nccl_real_CommShrink(comm, excluded, nexcluded, newcomm, config, flags);
-	if (ferry_nccl_is_fine(result))
-		note_pending_comm(comm, newcomm, &pending_comm, result);
-	else
+	if (!ferry_nccl_is_fine(result))
 		take_back(comm, way);
-	returned(&pending_comm, result);
+	note_child(comm, newcomm, &pending_comm, result);
 	return keep_unless_refused(comm, set, result);
 }
 
@@ -186,19 +181,15 @@ ncclResult_t ferry_nccl_CommGrow(ncclComm_t comm, int nranks, const ncclUniqueId
 {
 	struct ferry_nccl_pending_comm pending_comm = born_of_parent(comm, NULL, 0, config);
 	ncclResult_t result = ferry_nccl_real_CommGrow(comm, nranks, id, rank, newcomm, config);
-	if (ferry_nccl_is_fine(result))
-		note_pending_comm(comm, newcomm, &pending_comm, result);
-	returned(&pending_comm, result);
+	note_child(comm, newcomm, &pending_comm, result);
 	return result;
 }
 
 ncclResult_t ferry_nccl_CommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 {
 	ncclResult_t result = ferry_nccl_real_CommGetAsyncError(comm, error);
-	if (!result && *error != ncclInProgress) {
-		ferry_nccl_comm_ready(comm);
+	if (!result && *error != ncclInProgress)
 		ferry_nccl_pending_comms_ready(comm);
-	}
 	if (!result && !*error && ferry_nccl_comm_lost(comm))
 		*error = ncclRemoteError;
 	return result;

@@ -161,7 +161,6 @@ ncclResult_t ferry_nccl_GroupEnd(void)
 	ncclResult_t result = ferry_nccl_real_GroupEnd();
 	if (!group.depth || --group.depth)
 		return result;
-	ferry_nccl_tuner_group_ended(result);
 	ferry_nccl_pending_comms_group_ended(result);
 	if (!group.calls)
 		return result;
@@ -178,9 +177,7 @@ ncclResult_t ferry_nccl_GroupSimulateEnd(ncclSimInfo_t *info)
 {
 	ncclResult_t given = group.depth == 1 ? give_back_all() : ncclSuccess;
 	ncclResult_t result = ferry_nccl_real_GroupSimulateEnd(info);
-	if (group.depth && !--group.depth) {
-		ferry_nccl_tuner_group_ended(ncclInvalidUsage);
+	if (group.depth && !--group.depth)
 		ferry_nccl_pending_comms_group_ended(ncclInvalidUsage); /* nothing was made */
-	}
 	return ferry_nccl_is_fine(given) ? result : given;
 }

@@ -10,9 +10,6 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ferry_nccl_tuner *under_way; /* under the lock */
-static _Atomic unsigned outstanding;       /* its length; read without the lock by threads that look for work */
-
-static _Thread_local char this_thread; /* its address names the thread */
 
 /* ---- which communicator a context belongs to ---- */
 
@@ -51,7 +48,6 @@ struct ferry_nccl_tuner *ferry_nccl_tuner_begin(int device)
 	pthread_mutex_lock(&lock);
 	tuner->next = under_way;
 	under_way = tuner;
-	atomic_fetch_add_explicit(&outstanding, 1, memory_order_relaxed);
 	pthread_mutex_unlock(&lock);
 	return tuner;
 }
@@ -62,59 +58,17 @@ void ferry_nccl_tuner_end(struct ferry_nccl_tuner *tuner)
 		return;
 	pthread_mutex_lock(&lock);
 	bool ends = tuner->under_way;
-	for (struct ferry_nccl_tuner **at = &under_way; ends && *at; at = &(*at)->next)
-		if (*at == tuner) {
-			*at = tuner->next;
-			atomic_fetch_sub_explicit(&outstanding, 1, memory_order_relaxed);
-			break;
-		}
+	struct ferry_nccl_tuner **at = &under_way;
+	while (ends && *at != tuner)
+		at = &(*at)->next;
+	if (ends)
+		*at = tuner->next;
 	tuner->under_way = false;
 	if (ends && !tuner->spoilt)
 		atomic_store_explicit(&tuner->nranks, tuner->asked, memory_order_release);
 	pthread_mutex_unlock(&lock);
 	if (ends)
 		ferry_nccl_tuner_release(tuner);
-}
-
-void ferry_nccl_tuner_returned(struct ferry_nccl_tuner *tuner, ncclResult_t result, bool grouped)
-{
-	if (!tuner)
-		return;
-	if (grouped && ferry_nccl_is_fine(result)) {
-		pthread_mutex_lock(&lock);
-		tuner->group = &this_thread;
-		pthread_mutex_unlock(&lock);
-	} else if (result != ncclInProgress) {
-		ferry_nccl_tuner_end(tuner);
-	}
-}
-
-/* Takes a tuner out of the thread's group and returns it, held. in_progress: takes all out, and returns NULL. */
-static struct ferry_nccl_tuner *next_of_group(bool in_progress)
-{
-	pthread_mutex_lock(&lock);
-	struct ferry_nccl_tuner *tuner = under_way;
-	for (; tuner; tuner = tuner->next) {
-		if (tuner->group != &this_thread)
-			continue;
-		tuner->group = NULL;
-		if (!in_progress)
-			break;
-	}
-	ferry_nccl_tuner_hold(tuner);
-	pthread_mutex_unlock(&lock);
-	return tuner;
-}
-
-void ferry_nccl_tuner_group_ended(ncclResult_t result)
-{
-	struct ferry_nccl_tuner *tuner;
-	if (!atomic_load_explicit(&outstanding, memory_order_relaxed)) /* this thread's own are counted */
-		return;
-	while ((tuner = next_of_group(result == ncclInProgress))) {
-		ferry_nccl_tuner_end(tuner);
-		ferry_nccl_tuner_release(tuner);
-	}
 }
 
 /* ---- NCCL asks ---- */

@@ -26,7 +26,6 @@
 struct ferry_nccl_tuner {
 	struct ferry_nccl_tuner *next; /* in the list */
 	int device;                    /* or FERRY_NCCL_ANY_DEVICE */
-	const void *group;             /* the thread whose open group the creation is in; NULL: none */
 	bool under_way, spoilt;
 	size_t asked; /* the ranks of its context; 0: there is none */
 	_Atomic unsigned holders;
@@ -57,15 +56,6 @@ static inline unsigned ferry_nccl_tuner_candidate(const struct ferry_nccl_tuner 
 
 /** A communicator's creation begins on this device. Returns its tuner, which the caller releases; NULL: no memory. */
 struct ferry_nccl_tuner *ferry_nccl_tuner_begin(int device);
-
-/**
- * NCCL has returned from the call that creates it. The creation is over then, or with the thread's group, or is in
- * progress until ferry_nccl_tuner_end.
- */
-void ferry_nccl_tuner_returned(struct ferry_nccl_tuner *tuner, ncclResult_t result, bool grouped);
-
-/** The thread's outermost group is over, with this result. */
-void ferry_nccl_tuner_group_ended(ncclResult_t result);
 
 /** The creation is over. Does nothing the second time, and for NULL. */
 void ferry_nccl_tuner_end(struct ferry_nccl_tuner *tuner);

@@ -8,7 +8,7 @@
 
 struct expected {
 	struct expected *next;
-	ncclComm_t parent, *where;
+	ncclComm_t until, *where;
 	struct ferry_nccl_pending_comm pending_comm;
 	const void *group; /* the thread whose open group it is in; NULL: none */
 };
@@ -17,23 +17,24 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct expected *expected;    /* under the lock */
 static _Atomic unsigned outstanding; /* its length; read without the lock by threads that look for work */
 
-/* Communicators made in this thread's open group; beyond so many, Ferry's are made at the first calls. */
-#define MOST_GROUPED 64
-static _Thread_local ncclComm_t born[MOST_GROUPED];
-static _Thread_local int nborn;
-
 /* Its address names the thread. */
 static _Thread_local char this_thread;
 
-void ferry_nccl_pending_comm_expect(ncclComm_t parent, ncclComm_t *where,
-                                    const struct ferry_nccl_pending_comm *pending_comm, bool grouped)
+void ferry_nccl_pending_comm_over(const struct ferry_nccl_pending_comm *pending_comm)
+{
+	ferry_nccl_tuner_end(pending_comm->tuner);
+	ferry_nccl_tuner_release(pending_comm->tuner);
+}
+
+void ferry_nccl_pending_comm_expect(ncclComm_t until, ncclComm_t *where,
+                                    const struct ferry_nccl_pending_comm *pending_comm)
 {
 	struct expected *one = malloc(sizeof *one);
-	if (!one)
+	if (!one) {
+		ferry_nccl_pending_comm_over(pending_comm);
 		return;
-	*one = (struct expected){.parent = parent, .where = where, .pending_comm = *pending_comm};
-	one->group = grouped ? &this_thread : NULL;
-	ferry_nccl_tuner_hold(pending_comm->tuner);
+	}
+	*one = (struct expected){.until = until, .where = where, .pending_comm = *pending_comm, .group = &this_thread};
 	pthread_mutex_lock(&lock);
 	one->next = expected;
 	expected = one;
@@ -41,14 +42,14 @@ void ferry_nccl_pending_comm_expect(ncclComm_t parent, ncclComm_t *where,
 	pthread_mutex_unlock(&lock);
 }
 
-/* Takes those out of the list that are of this group (not NULL) or else of this parent and of no group. */
-static struct expected *take_out(const void *group, ncclComm_t parent)
+/* Takes those out of the list that are of this group (not NULL) or else wait for this one and are of no group. */
+static struct expected *take_out(const void *group, ncclComm_t until)
 {
 	struct expected *taken = NULL, **at = &expected;
 	pthread_mutex_lock(&lock);
 	while (*at) {
 		struct expected *one = *at;
-		if (group ? one->group != group : one->group || one->parent != parent) {
+		if (group ? one->group != group : one->group || one->until != until) {
 			at = &one->next;
 			continue;
 		}
@@ -61,45 +62,32 @@ static struct expected *take_out(const void *group, ncclComm_t parent)
 	return taken;
 }
 
-static void adopt(struct expected *one)
+/* begins: Ferry's communicators do, and those of children with their calls. */
+static void adopt(struct expected *all, bool begins)
 {
-	while (one) {
-		struct expected *next = one->next;
-		/* Acquire: NCCL's thread stores it with release. */
-		ferry_nccl_comm_add(__atomic_load_n(one->where, __ATOMIC_ACQUIRE), &one->pending_comm);
-		ferry_nccl_tuner_end(one->pending_comm.tuner);
-		ferry_nccl_tuner_release(one->pending_comm.tuner);
-		free(one);
-		one = next;
+	for (struct expected *one = all; one; one = one->next) {
+		if (one->where) /* acquire: NCCL's thread stores it with release */
+			ferry_nccl_comm_add(__atomic_load_n(one->where, __ATOMIC_ACQUIRE), &one->pending_comm);
+		ferry_nccl_pending_comm_over(&one->pending_comm);
+		if (begins && !one->pending_comm.child)
+			ferry_nccl_comm_made(one->until);
 	}
-}
-
-void ferry_nccl_pending_comms_made(const ncclComm_t *comms, int count)
-{
-	for (int i = 0; i < count; i++)
-		ferry_nccl_comm_made(comms[i]);
 	uint64_t begun = ferry_now_ns();
-	for (int i = 0; i < count; i++)
-		ferry_nccl_comm_await(comms[i], begun);
-}
-
-void ferry_nccl_pending_comm_grouped(ncclComm_t comm)
-{
-	if (nborn < MOST_GROUPED)
-		born[nborn++] = comm;
+	while (all) {
+		struct expected *next = all->next;
+		if (begins && !all->pending_comm.child)
+			ferry_nccl_comm_await(all->until, begun);
+		free(all);
+		all = next;
+	}
 }
 
 void ferry_nccl_pending_comms_group_ended(ncclResult_t result)
 {
-	bool done = result != ncclInProgress;
-	int count = nborn;
-	nborn = 0;
-	if (!result)
-		ferry_nccl_pending_comms_made(born, count);
 	if (!atomic_load_explicit(&outstanding, memory_order_relaxed)) /* this thread's own are counted */
 		return;
-	if (done) {
-		adopt(take_out(&this_thread, NULL));
+	if (result != ncclInProgress) {
+		adopt(take_out(&this_thread, NULL), !result);
 		return;
 	}
 	pthread_mutex_lock(&lock);
@@ -108,8 +96,8 @@ void ferry_nccl_pending_comms_group_ended(ncclResult_t result)
 	pthread_mutex_unlock(&lock);
 }
 
-void ferry_nccl_pending_comms_ready(ncclComm_t parent)
+void ferry_nccl_pending_comms_ready(ncclComm_t until)
 {
 	if (atomic_load_explicit(&outstanding, memory_order_relaxed))
-		adopt(take_out(NULL, parent));
+		adopt(take_out(NULL, until), false);
 }
