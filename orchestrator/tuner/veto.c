@@ -10,9 +10,7 @@
 #define OLD_GAPS  32u   /* then all count half */
 #define RECENT    64u   /* calls */
 #define ODD       16u   /* one call in so many may differ from the one a step before */
-#define MANY      8u    /* one call in so many is Ferry's */
 #define LONGEST   (FERRY_VETO_HISTORY / 2)
-#define NO_STEP   64u    /* calls of a window at least, where they do not repeat, or by kind alone */
 #define WINDOW    8u     /* calls of a window at least, */
 #define WINDOW_US 3000.0 /* and its time */
 #define PATIENCE  16u    /* steps until Ferry has its calls again, whose buffers have to be mapped first */
@@ -141,29 +139,20 @@ static uint32_t find_period(const struct ferry_veto *veto, uint32_t alike)
 	return 0;
 }
 
-/*
- * Finds the step; false: it is not known yet. If calls do not repeat with their buffers, kinds alone count. If they do
- * not repeat at all, any calls are compared with any others, where Ferry has so many that each window has some.
- */
+/* Finds the step; false: it is not known yet. If calls do not repeat with their buffers, kinds alone count. */
 static bool find_step(struct ferry_veto *veto)
 {
-	uint32_t alike = ALL, period = find_period(veto, ALL), least = WINDOW;
+	uint32_t alike = ALL, period = find_period(veto, ALL);
 	double us_per_call = veto->gaps ? fmax(veto->span_us / veto->gaps, 1) : WINDOW_US; /* clocks have ticks */
 	if (!period && veto->calls >= LONGEST) {
 		alike = KIND;
 		period = find_period(veto, KIND);
-		least = NO_STEP;
-	}
-	bool many = veto->held || MANY * veto->ferrys >= FERRY_VETO_HISTORY;
-	if (!period && veto->calls >= FERRY_VETO_HISTORY && many) {
-		alike = 0;
-		period = NO_STEP;
 	}
 	if (!period)
 		return false;
 	veto->exam.alike = alike;
 	veto->exam.period = period;
-	veto->exam.steps = (uint32_t)fmax(ceil(fmax(WINDOW_US / us_per_call, least) / period), 1);
+	veto->exam.steps = (uint32_t)fmax(ceil(fmax(WINDOW_US / us_per_call, WINDOW) / period), 1);
 	return true;
 }
 
@@ -274,7 +263,7 @@ static struct ferry_veto_marks end_exams_window(struct ferry_veto *veto)
 static struct ferry_veto_marks cross_border(struct ferry_veto *veto)
 {
 	struct ferry_veto_marks marks = nothing;
-	if (veto->exam.alike && veto->exam.strange > veto->exam.made / ODD + 1) {
+	if (veto->exam.strange > veto->exam.made / ODD + 1) {
 		give_up(veto);
 		return marks;
 	}
@@ -433,7 +422,7 @@ static void look_for_strangers(struct ferry_veto *veto, uint8_t kind)
 		veto->backoff = veto->given_up = veto->gaps = 0;
 		veto->busy_us = veto->span_us = 0;
 		veto->examined = last;
-		veto->calls = veto->ferrys = 0;
+		veto->calls = 0;
 	} else if (veto->calls % RECENT == 0) {
 		veto->examined |= kinds_of(veto, RECENT);
 		veto->strangers = 0;
@@ -446,23 +435,15 @@ static bool is_due(const struct ferry_veto *veto, bool free)
 		return false;
 	if (veto->held)
 		return true;
-	return veto->gaps >= GAPS && veto->busy_us <= BARE * veto->span_us && veto->ferrys;
-}
-
-/* Counts Ferry's calls of the history. Those of trials do not count: a trial that lost leaves nothing to compare. */
-static void remember(struct ferry_veto *veto, uint32_t name)
-{
-	uint32_t *place = &veto->history[veto->calls % FERRY_VETO_HISTORY];
-	if (veto->calls++ >= FERRY_VETO_HISTORY)
-		veto->ferrys -= (*place & FERRYS) != 0;
-	veto->ferrys += (name & FERRYS) != 0;
-	*place = name;
+	return veto->gaps >= GAPS && veto->busy_us <= BARE * veto->span_us;
 }
 
 struct ferry_veto_marks ferry_veto_call(struct ferry_veto *veto, uint8_t kind, uint32_t buffers, bool ferrys,
                                           bool free)
 {
-	remember(veto, (buffers & ~(uint32_t)(KIND | FERRYS)) | kind | (ferrys && free ? FERRYS : 0));
+	/* Ferry's calls of trials do not count: a trial that lost leaves nothing to compare */
+	veto->history[veto->calls++ % FERRY_VETO_HISTORY] =
+	        (buffers & ~(uint32_t)(KIND | FERRYS)) | kind | (ferrys && free ? FERRYS : 0);
 	look_for_strangers(veto, kind);
 	if (!veto->compares) {
 		veto->rested++;

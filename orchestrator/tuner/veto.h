@@ -58,7 +58,7 @@ struct ferry_veto {
 	uint32_t strangers;
 
 	uint32_t history[FERRY_VETO_HISTORY]; /* names; call n at n mod its length */
-	uint64_t calls, ferrys;               /* ferrys: those of the history that Ferry had a part of */
+	uint64_t calls;
 	double busy_us, span_us; /* of measured calls; from one's start to the next one's */
 	uint32_t gaps;
 
@@ -73,7 +73,7 @@ struct ferry_veto {
 
 	struct {
 		uint32_t period;              /* calls */
-		uint32_t alike;               /* bits of a name in which calls repeat so; 0: they do not */
+		uint32_t alike;               /* bits of a name in which calls repeat so */
 		uint32_t steps;               /* of a window */
 		bool begins_tuned;
 		double part;                  /* of the calls that Ferry has a part of */
