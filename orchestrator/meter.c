@@ -332,8 +332,8 @@ static bool look_at_windows(struct ferry_meter *meter)
 			break;
 		meter->window_age = 0;
 		const struct ferry_veto_window *window = &meter->veto.windows[which];
-		ferry_log(FERRY_LOG_DEBUG, "window %d of the steps' comparison: %u steps, %s, %.0f us", window->which,
-		          window->steps, window->sound ? "as planned" : "with other calls than planned", us);
+		ferry_log(FERRY_LOG_DEBUG, "window %u of the steps' comparison: %u steps, %s, %.0f us",
+		          meter->veto.exam.known, window->steps, window->sound ? "as planned" : "with other calls than planned", us);
 		news |= ferry_veto_took(&meter->veto, us);
 		record_hold(meter);
 	}

@@ -31,6 +31,8 @@
 #define STRANGERS 16u
 #define FIRST    16u   /* calls before the first comparison */
 
+#define LAST (2u * FERRY_VETO_PAIRS) /* the number of windows of a comparison, at most */
+
 enum { NCCLS, TUNED };
 
 void ferry_veto_init(struct ferry_veto *veto)
@@ -50,7 +52,7 @@ enum ferry_veto_hold ferry_veto_hold(const struct ferry_veto *veto)
 	if (!veto->compares)
 		return veto->held ? FERRY_VETO_HELD : FERRY_VETO_TUNED;
 	/* until the last window's time is known, calls go on as before the comparison */
-	bool tuned = veto->exam.ends ? !veto->held : is_tuned(veto, veto->exam.which);
+	bool tuned = veto->exam.which == LAST ? !veto->held : is_tuned(veto, veto->exam.which);
 	return tuned ? FERRY_VETO_TUNED : veto->held ? FERRY_VETO_HELD : FERRY_VETO_COMPARING;
 }
 
@@ -69,38 +71,15 @@ static const struct ferry_veto_marks nothing = {-1, -1};
  */
 static bool may_go_on(const struct ferry_veto *veto)
 {
-	bool two_pairs = veto->open && veto->exam.which && veto->exam.which % 4 == 0;
-	return veto->nwindows < FERRY_VETO_WINDOWS - 1 && !(two_pairs && veto->exam.known < veto->exam.which);
-}
-
-static int8_t begin_window(struct ferry_veto *veto)
-{
-	uint32_t at = (veto->oldest + veto->nwindows) % FERRY_VETO_WINDOWS;
-	veto->windows[at] = (struct ferry_veto_window){.which = (int32_t)veto->exam.which};
-	veto->open = true;
-	return (int8_t)at;
-}
-
-static int8_t end_window(struct ferry_veto *veto, uint32_t length, bool sound)
-{
-	uint32_t at = (veto->oldest + veto->nwindows++) % FERRY_VETO_WINDOWS;
-	veto->windows[at].steps = length;
-	veto->windows[at].sound = sound;
-	veto->open = false;
-	return (int8_t)at;
-}
-
-/* The times of windows under way are not needed any more. */
-static void drop_windows(struct ferry_veto *veto)
-{
-	veto->open = false;
-	for (uint32_t i = 0; i < veto->nwindows; i++)
-		veto->windows[(veto->oldest + i) % FERRY_VETO_WINDOWS].which = -1;
+	uint32_t unknown = veto->exam.which - veto->exam.known;
+	bool two_pairs = veto->exam.open && veto->exam.which && veto->exam.which % 4 == 0;
+	return unknown < FERRY_VETO_WINDOWS - 1 && !(two_pairs && unknown);
 }
 
 int ferry_veto_awaits(const struct ferry_veto *veto)
 {
-	return veto->nwindows ? (int)veto->oldest : -1;
+	bool awaits = veto->compares && veto->exam.known < veto->exam.which;
+	return awaits ? (int)(veto->exam.known % FERRY_VETO_WINDOWS) : -1;
 }
 
 /* ---- steps ---- */
@@ -178,7 +157,6 @@ static double ferrys_part(const struct ferry_veto *veto)
 
 static void start_rest(struct ferry_veto *veto, uint64_t calls)
 {
-	drop_windows(veto);
 	veto->compares = false;
 	veto->rest = calls;
 	veto->rested = veto->strangers = 0;
@@ -187,18 +165,14 @@ static void start_rest(struct ferry_veto *veto, uint64_t calls)
 /* The first window leaves the calls as they are now. False: Ferry has none of them, so there is nothing to compare. */
 static bool start(struct ferry_veto *veto)
 {
-	if (!veto->held)
-		veto->exam.part = ferrys_part(veto);
-	if (!(veto->exam.part > 0))
-		return false;
-	veto->compares = true;
-	veto->exam.begins_tuned = !veto->held;
-	veto->exam.which = veto->exam.known = veto->exam.calls = 0;
-	veto->exam.made = veto->exam.ferrys = veto->exam.strange = veto->exam.late = 0;
-	veto->exam.ends = veto->exam.leads = false;
-	veto->exam.left = 0;
-	memset(veto->exam.step_us, 0, sizeof veto->exam.step_us);
-	return true;
+	struct ferry_veto_exam *exam = &veto->exam;
+	double part = veto->held ? exam->part : ferrys_part(veto);
+	*exam = (struct ferry_veto_exam){.period = exam->period,
+	                                 .alike = exam->alike,
+	                                 .steps = exam->steps,
+	                                 .begins_tuned = !veto->held,
+	                                 .part = part};
+	return veto->compares = part > 0;
 }
 
 static uint64_t usual_rest(struct ferry_veto *veto)
@@ -219,24 +193,6 @@ static void give_up(struct ferry_veto *veto)
 	veto->given_up += veto->given_up < BACKOFFS;
 }
 
-/* Ends a step left out after a change. The window begins, unless Ferry has not got its calls back yet. */
-static struct ferry_veto_marks end_lead(struct ferry_veto *veto)
-{
-	struct ferry_veto_marks marks = nothing;
-	uint32_t period = veto->exam.period;
-	if (veto->exam.leads && is_tuned(veto, veto->exam.which) &&
-	    2 * veto->exam.ferrys < veto->exam.part * period) {
-		veto->exam.left = period;
-		if (++veto->exam.late > PATIENCE)
-			give_up(veto);
-		return marks;
-	}
-	veto->exam.leads = false;
-	veto->exam.left = period * veto->exam.steps;
-	marks.begins = begin_window(veto);
-	return marks;
-}
-
 /* Windows as tuned have Ferry's calls, the others have none. */
 static bool is_sound(const struct ferry_veto *veto, bool tuned)
 {
@@ -244,46 +200,53 @@ static bool is_sound(const struct ferry_veto *veto, bool tuned)
 	return tuned ? 2 * veto->exam.ferrys >= expected : 4 * veto->exam.ferrys <= expected;
 }
 
-static struct ferry_veto_marks end_exams_window(struct ferry_veto *veto)
+static void end_window(struct ferry_veto *veto)
 {
-	struct ferry_veto_marks marks = nothing;
 	bool was = is_tuned(veto, veto->exam.which);
-	marks.ends = end_window(veto, veto->exam.made / veto->exam.period, is_sound(veto, was));
-	if (++veto->exam.which == 2 * FERRY_VETO_PAIRS) {
-		veto->exam.ends = true;
-		return marks;
-	}
+	veto->windows[veto->exam.which++ % FERRY_VETO_WINDOWS] = (struct ferry_veto_window){
+	        .steps = veto->exam.made / veto->exam.period, .sound = is_sound(veto, was)};
+	veto->exam.open = false;
 	veto->exam.leads = is_tuned(veto, veto->exam.which) != was;
-	veto->exam.left = veto->exam.period * (veto->exam.leads ? 1 : veto->exam.steps);
-	if (!veto->exam.leads)
-		marks.begins = begin_window(veto);
-	return marks;
 }
 
+/* What is to be timed between two steps: a window may end, or a step left out after a change, and a window begin. */
 static struct ferry_veto_marks cross_border(struct ferry_veto *veto)
 {
+	struct ferry_veto_exam *exam = &veto->exam;
 	struct ferry_veto_marks marks = nothing;
-	if (veto->exam.strange > veto->exam.made / ODD + 1) {
+	exam->left = exam->period;
+	if (exam->strange > exam->made / ODD + 1) {
 		give_up(veto);
 		return marks;
 	}
-	if (!may_go_on(veto)) { /* all stays as it is until the stream has reached the marks */
-		veto->exam.left = veto->exam.period;
+	if (!may_go_on(veto)) /* all stays as it is until the stream has reached the marks */
 		return marks;
+	if (exam->open) {
+		marks.ends = (int8_t)(exam->which % FERRY_VETO_WINDOWS);
+		end_window(veto);
+	} else if (exam->leads && is_tuned(veto, exam->which) && 2 * exam->ferrys < exam->part * exam->period) {
+		if (++exam->late > PATIENCE) /* Ferry has not got its calls back yet */
+			give_up(veto);
+	} else {
+		exam->leads = false;
 	}
-	marks = veto->open ? end_exams_window(veto) : end_lead(veto);
-	veto->exam.made = veto->exam.ferrys = veto->exam.strange = 0;
+	exam->made = exam->ferrys = exam->strange = 0;
+	if (exam->leads || exam->which == LAST)
+		return marks;
+	marks.begins = (int8_t)(exam->which % FERRY_VETO_WINDOWS);
+	exam->open = true;
+	exam->left = exam->period * exam->steps;
 	return marks;
 }
 
 static struct ferry_veto_marks compare(struct ferry_veto *veto, bool ferrys)
 {
 	struct ferry_veto_marks marks = nothing;
-	if (veto->exam.ends)
+	if (veto->exam.which == LAST)
 		return marks;
 	if (!veto->exam.left)
 		marks = cross_border(veto);
-	if (!veto->compares || veto->exam.ends)
+	if (!veto->compares || veto->exam.which == LAST)
 		return marks;
 	veto->exam.left--;
 	veto->exam.calls++;
@@ -357,7 +320,7 @@ static bool judge(struct ferry_veto *veto)
 	struct ferry_veto_verdict verdict = {.period = veto->exam.period};
 	double longer[FERRY_VETO_PAIRS], off[FERRY_VETO_PAIRS];
 	uint32_t count = verdict.pairs = look_at_pairs(veto, longer, verdict.us);
-	bool last = veto->exam.known == 2 * FERRY_VETO_PAIRS;
+	bool last = veto->exam.known == LAST;
 	if (last && count < FERRY_VETO_PAIRS / 2) {
 		start_rest(veto, usual_rest(veto));
 		return false;
@@ -381,11 +344,7 @@ static bool judge(struct ferry_veto *veto)
 
 bool ferry_veto_took(struct ferry_veto *veto, double us)
 {
-	struct ferry_veto_window window = veto->windows[veto->oldest];
-	veto->oldest = (veto->oldest + 1) % FERRY_VETO_WINDOWS;
-	veto->nwindows--;
-	if (window.which < 0)
-		return false;
+	struct ferry_veto_window window = veto->windows[veto->exam.known % FERRY_VETO_WINDOWS];
 	veto->exam.step_us[veto->exam.known++] = window.sound && us > 0 ? us / window.steps : 0;
 	return veto->exam.known % 2 == 0 && judge(veto);
 }

@@ -62,28 +62,25 @@ struct ferry_veto {
 	double busy_us, span_us; /* of measured calls; from one's start to the next one's */
 	uint32_t gaps;
 
-	/* windows that are timed, in their order */
+	/* that have ended: window n of the comparison at n mod their number */
 	struct ferry_veto_window {
-		int32_t which; /* of the comparison; -1: its time is not needed any more */
 		uint32_t steps;
 		bool sound; /* it had the calls that were planned */
 	} windows[FERRY_VETO_WINDOWS];
-	uint32_t oldest, nwindows; /* that have ended; the one after them may be open */
-	bool open;
 
-	struct {
+	struct ferry_veto_exam {
 		uint32_t period;              /* calls */
 		uint32_t alike;               /* bits of a name in which calls repeat so */
 		uint32_t steps;               /* of a window */
 		bool begins_tuned;
 		double part;                  /* of the calls that Ferry has a part of */
-		uint32_t which, left;         /* window; calls until the next border */
+		uint32_t which, known;        /* windows that have ended; whose times are known */
+		bool open;                    /* the one after them has begun */
+		uint32_t left;                /* calls until the next border */
 		bool leads;                   /* after a change, before the window */
-		bool ends;                    /* no more windows are begun */
 		uint32_t made, ferrys, strange; /* calls since the last border: all, Ferry's, not as a step before */
 		uint32_t late, calls;           /* steps for which it has waited for Ferry; calls in all */
 		double step_us[2 * FERRY_VETO_PAIRS]; /* 0: not known */
-		uint32_t known;
 	} exam;
 };
 
