@@ -5,9 +5,9 @@
 #include <string.h>
 
 #define BARE      0.75  /* of the time: calls that take so much are the program's time themselves */
-#define LAID_BARE 0.82 /* the same for calls that were hidden before */
+#define LAID_BARE 0.82 /* the same for calls that were hidden before, which are NCCL's now, and longer */
 #define GAPS      6u    /* gaps that have to be known */
-#define OLD_GAPS  32u   /* then all count half */
+#define OLD_GAPS  20u   /* over about so many last gaps their times are averaged */
 #define RECENT    64u   /* calls */
 #define ODD       16u   /* one call in so many may differ from the one a step before */
 #define LONGEST   (FERRY_VETO_HISTORY / 2)
@@ -122,7 +122,7 @@ static uint32_t find_period(const struct ferry_veto *veto, uint32_t alike)
 static bool find_step(struct ferry_veto *veto)
 {
 	uint32_t alike = ALL, period = find_period(veto, ALL);
-	double us_per_call = veto->gaps ? fmax(veto->span_us / veto->gaps, 1) : WINDOW_US; /* clocks have ticks */
+	double us_per_call = veto->gaps ? fmax(veto->span_us, 1) : WINDOW_US; /* clocks have ticks */
 	if (!period && veto->calls >= LONGEST) {
 		alike = KIND;
 		period = find_period(veto, KIND);
@@ -289,14 +289,6 @@ static uint32_t look_at_pairs(const struct ferry_veto *veto, double longer[FERRY
 	return count;
 }
 
-static bool all_agree(const double *longer, uint32_t count)
-{
-	uint32_t more = 0;
-	for (uint32_t i = 0; i < count; i++)
-		more += longer[i] > 0;
-	return !more || more == count;
-}
-
 /*
  * The next comparison comes so late that the cost of this one is small by then; after a changed verdict it comes soon.
  */
@@ -328,7 +320,8 @@ static bool judge(struct ferry_veto *veto)
 	if (count < FEW)
 		return false;
 	verdict.longer = median(longer, count);
-	bool much = all_agree(longer, count) && fabs(verdict.longer) > MUCH;
+	bool all_agree = longer[0] > 0 || !(longer[count - 1] > 0); /* they are in order now */
+	bool much = all_agree && fabs(verdict.longer) > MUCH;
 	for (uint32_t i = 0; i < count; i++)
 		off[i] = fabs(longer[i] - verdict.longer);
 	double noise = fmax(OF_MAD * median(off, count), LEAST_NOISE);
@@ -355,14 +348,9 @@ void ferry_veto_gap(struct ferry_veto *veto, double busy_us, double span_us)
 {
 	if (!isfinite(busy_us + span_us))
 		return;
-	if (veto->gaps == OLD_GAPS) {
-		veto->gaps /= 2;
-		veto->busy_us /= 2;
-		veto->span_us /= 2;
-	}
-	veto->gaps++;
-	veto->busy_us += busy_us;
-	veto->span_us += span_us;
+	veto->gaps += veto->gaps < OLD_GAPS;
+	veto->busy_us += (busy_us - veto->busy_us) / veto->gaps;
+	veto->span_us += (span_us - veto->span_us) / veto->gaps;
 	if (veto->valid && !veto->compares && veto->gaps >= 2 * GAPS && veto->busy_us > LAID_BARE * veto->span_us)
 		veto->held = veto->valid = false; /* nothing hides these calls */
 }
@@ -379,7 +367,6 @@ static void look_for_strangers(struct ferry_veto *veto, uint8_t kind)
 		start_rest(veto, FIRST);
 		veto->held = veto->valid = false;
 		veto->backoff = veto->given_up = veto->gaps = 0;
-		veto->busy_us = veto->span_us = 0;
 		veto->examined = last;
 		veto->calls = 0;
 	} else if (veto->calls % RECENT == 0) {

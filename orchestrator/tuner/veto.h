@@ -59,7 +59,7 @@ struct ferry_veto {
 
 	uint32_t history[FERRY_VETO_HISTORY]; /* names; call n at n mod its length */
 	uint64_t calls;
-	double busy_us, span_us; /* of measured calls; from one's start to the next one's */
+	double busy_us, span_us; /* means: of measured calls; from one's start to the next one's */
 	uint32_t gaps;
 
 	/* that have ended: window n of the comparison at n mod their number */
