@@ -22,7 +22,6 @@ struct ferry_arm {
 	bool left;        /* calls have gone another way since the last sample */
 	float learned_us; /* by an earlier job, or before the calls went another way; 0: not known */
 	float before_us;  /* by what was measured before the job; 0: not known */
-	float guess_us;   /* by calls of other sizes, when its line was made; 0: not known */
 	float us[FERRY_ARM_SAMPLES]; /* newest first */
 };
 

@@ -32,15 +32,13 @@ double ferry_belief_before(const struct ferry_tuner *tuner, const struct ferry_t
 	return known ? us : 0;
 }
 
-static double twins_us(const struct ferry_tuner_line *other, uint32_t word, bool guesses)
+static double twins_us(const struct ferry_tuner_line *other, uint32_t word, bool learned)
 {
 	for (int i = 0; i < other->narms; i++) {
 		const struct ferry_arm *arm = &other->arms[i];
 		double us = arm->word == word ? ferry_arm_us(arm) : 0;
 		if (arm->word == word)
-			return us > 0 || !guesses         ? us
-			       : arm->learned_us > 0 ? (double)arm->learned_us
-			                             : (double)arm->guess_us;
+			return us > 0 || !learned ? us : (double)arm->learned_us;
 	}
 	return 0;
 }
@@ -48,12 +46,12 @@ static double twins_us(const struct ferry_tuner_line *other, uint32_t word, bool
 /*
  * Estimates the arm's time from the nearest line, at most `most` classes away, that knows the arm's: by its ratio there
  * to that of `known`, which this line has measured, or by its rate, if `known` is NULL. Where lines farther than NEAR
- * are asked, what a line has learned or guessed counts, too.
+ * are asked, what a line has learned counts, too.
  */
 static double like_others(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
                           const struct ferry_arm *arm, const struct ferry_arm *known, int most)
 {
-	bool guesses = most > NEAR;
+	bool learned = most > NEAR;
 	double us = 0;
 	for (uint32_t i = 0; i < tuner->nlines; i++) {
 		const struct ferry_tuner_line *other = &tuner->lines[i];
@@ -61,8 +59,8 @@ static double like_others(const struct ferry_tuner *tuner, const struct ferry_tu
 		if (other == line || other->like.collective != line->like.collective || distance > most ||
 		    other->like.fabric != line->like.fabric)
 			continue;
-		double its = twins_us(other, arm->word, guesses),
-		       base = known ? twins_us(other, known->word, guesses) : its;
+		double its = twins_us(other, arm->word, learned),
+		       base = known ? twins_us(other, known->word, learned) : its;
 		if (!(its > 0) || !(base > 0))
 			continue;
 		us = its * (known ? ferry_arm_us(known) / base
@@ -117,12 +115,6 @@ struct ferry_belief ferry_believe(const struct ferry_tuner *tuner, const struct 
 	if ((us = like_others(tuner, line, arm, known, FAR)) > 0)
 		return (struct ferry_belief){us, 0, FASTER_FAR};
 	return (struct ferry_belief){0, 0, 0};
-}
-
-double ferry_belief_guess(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
-                          const struct ferry_arm *arm)
-{
-	return like_others(tuner, line, arm, NULL, FAR);
 }
 
 double ferry_belief_bound(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,

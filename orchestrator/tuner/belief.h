@@ -23,10 +23,6 @@ struct ferry_belief ferry_believe(const struct ferry_tuner *tuner, const struct 
 double ferry_belief_before(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
                            const struct ferry_arm *arm);
 
-/** What the arm takes by calls of other sizes alone; 0: not known. */
-double ferry_belief_guess(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
-                          const struct ferry_arm *arm);
-
 /** The least that an arm by the host takes, as no call beats its busiest link; 0: not known, or not by the host. */
 double ferry_belief_bound(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
                           const struct ferry_arm *arm);

@@ -203,8 +203,6 @@ struct ferry_tuner_line *ferry_tuner_line(struct ferry_tuner *tuner, const struc
 	struct ferry_tuner_line *line = &tuner->lines[tuner->found = tuner->nlines++];
 	*line = (struct ferry_tuner_line){.like = *call, .size_class = size_class, .trial = -1, .away = -1};
 	make_arms(tuner, line);
-	for (int i = 0; i < line->narms; i++)
-		line->arms[i].guess_us = (float)ferry_belief_guess(tuner, line, &line->arms[i]);
 	decide(tuner, line);
 	return line;
 }

@@ -201,7 +201,7 @@ static void of_what_was_learned_the_nearest_size_counts(void **state)
 		}
 		const struct ferry_tuner_line *line = ferry_tuner_line(&rank0, &whole);
 		assert_int_equal(line->arms[0].word, FERRY_SHARES_NONE);
-		assert_float_equal(line->arms[0].guess_us, (double)whole.bytes / 32e3, 1);
+		assert_float_equal(line->beliefs[0].us, (double)whole.bytes / 32e3, 1);
 	}
 }
 
