@@ -36,7 +36,7 @@ double ferry_arm_us(const struct ferry_arm *arm)
 	return late ? lower : (lower + upper) / 2;
 }
 
-bool ferry_arm_add(struct ferry_arm *arm, double us)
+void ferry_arm_add(struct ferry_arm *arm, double us)
 {
 	double usual = ferry_arm_us(arm);
 	int far = usual > 0 ? side(us, usual) : 0;
@@ -55,5 +55,4 @@ bool ferry_arm_add(struct ferry_arm *arm, double us)
 	memmove(arm->us + 1, arm->us, (FERRY_ARM_SAMPLES - 1) * sizeof *arm->us);
 	arm->us[0] = (float)us;
 	arm->seen++;
-	return arm->far;
 }

@@ -34,7 +34,7 @@ static inline bool ferry_arm_is_ferrys(const struct ferry_arm *arm)
 /** The median of its samples, of one or two together with what was known before; 0: there are none. */
 double ferry_arm_us(const struct ferry_arm *arm);
 
-/** Takes a sample. Returns true if it is far from the ones before. */
-bool ferry_arm_add(struct ferry_arm *arm, double us);
+/** Takes a sample. */
+void ferry_arm_add(struct ferry_arm *arm, double us);
 
 #endif

@@ -48,7 +48,6 @@ struct ferry_tuner_line {
 	bool owed;              /* the trial, or the last one, is charged to the credit once its times are known */
 	bool news;              /* something has changed since the last search for a trial */
 	bool paused;            /* the last call came behind a pause of the stream */
-	bool doubted;           /* the last sample was far from the ones before */
 	float overlap;          /* the part of its last calls that overlapped calls of other streams */
 	bool overlaps;          /* that part is so large that the calls' times say little */
 	bool by_limits;         /* as of the last look: only what was measured before the job counts (belief.h) */

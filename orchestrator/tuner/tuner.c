@@ -373,7 +373,7 @@ static bool is_measured(struct ferry_tuner_line *line, const struct ferry_arm *a
 	if (!best)
 		return true;
 	line->asked += few;
-	return few || (line->doubted && every == EVERY) || now;
+	return few || now;
 }
 
 /* Whether times of a trial are not known yet. */
@@ -453,7 +453,7 @@ void ferry_tuner_feed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, 
 		return;
 	us *= (double)line->like.bytes / (double)bytes;
 	double best = ferry_arm_us(&line->arms[line->best]);
-	line->doubted = ferry_arm_add(arm, us);
+	ferry_arm_add(arm, us);
 	double most = ferry_arm_is_ferrys(arm) ? ABORT : ABORT_TUNING;
 	/* of short calls a late one ends no try, nor does what the arm took before it */
 	bool is_short = fmin(us, ferry_arm_us(arm)) < CHEAP_US;
