@@ -36,16 +36,15 @@ struct ferry_tuner_line {
 	int narms, best, trial; /* trial -1: none */
 	bool ways;              /* the ways of NCCL's tunings are arms */
 	uint32_t last;          /* the last call's word */
-	uint32_t tried, waited; /* of the trial, or the last one: calls with it; calls since it began */
-	int last_trial;         /* the arm of the trial before */
-	uint32_t unread;        /* calls of that trial whose times are not known yet */
+	uint32_t tried, waited; /* of the trial, or the last one: calls with it; looks since the last one */
+	int awaited;            /* the arm of a trial that has ended, while its times are not known; -1: none */
 	uint32_t asked;         /* calls of the best arm that were chosen to be measured, since it became the best */
 	uint32_t calls, rested; /* since the line was made; since the last trial */
 	int away;               /* an arm that was left because it had become slow; -1: none */
 	uint32_t away_tries;
 	double away_us;         /* the best arm's time when `away` was last tried; 0: it has not been */
 	double credit_us;       /* time that tries may still cost; negative: tries have cost more than was expected */
-	bool owed;              /* the trial, or the last one, is charged to the credit once its times are known */
+	bool owed;              /* the trial is charged to the credit once its times are known */
 	bool news;              /* something has changed since the last search for a trial */
 	bool paused;            /* the last call came behind a pause of the stream */
 	float overlap;          /* the part of its last calls that overlapped calls of other streams */
@@ -62,7 +61,7 @@ struct ferry_tuner {
 	struct ferry_tuner_line lines[FERRY_TUNER_LINES];
 	uint32_t nlines, found;
 	uint32_t ntrials; /* trials under way, or ended with times that are not known yet */
-	uint32_t looked;  /* counts the lines checked in turn for trials whose calls come no more */
+	uint32_t looked;  /* counts the lines checked in turn for trials that have no calls */
 };
 
 #endif

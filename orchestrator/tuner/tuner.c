@@ -29,7 +29,7 @@
 #define ABORT       1.3   /* times the best arm's time: the try ends, */
 #define ABORT_TUNING 1.15 /* of a tuning, of which there are many, sooner */
 #define ENOUGH      3u   /* calls, if shorter than CHEAP_US: a late caller may have slowed one */
-#define GIVEN_UP    256u  /* calls of the kind without one of the trial: it cannot begin */
+#define GIVEN_UP    256u  /* looks at a trial that had no call: it cannot begin */
 
 /* Which calls are measured: two events take some 3 us of the caller's thread. */
 #define CHEAP_US 1000 /* all that are longer, */
@@ -201,7 +201,7 @@ struct ferry_tuner_line *ferry_tuner_line(struct ferry_tuner *tuner, const struc
 	if (tuner->nlines == FERRY_TUNER_LINES)
 		return NULL;
 	struct ferry_tuner_line *line = &tuner->lines[tuner->found = tuner->nlines++];
-	*line = (struct ferry_tuner_line){.like = *call, .size_class = size_class, .trial = -1, .away = -1};
+	*line = (struct ferry_tuner_line){.like = *call, .size_class = size_class, .trial = -1, .awaited = -1, .away = -1};
 	make_arms(tuner, line);
 	decide(tuner, line);
 	return line;
@@ -242,12 +242,13 @@ static bool is_blind(const struct ferry_tuner_line *line, int i)
 
 /*
  * An arm that has not been tried is worth it if it may be the fastest. A tuning of which nothing is known costs more
- * than it is likely to gain: it is tried for credit. One late call of the best arm makes none promising.
+ * than it is likely to gain: it is tried for credit. One late call of the best arm makes none promising. While the best
+ * one is not ready, calls of another one may be measured without a try.
  */
 static bool is_promising(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line, int i, double *us)
 {
 	*us = expect(tuner, line, i).hope;
-	return i != line->best && !line->arms[i].tries && !is_blind(line, i) && best_us(line) > 0 &&
+	return i != line->best && !line->arms[i].tries && !line->arms[i].pending && !is_blind(line, i) && best_us(line) > 0 &&
 	       is_sure(&line->arms[line->best]) && *us < HOPE * best_us(line);
 }
 
@@ -324,8 +325,7 @@ static void begin_trial(struct ferry_tuner *tuner, struct ferry_tuner_line *line
 	if (!line->owed && (line->arms[arm].tries || line->beliefs[arm].us > 0))
 		line->credit_us = fmax(line->credit_us - cost_of(tuner, line, arm), fmin(line->credit_us, 0));
 	uint32_t tries = ++line->arms[arm].tries;
-	tuner->ntrials += !line->unread;
-	line->unread = 0;
+	tuner->ntrials++;
 	line->arms[arm].next = line->calls + (REST << (tries < RESTS ? tries : RESTS));
 	if (arm == line->away) {
 		line->away_us = ferry_arm_us(&line->arms[line->best]);
@@ -336,22 +336,25 @@ static void begin_trial(struct ferry_tuner *tuner, struct ferry_tuner_line *line
 	line->tried = line->waited = line->rested = 0;
 }
 
-/* Charges the last try of an unknown arm, whose times are known now. */
-static void pay(struct ferry_tuner_line *line)
+/* Once all times of the trial are known. What it has cost is charged if that was not known before. */
+static void close_trial(struct ferry_tuner *tuner, struct ferry_tuner_line *line)
 {
+	if (line->awaited < 0 || line->arms[line->awaited].pending)
+		return;
 	if (line->owed)
-		line->credit_us -= line->tried * fmax(line->beliefs[line->last_trial].us - best_us(line), 0);
-	line->owed = false;
+		line->credit_us -= line->tried * fmax(line->beliefs[line->awaited].us - best_us(line), 0);
+	line->awaited = -1;
+	tuner->ntrials--;
 }
 
+/* No more calls have the arm on trial. */
 static void end_trial(struct ferry_tuner *tuner, struct ferry_tuner_line *line)
 {
-	line->last_trial = line->trial;
-	line->unread = line->arms[line->trial].pending;
-	tuner->ntrials -= !line->unread;
 	line->arms[line->trial].left = line->trial != line->best;
+	line->awaited = line->trial;
 	line->trial = -1;
 	line->rested = 0;
+	close_trial(tuner, line);
 }
 
 static bool is_measured(struct ferry_tuner_line *line, const struct ferry_arm *arm)
@@ -376,21 +379,15 @@ static bool is_measured(struct ferry_tuner_line *line, const struct ferry_arm *a
 	return few || now;
 }
 
-/* Whether times of a trial are not known yet. */
-static bool awaits_trial(const struct ferry_tuner_line *line)
+/*
+ * Checks one line per call: its trial, which blocks the steps' veto, may have no calls, as other ranks do not follow or
+ * its kind comes no more.
+ */
+static void look_for_forgotten(struct ferry_tuner *tuner)
 {
-	for (int i = 0; i < line->narms; i++)
-		if (i != line->best && line->arms[i].pending)
-			return true;
-	return false;
-}
-
-/* Checks one other line per call: calls of its kind may come no more, and its trial blocks the steps' veto. */
-static void look_for_forgotten(struct ferry_tuner *tuner, const struct ferry_tuner_line *line)
-{
-	struct ferry_tuner_line *other = &tuner->lines[tuner->looked++ % tuner->nlines];
-	if (tuner->ntrials && other != line && other->trial >= 0 && ++other->waited > GIVEN_UP)
-		end_trial(tuner, other);
+	struct ferry_tuner_line *line = &tuner->lines[tuner->looked++ % tuner->nlines];
+	if (line->trial >= 0 && ++line->waited > GIVEN_UP)
+		end_trial(tuner, line);
 }
 
 bool ferry_tuner_sealed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t word, bool paused,
@@ -400,7 +397,7 @@ bool ferry_tuner_sealed(struct ferry_tuner *tuner, struct ferry_tuner_line *line
 	double us = best_us(line);
 	line->calls++;
 	line->rested++;
-	look_for_forgotten(tuner, line);
+	look_for_forgotten(tuner);
 	double part = line->away >= 0 ? fmax(CREDIT_AWAY * exp2(-(double)line->away_tries), CREDIT) : CREDIT;
 	line->credit_us = fmin(line->credit_us + part * us, 100 * us);
 	bool runs = word == line->last && line->calls > 1;
@@ -414,15 +411,12 @@ bool ferry_tuner_sealed(struct ferry_tuner *tuner, struct ferry_tuner_line *line
 		line->waited = 0;
 		if (++line->tried == WARM + counted_calls(line))
 			end_trial(tuner, line);
-	} else if (line->trial >= 0 && ++line->waited > GIVEN_UP) {
-		end_trial(tuner, line);
 	}
 	bool looks = line->news || line->calls % LOOK == 0; /* else nothing but the credit has changed */
 	if (!still && looks && line->trial < 0 && line->asked >= counted_calls(line) &&
-	    !awaits_trial(line) && !line->by_limits) {
+	    line->awaited < 0 && !line->by_limits) {
 		line->news = false;
 		look(tuner, line);
-		pay(line);
 		int next = next_trial(tuner, line);
 		if (next < 0)
 			open_tunings(tuner, line);
@@ -432,26 +426,9 @@ bool ferry_tuner_sealed(struct ferry_tuner *tuner, struct ferry_tuner_line *line
 	return measured_now;
 }
 
-void ferry_tuner_pass(struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t word)
+static void take_sample(struct ferry_tuner *tuner, struct ferry_tuner_line *line, struct ferry_arm *arm, double us,
+                        bool still)
 {
-	struct ferry_arm *arm = arm_of(line, word);
-	if (!arm || !arm->pending)
-		return;
-	arm->pending--;
-	if (line->unread && arm == &line->arms[line->last_trial] && !--line->unread)
-		tuner->ntrials--;
-}
-
-void ferry_tuner_feed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t word, uint64_t bytes,
-                      double us, bool overlaps, bool still)
-{
-	struct ferry_arm *arm = arm_of(line, word);
-	ferry_tuner_pass(tuner, line, word);
-	line->overlap += ((float)overlaps - line->overlap) / OVERLAP_CALLS;
-	line->overlaps = (double)line->overlap > (line->overlaps ? OVERLAPS_STILL : OVERLAPS);
-	if (!arm || !(us > 0) || !isfinite(us))
-		return;
-	us *= (double)line->like.bytes / (double)bytes;
 	double best = ferry_arm_us(&line->arms[line->best]);
 	ferry_arm_add(arm, us);
 	double most = ferry_arm_is_ferrys(arm) ? ABORT : ABORT_TUNING;
@@ -469,6 +446,25 @@ void ferry_tuner_feed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, 
 		end_trial(tuner, line);
 	if (line->best == line->away)
 		line->away = -1;
+}
+
+void ferry_tuner_pass(struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t word)
+{
+	struct ferry_arm *arm = arm_of(line, word);
+	if (arm)
+		arm->pending -= arm->pending > 0;
+	close_trial(tuner, line);
+}
+
+void ferry_tuner_feed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t word, uint64_t bytes,
+                      double us, bool overlaps, bool still)
+{
+	struct ferry_arm *arm = arm_of(line, word);
+	line->overlap += ((float)overlaps - line->overlap) / OVERLAP_CALLS;
+	line->overlaps = (double)line->overlap > (line->overlaps ? OVERLAPS_STILL : OVERLAPS);
+	if (arm && us > 0 && isfinite(us))
+		take_sample(tuner, line, arm, us * (double)line->like.bytes / (double)bytes, still);
+	ferry_tuner_pass(tuner, line, word);
 }
 
 /* ---- what is published ---- */
