@@ -44,7 +44,6 @@ struct ferry_tuner_line {
 	uint32_t away_tries;
 	double away_us;         /* the best arm's time when `away` was last tried; 0: it has not been */
 	double credit_us;       /* time that tries may still cost; negative: tries have cost more than was expected */
-	bool owed;              /* the trial is charged to the credit once its times are known */
 	bool news;              /* something has changed since the last search for a trial */
 	bool paused;            /* the last call came behind a pause of the stream */
 	float overlap;          /* the part of its last calls that overlapped calls of other streams */

@@ -318,12 +318,8 @@ static int next_trial(const struct ferry_tuner *tuner, const struct ferry_tuner_
 	return next;
 }
 
-/* Charges the expected cost of the try to the credit. The cost of an unknown arm is charged when it is known (pay). */
 static void begin_trial(struct ferry_tuner *tuner, struct ferry_tuner_line *line, int arm)
 {
-	line->owed = is_blind(line, arm);
-	if (!line->owed && (line->arms[arm].tries || line->beliefs[arm].us > 0))
-		line->credit_us = fmax(line->credit_us - cost_of(tuner, line, arm), fmin(line->credit_us, 0));
 	uint32_t tries = ++line->arms[arm].tries;
 	tuner->ntrials++;
 	line->arms[arm].next = line->calls + (REST << (tries < RESTS ? tries : RESTS));
@@ -336,13 +332,14 @@ static void begin_trial(struct ferry_tuner *tuner, struct ferry_tuner_line *line
 	line->tried = line->waited = line->rested = 0;
 }
 
-/* Once all times of the trial are known. What it has cost is charged if that was not known before. */
+/* Once all times of the trial are known, what it has cost is charged. A try of Ferry makes no debts. */
 static void close_trial(struct ferry_tuner *tuner, struct ferry_tuner_line *line)
 {
 	if (line->awaited < 0 || line->arms[line->awaited].pending)
 		return;
-	if (line->owed)
-		line->credit_us -= line->tried * fmax(line->beliefs[line->awaited].us - best_us(line), 0);
+	double least = ferry_arm_is_ferrys(&line->arms[line->awaited]) ? fmin(line->credit_us, 0) : -INFINITY;
+	double cost_us = line->tried * fmax(line->beliefs[line->awaited].us - best_us(line), 0.02 * best_us(line));
+	line->credit_us = fmax(line->credit_us - cost_us, least);
 	line->awaited = -1;
 	tuner->ntrials--;
 }
