@@ -274,7 +274,7 @@ static void open_tunings(const struct ferry_tuner *tuner, struct ferry_tuner_lin
 {
 	double us;
 	int nccl = fastest(line, false, &us);
-	uint32_t tuning = ferry_shares_tuning(line->arms[nccl].word), beside[FERRY_TUNING_BESIDE], count = 0;
+	uint32_t tuning = ferry_shares_tuning(line->arms[nccl].word);
 	bool open = !tuner->tuned || !ferry_tuning_is_free(line->like.collective) || !(us > 0);
 	for (int i = 0; i < line->narms && !open; i++)
 		open = is_blind(line, i);
@@ -283,10 +283,8 @@ static void open_tunings(const struct ferry_tuner *tuner, struct ferry_tuner_lin
 	for (uint32_t way = 1; way < FERRY_TUNING_WAYS && !line->ways && tuner->nranks == 2; way++)
 		if (ferry_tuning_is_sensible(way, line->like.collective, line->like.bytes))
 			add_tuning(tuner, line, ferry_tuning_by(tuning, way));
-	if (line->ways)
-		count = ferry_tuning_beside(tuning, beside);
-	for (uint32_t i = 0; i < count; i++)
-		add_tuning(tuner, line, beside[i]);
+	for (uint32_t i = 0; i < FERRY_TUNING_BESIDE && line->ways; i++)
+		add_tuning(tuner, line, ferry_tuning_beside(tuning, i));
 	line->ways = true;
 }
 

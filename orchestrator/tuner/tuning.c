@@ -13,9 +13,10 @@ static const struct {
                              {FERRY_NCCL_TREE, FERRY_NCCL_LL128},
                              {FERRY_NCCL_TREE, FERRY_NCCL_LL}};
 
-/* channels: by step, NCCL's own choice and its neighbours first. ladder: steps in the order of their channels. */
+/* By step: its channels, and the steps beside it on the ladder, or itself; NCCL's own choice may be anywhere on it. */
 static const int channels[FERRY_TUNING_STEPS] = {0, 16, 8, 32, 24, 12, 4, 2};
-static const uint32_t ladder[FERRY_TUNING_STEPS - 1] = {7, 6, 2, 5, 1, 4, 3};
+static const uint8_t ladder[FERRY_TUNING_STEPS][FERRY_TUNING_BESIDE] = {
+        {1, 2, 3}, {4, 5, 1}, {5, 6, 2}, {4, 3, 3}, {3, 1, 4}, {1, 2, 5}, {2, 7, 6}, {6, 7, 7}};
 
 _Static_assert(FERRY_TUNINGS <= 64, "six bits of a call's word");
 
@@ -26,24 +27,15 @@ struct ferry_tuning ferry_tuning_read(uint32_t number)
 	                             number < FERRY_TUNINGS ? channels[number % FERRY_TUNING_STEPS] : 0};
 }
 
-/* The cheapest combination of this algorithm and protocol (-1: any) in NCCL's table, -1 if there is none. */
-static int cheapest(const float *costs, int algorithms, int protocols, int algorithm, int protocol)
-{
-	int best = -1;
-	for (int i = 0; i < algorithms * protocols; i++) {
-		if ((algorithm >= 0 && algorithm != i / protocols) || (protocol >= 0 && protocol != i % protocols))
-			continue;
-		if (costs[i] >= 0 && (best < 0 || costs[i] < costs[best])) /* negative: impossible */
-			best = i;
-	}
-	return best;
-}
-
 bool ferry_tuning_choose(struct ferry_tuning tuning, float *costs, int algorithms, int protocols, int *number)
 {
-	int chosen = costs && protocols > 0
-	                     ? cheapest(costs, algorithms, protocols, tuning.algorithm, tuning.protocol)
-	                     : -1;
+	int chosen = -1;
+	for (int i = 0; costs && i < algorithms * protocols; i++) {
+		bool named = (tuning.algorithm < 0 || tuning.algorithm == i / protocols) &&
+		             (tuning.protocol < 0 || tuning.protocol == i % protocols);
+		if (named && costs[i] >= 0 && (chosen < 0 || costs[i] < costs[chosen])) /* negative: impossible */
+			chosen = i;
+	}
 	if (chosen < 0)
 		return false;
 	if (tuning.algorithm >= 0 || tuning.protocol >= 0)
@@ -58,21 +50,10 @@ uint32_t ferry_tuning_by(uint32_t number, uint32_t way)
 	return way * FERRY_TUNING_STEPS + number % FERRY_TUNING_STEPS;
 }
 
-uint32_t ferry_tuning_beside(uint32_t number, uint32_t beside[FERRY_TUNING_BESIDE])
+uint32_t ferry_tuning_beside(uint32_t number, uint32_t i)
 {
-	uint32_t step = number % FERRY_TUNING_STEPS, way = number - step, count = 0, at = 0;
-	if (!step) {
-		for (; count < FERRY_TUNING_BESIDE; count++)
-			beside[count] = way + 1 + count;
-		return count;
-	}
-	while (ladder[at] != step)
-		at++;
-	if (at + 1 < FERRY_TUNING_STEPS - 1)
-		beside[count++] = way + ladder[at + 1];
-	if (at)
-		beside[count++] = way + ladder[at - 1];
-	return count;
+	uint32_t step = number % FERRY_TUNING_STEPS;
+	return number - step + ladder[step][i];
 }
 
 bool ferry_tuning_is_sensible(uint32_t way, enum ferry_collective collective, uint64_t bytes)

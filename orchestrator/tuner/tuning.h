@@ -40,10 +40,10 @@ uint32_t ferry_tuning_by(uint32_t number, uint32_t way);
 #define FERRY_TUNING_BESIDE 3
 
 /**
- * Gives the tunings of the same way with the next larger and the next smaller number of channels; for NCCL's own number
- * of channels 16, 8 and 32. Returns how many.
+ * Returns a tuning of the same way with the next larger or the next smaller number of channels, by i below
+ * FERRY_TUNING_BESIDE; for NCCL's own number of channels 16, 8 and 32. Where there is no other one it is `number`.
  */
-uint32_t ferry_tuning_beside(uint32_t number, uint32_t beside[FERRY_TUNING_BESIDE]);
+uint32_t ferry_tuning_beside(uint32_t number, uint32_t i);
 
 /**
  * Whether the tuning names an algorithm. The first use of an algorithm connects GPUs, and the replay of a graph may be
