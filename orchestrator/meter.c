@@ -153,7 +153,7 @@ static bool find_line(struct ferry_meter *meter, const struct ferry_tuner_call *
 static void publish(struct ferry_meter *meter, const struct ferry_tuner_line *line)
 {
 	struct ferry_share_line record;
-	ferry_tuner_record(&meter->tuner, line, &record);
+	ferry_tuner_record(line, &record);
 	if (ferry_veto_hold(&meter->veto) == FERRY_VETO_HELD)
 		record.why = FERRY_BALANCE_HIDDEN;
 	ferry_share_line_write(&meter->table->lines[line - meter->tuner.lines], &record);
@@ -166,7 +166,7 @@ static bool begin_line(struct ferry_meter *meter, const struct ferry_tuner_call 
 	const struct ferry_tuner_line *made = ferry_tuner_line(&meter->tuner, call);
 	if (!made)
 		return false;
-	ferry_tuner_record(&meter->tuner, made, line);
+	ferry_tuner_record(made, line);
 	line->run = 0;
 	*at = (uint32_t)(made - meter->tuner.lines);
 	if (!meter->self)
@@ -402,7 +402,7 @@ static void log_sample(const struct ferry_meter *meter, const struct ferry_sampl
 	struct ferry_share_line line;
 	if (!meter->log)
 		return;
-	ferry_tuner_record(&meter->tuner, sample->line, &line);
+	ferry_tuner_record(sample->line, &line);
 	fprintf(meter->log, "{\"call\":%" PRIu64 ",\"collective\":\"%s\",\"type\":\"%s\",\"bytes\":%" PRIu64, sample->n,
 	        ferry_collective_name(sample->line->like.collective), ferry_type_name(sample->line->like.type),
 	        sample->bytes);

@@ -97,13 +97,6 @@ static struct ferry_arm *add_tuning(const struct ferry_tuner *tuner, struct ferr
 	return arm || line->narms == FERRY_TUNER_ARMS ? arm : add_arm(tuner, line, tuning);
 }
 
-static void look(const struct ferry_tuner *tuner, struct ferry_tuner_line *line)
-{
-	line->by_limits = ferry_belief_by_limits(line);
-	for (int i = 0; i < line->narms; i++)
-		line->beliefs[i] = ferry_believe(tuner, line, &line->arms[i]);
-}
-
 static double best_us(const struct ferry_tuner_line *line)
 {
 	return line->beliefs[line->best].us;
@@ -125,17 +118,19 @@ static int fastest(const struct ferry_tuner_line *line, bool ferrys, double *us)
 	return found;
 }
 
-/* What a try of the arm is expected to show. */
-static struct ferry_belief expect(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line, int i)
+static void look(const struct ferry_tuner *tuner, struct ferry_tuner_line *line)
 {
-	struct ferry_belief belief = line->beliefs[i];
-	double nccl_us, bound = ferry_belief_bound(tuner, line, &line->arms[i]);
-	if (belief.us > 0)
-		return belief;
+	double nccl_us;
+	line->by_limits = ferry_belief_by_limits(line);
+	for (int i = 0; i < line->narms; i++)
+		line->beliefs[i] = ferry_believe(tuner, line, &line->arms[i]);
 	fastest(line, false, &nccl_us);
-	belief.us = UNKNOWN * (ferry_arm_is_ferrys(&line->arms[i]) ? best_us(line) : nccl_us);
-	belief.us = belief.hope = fmax(belief.us, bound / LIKELY);
-	return belief;
+	for (int i = 0; i < line->narms; i++) {
+		double like_us = ferry_arm_is_ferrys(&line->arms[i]) ? best_us(line) : nccl_us;
+		if (!(line->beliefs[i].us > 0))
+			line->beliefs[i].hope =
+			        fmax(UNKNOWN * like_us, ferry_belief_bound(tuner, line, &line->arms[i]) / LIKELY);
+	}
 }
 
 /* ---- decisions ---- */
@@ -245,23 +240,22 @@ static bool is_blind(const struct ferry_tuner_line *line, int i)
  * than it is likely to gain: it is tried for credit. One late call of the best arm makes none promising. While the best
  * one is not ready, calls of another one may be measured without a try.
  */
-static bool is_promising(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line, int i, double *us)
+static bool is_promising(const struct ferry_tuner_line *line, int i)
 {
-	*us = expect(tuner, line, i).hope;
 	return i != line->best && !line->arms[i].tries && !line->arms[i].pending && !is_blind(line, i) && best_us(line) > 0 &&
-	       is_sure(&line->arms[line->best]) && *us < HOPE * best_us(line);
+	       is_sure(&line->arms[line->best]) && line->beliefs[i].hope < HOPE * best_us(line);
 }
 
-static double cost_of(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line, int i)
+static double cost_of(const struct ferry_tuner_line *line, int i)
 {
-	double best = best_us(line), us = expect(tuner, line, i).us;
+	double best = best_us(line), us = line->beliefs[i].us > 0 ? line->beliefs[i].us : line->beliefs[i].hope;
 	return (WARM + (i == line->away ? 1 : counted_calls(line))) * fmax(us - best, 0.02 * best);
 }
 
-static bool is_affordable(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line, int i)
+static bool is_affordable(const struct ferry_tuner_line *line, int i)
 {
 	bool advance = is_blind(line, i) && !ferry_arm_is_ferrys(&line->arms[line->best]);
-	return cost_of(tuner, line, i) < line->credit_us + (advance ? (ADVANCE - BLIND) * best_us(line) : 0);
+	return cost_of(line, i) < line->credit_us + (advance ? (ADVANCE - BLIND) * best_us(line) : 0);
 }
 
 /*
@@ -291,13 +285,10 @@ static void open_tunings(const struct ferry_tuner *tuner, struct ferry_tuner_lin
 /* The arm to try now; -1: none. */
 static int next_trial(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line)
 {
-	double least = INFINITY, us;
 	int next = -1;
 	for (int i = 0; i < line->narms; i++)
-		if (is_promising(tuner, line, i, &us) && us < least) {
-			least = us;
+		if (is_promising(line, i) && (next < 0 || line->beliefs[i].hope < line->beliefs[next].hope))
 			next = i;
-		}
 	double us_now = ferry_arm_us(&line->arms[line->best]);
 	/* what was slow may have been chance; and what slowed it down has ended if the other arm is faster now */
 	if (next < 0 && line->away >= 0 && line->rested >= AWAY_SOON &&
@@ -310,7 +301,7 @@ static int next_trial(const struct ferry_tuner *tuner, const struct ferry_tuner_
 		bool rested = line->calls >= arm->next || (tuner->nccl_alone && !arm->tries),
 		     due = line->away < 0 ? rested : i == line->away && line->rested >= REST,
 		     earlier = next < 0 || arm->next < line->arms[next].next;
-		if (i != line->best && due && earlier && is_affordable(tuner, line, i))
+		if (i != line->best && due && earlier && is_affordable(line, i))
 			next = i;
 	}
 	return next;
@@ -464,29 +455,27 @@ void ferry_tuner_feed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, 
 
 /* ---- what is published ---- */
 
-static enum ferry_balance why_of(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line)
+static enum ferry_balance why_of(const struct ferry_tuner_line *line)
 {
-	double us;
 	uint32_t seen = 0;
 	bool open = line->trial >= 0 || !(best_us(line) > 0);
 	if (line->by_limits)
 		return FERRY_BALANCE_PRIOR;
 	for (int i = 0; i < line->narms; i++) {
 		seen += line->arms[i].seen;
-		open |= is_promising(tuner, line, i, &us);
+		open |= is_promising(line, i);
 	}
 	return open ? FERRY_BALANCE_TRYING : line->arms[line->best].seen ? FERRY_BALANCE_SETTLED : FERRY_BALANCE_PRIOR;
 }
 
-void ferry_tuner_record(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
-                        struct ferry_share_line *record)
+void ferry_tuner_record(const struct ferry_tuner_line *line, struct ferry_share_line *record)
 {
 	double nccl_us, ferry_us;
 	int nccl = fastest(line, false, &nccl_us), ferry = fastest(line, true, &ferry_us);
 	*record = (struct ferry_share_line){.collective = (uint8_t)line->like.collective,
 	                                    .type = (uint8_t)line->like.type,
 	                                    .size_class = line->size_class,
-	                                    .why = (uint8_t)why_of(tuner, line),
+	                                    .why = (uint8_t)why_of(line),
 	                                    .in_place = line->like.in_place,
 	                                    .calls = line->calls,
 	                                    .word = line->arms[line->best].word,

@@ -62,7 +62,6 @@ void ferry_tuner_feed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, 
 void ferry_tuner_pass(struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t word);
 
 /** What rank 0 publishes of the line. */
-void ferry_tuner_record(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
-                        struct ferry_share_line *record);
+void ferry_tuner_record(const struct ferry_tuner_line *line, struct ferry_share_line *record);
 
 #endif

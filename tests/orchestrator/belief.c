@@ -158,7 +158,7 @@ static void of_calls_that_went_another_way_NCCLs_time_alone_is_taken(void **stat
 		learned.word = learned.ferry = ferry_shares_pack(&ways[i]);
 		ferry_tuner_init(&rank0, &nothing, 2, 50e3);
 		ferry_tuner_adopt(&rank0, &learned, whole.fabric);
-		ferry_tuner_record(&rank0, ferry_tuner_line(&rank0, &whole), &record);
+		ferry_tuner_record(ferry_tuner_line(&rank0, &whole), &record);
 		assert_int_equal(record.word, FERRY_SHARES_NONE);
 		assert_int_equal(record.ferry, ferry_shares_pack(&(struct ferry_shares){.part = {FERRY_SHARES_WHOLE}}));
 		assert_true(record.nccl_us > 1999 && record.nccl_us < 2001 && !(record.ferry_us > 0));
@@ -173,7 +173,7 @@ static void what_was_learned_is_where_the_next_job_begins(void **state)
 	struct ferry_share_line record;
 	run(&world, &nothing, 1, 100);
 	feed(&single, single.made);
-	ferry_tuner_record(&rank0, single.line, &record);
+	ferry_tuner_record(single.line, &record);
 	assert_true(record.ferry_us > 1800 && record.ferry_us < 2000 && record.nccl_us > 2400);
 	assert_int_equal(record.why, FERRY_BALANCE_SETTLED);
 	ferry_tuner_init(&rank0, &nothing, 2, 50e3);

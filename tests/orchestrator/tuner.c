@@ -325,7 +325,7 @@ static void a_trial_that_cannot_begin_ends(void **state)
 		turn = line->trial >= 0 && i < 20 ? line->turn : turn;
 	}
 	assert_true(turn && line->turn != turn);
-	ferry_tuner_record(&rank0, line, &record);
+	ferry_tuner_record(line, &record);
 	assert_int_equal(record.word, FERRY_SHARES_NONE);
 	assert_int_equal(rank0.ntrials, line->trial >= 0);
 }

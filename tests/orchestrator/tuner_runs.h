@@ -103,7 +103,7 @@ static inline void open_kind(struct kind *kind, struct ferry_tuner *tuner, const
 static inline uint32_t propose(struct kind *kind)
 {
 	struct ferry_share_line record;
-	ferry_tuner_record(kind->tuner, kind->line, &record);
+	ferry_tuner_record(kind->line, &record);
 	if (record.turn != kind->turn)
 		kind->used = 0;
 	kind->turn = record.turn;

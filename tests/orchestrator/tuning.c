@@ -102,7 +102,7 @@ static void where_nccl_has_all_calls_its_tunings_are_found_all_the_same(void **s
 		assert_int_equal(count_ferrys(0, single.made), 0);
 		assert_true(steady_us(&world, single.calls[single.made - 1].word) < 1.03 * BEST_US);
 		feed(&single, single.made);
-		ferry_tuner_record(&rank0, single.line, &record);
+		ferry_tuner_record(single.line, &record);
 		assert_int_equal(record.ferry, FERRY_SHARES_NONE);
 	}
 }
@@ -122,7 +122,7 @@ static void a_tuning_that_was_learned_is_where_the_next_job_begins(void **state)
 		ferry_tuner_init(&rank0, &nothing, 2, 50e3);
 		rank0.tuned = true;
 		ferry_tuner_adopt(&rank0, &learned, whole.fabric);
-		ferry_tuner_record(&rank0, ferry_tuner_line(&rank0, &whole), &record);
+		ferry_tuner_record(ferry_tuner_line(&rank0, &whole), &record);
 		assert_int_equal(record.word, ferry_is_faster ? learned.ferry : 1);
 	}
 }
