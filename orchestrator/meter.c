@@ -331,9 +331,8 @@ static bool look_at_windows(struct ferry_meter *meter)
 		    ++meter->window_age < OLD)
 			break;
 		meter->window_age = 0;
-		const struct ferry_veto_window *window = &meter->veto.windows[which];
-		ferry_log(FERRY_LOG_DEBUG, "window %u of the steps' comparison: %u steps, %s, %.0f us",
-		          meter->veto.exam.known, window->steps, window->sound ? "as planned" : "with other calls than planned", us);
+		ferry_log(FERRY_LOG_DEBUG, "window %u of the steps' comparison: %u steps as planned, %.0f us",
+		          meter->veto.exam.known, meter->veto.window_steps[which], us);
 		news |= ferry_veto_took(&meter->veto, us);
 		record_hold(meter);
 	}

@@ -175,21 +175,14 @@ static bool start(struct ferry_veto *veto)
 	return veto->compares = part > 0;
 }
 
-static uint64_t usual_rest(struct ferry_veto *veto)
-{
-	uint64_t calls = (uint64_t)REST * veto->exam.calls << veto->backoff;
-	veto->backoff += veto->backoff < BACKOFFS;
-	return calls;
-}
-
 /*
  * The calls do not repeat any more, or Ferry does not come to have its part: what was found before stays. A program
- * that never repeats for long must not be compared half of the time.
+ * that never repeats for long must not be compared half of the time, and hardly where NCCL has all calls.
  */
 static void give_up(struct ferry_veto *veto)
 {
 	uint64_t calls = veto->exam.calls > RECENT ? veto->exam.calls : RECENT;
-	start_rest(veto, veto->held ? usual_rest(veto) : calls << veto->given_up);
+	start_rest(veto, (veto->held ? REST : 1) * calls << veto->given_up);
 	veto->given_up += veto->given_up < BACKOFFS;
 }
 
@@ -203,8 +196,8 @@ static bool is_sound(const struct ferry_veto *veto, bool tuned)
 static void end_window(struct ferry_veto *veto)
 {
 	bool was = is_tuned(veto, veto->exam.which);
-	veto->windows[veto->exam.which++ % FERRY_VETO_WINDOWS] = (struct ferry_veto_window){
-	        .steps = veto->exam.made / veto->exam.period, .sound = is_sound(veto, was)};
+	uint32_t at = veto->exam.which++ % FERRY_VETO_WINDOWS;
+	veto->window_steps[at] = is_sound(veto, was) ? veto->exam.made / veto->exam.period : 0;
 	veto->exam.open = false;
 	veto->exam.leads = is_tuned(veto, veto->exam.which) != was;
 }
@@ -270,22 +263,19 @@ static double median(double *values, uint32_t count)
 	return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
-/* Of pairs whose times are known: by how much a step is longer as tuned, and the steps of both. Returns how many. */
+/* Of pairs whose times are known: by how much a step is longer as tuned, and means of both. Returns how many. */
 static uint32_t look_at_pairs(const struct ferry_veto *veto, double longer[FERRY_VETO_PAIRS], double us[2])
 {
-	double all[2][FERRY_VETO_PAIRS];
 	uint32_t count = 0;
 	for (uint32_t which = 0; which + 1 < veto->exam.known; which += 2) {
 		bool first = is_tuned(veto, which);
 		double of[2] = {veto->exam.step_us[which + first], veto->exam.step_us[which + !first]};
 		if (!(of[NCCLS] > 0) || !(of[TUNED] > 0))
 			continue;
-		longer[count] = log(of[TUNED] / of[NCCLS]);
-		all[NCCLS][count] = of[NCCLS];
-		all[TUNED][count++] = of[TUNED];
+		longer[count++] = log(of[TUNED] / of[NCCLS]);
+		for (int side = NCCLS; side <= TUNED; side++)
+			us[side] += (of[side] - us[side]) / count;
 	}
-	for (int side = NCCLS; side <= TUNED && count; side++)
-		us[side] = median(all[side], count);
 	return count;
 }
 
@@ -303,7 +293,9 @@ static void settle(struct ferry_veto *veto, const struct ferry_veto_verdict *ver
 	veto->valid = true;
 	veto->backoff = same ? veto->backoff : 0;
 	veto->given_up = 0;
-	start_rest(veto, (uint64_t)fmax((double)usual_rest(veto), cost / COST * veto->exam.period));
+	double calls = (double)((uint64_t)REST * veto->exam.calls << veto->backoff);
+	start_rest(veto, (uint64_t)fmax(calls, cost / COST * veto->exam.period));
+	veto->backoff += veto->backoff < BACKOFFS;
 }
 
 /* Returns true if there is a verdict. If all pairs are known and show no difference, Ferry gives way. */
@@ -314,7 +306,7 @@ static bool judge(struct ferry_veto *veto)
 	uint32_t count = verdict.pairs = look_at_pairs(veto, longer, verdict.us);
 	bool last = veto->exam.known == LAST;
 	if (last && count < FERRY_VETO_PAIRS / 2) {
-		start_rest(veto, usual_rest(veto));
+		give_up(veto);
 		return false;
 	}
 	if (count < FEW)
@@ -337,8 +329,8 @@ static bool judge(struct ferry_veto *veto)
 
 bool ferry_veto_took(struct ferry_veto *veto, double us)
 {
-	struct ferry_veto_window window = veto->windows[veto->exam.known % FERRY_VETO_WINDOWS];
-	veto->exam.step_us[veto->exam.known++] = window.sound && us > 0 ? us / window.steps : 0;
+	uint32_t steps = veto->window_steps[veto->exam.known % FERRY_VETO_WINDOWS];
+	veto->exam.step_us[veto->exam.known++] = steps && us > 0 ? us / steps : 0;
 	return veto->exam.known % 2 == 0 && judge(veto);
 }
 
@@ -363,11 +355,10 @@ static void look_for_strangers(struct ferry_veto *veto, uint8_t kind)
 {
 	veto->strangers += !(veto->examined >> kind & 1);
 	if (veto->strangers >= STRANGERS) {
-		uint64_t last = kinds_of(veto, STRANGERS);
 		start_rest(veto, FIRST);
 		veto->held = veto->valid = false;
 		veto->backoff = veto->given_up = veto->gaps = 0;
-		veto->examined = last;
+		veto->examined = kinds_of(veto, STRANGERS);
 		veto->calls = 0;
 	} else if (veto->calls % RECENT == 0) {
 		veto->examined |= kinds_of(veto, RECENT);

@@ -45,7 +45,7 @@ struct ferry_veto_verdict {
 	bool holds;
 	uint32_t period; /* calls of a step */
 	uint32_t pairs;
-	double us[2];          /* of a step: with NCCL alone, as tuned; medians */
+	double us[2];          /* of a step: with NCCL alone, as tuned; means */
 	double longer, spread; /* how much longer a step is as tuned, relative; the spread of that */
 };
 
@@ -62,11 +62,7 @@ struct ferry_veto {
 	double busy_us, span_us; /* means: of measured calls; from one's start to the next one's */
 	uint32_t gaps;
 
-	/* that have ended: window n of the comparison at n mod their number */
-	struct ferry_veto_window {
-		uint32_t steps;
-		bool sound; /* it had the calls that were planned */
-	} windows[FERRY_VETO_WINDOWS];
+	uint32_t window_steps[FERRY_VETO_WINDOWS]; /* of window n at n mod their number; 0: its calls were not as planned */
 
 	struct ferry_veto_exam {
 		uint32_t period;              /* calls */
