@@ -32,26 +32,23 @@ double ferry_belief_before(const struct ferry_tuner *tuner, const struct ferry_t
 	return known ? us : 0;
 }
 
-static double twins_us(const struct ferry_tuner_line *other, uint32_t word, bool learned)
+/* What the arm of that word takes in another line, or took in an earlier job; 0: not known. */
+static double twins_us(const struct ferry_tuner_line *other, uint32_t word)
 {
-	for (int i = 0; i < other->narms; i++) {
-		const struct ferry_arm *arm = &other->arms[i];
-		double us = arm->word == word ? ferry_arm_us(arm) : 0;
-		if (arm->word == word)
-			return us > 0 || !learned ? us : (double)arm->learned_us;
-	}
-	return 0;
+	double us = 0;
+	for (int i = 0; i < other->narms && !(us > 0); i++)
+		if (other->arms[i].word == word && !((us = ferry_arm_us(&other->arms[i])) > 0))
+			us = (double)other->arms[i].learned_us;
+	return us;
 }
 
 /*
  * Estimates the arm's time from the nearest line, at most `most` classes away, that knows the arm's: by its ratio there
- * to that of `known`, which this line has measured, or by its rate, if `known` is NULL. Where lines farther than NEAR
- * are asked, what a line has learned counts, too.
+ * to that of `known`, which this line has measured, or by its rate, if `known` is NULL.
  */
 static double like_others(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
                           const struct ferry_arm *arm, const struct ferry_arm *known, int most)
 {
-	bool learned = most > NEAR;
 	double us = 0;
 	for (uint32_t i = 0; i < tuner->nlines; i++) {
 		const struct ferry_tuner_line *other = &tuner->lines[i];
@@ -59,8 +56,7 @@ static double like_others(const struct ferry_tuner *tuner, const struct ferry_tu
 		if (other == line || other->like.collective != line->like.collective || distance > most ||
 		    other->like.fabric != line->like.fabric)
 			continue;
-		double its = twins_us(other, arm->word, learned),
-		       base = known ? twins_us(other, known->word, learned) : its;
+		double its = twins_us(other, arm->word), base = known ? twins_us(other, known->word) : its;
 		if (!(its > 0) || !(base > 0))
 			continue;
 		us = its * (known ? ferry_arm_us(known) / base
@@ -73,12 +69,11 @@ static double like_others(const struct ferry_tuner *tuner, const struct ferry_tu
 /* The arm in use if it was measured, else the first that was: others are compared with it. NULL: none was. */
 static const struct ferry_arm *measured(const struct ferry_tuner_line *line)
 {
-	if (line->arms[line->best].seen)
-		return &line->arms[line->best];
+	const struct ferry_arm *found = NULL;
 	for (int i = 0; i < line->narms; i++)
-		if (line->arms[i].seen)
-			return &line->arms[i];
-	return NULL;
+		if (line->arms[i].seen && (!found || i == line->best))
+			found = &line->arms[i];
+	return found;
 }
 
 bool ferry_belief_by_limits(const struct ferry_tuner_line *line)
@@ -107,9 +102,8 @@ struct ferry_belief ferry_believe(const struct ferry_tuner *tuner, const struct 
 	const struct ferry_arm *known = measured(line);
 	if ((us = like_others(tuner, line, arm, known, NEAR)) > 0)
 		return (struct ferry_belief){us, us, FASTER_NEAR};
-	double knowns = known ? (double)known->before_us : 0;
 	if (before > 0) {
-		us = knowns > 0 ? before * ferry_arm_us(known) / knowns : before;
+		us = known && known->before_us > 0 ? before * ferry_arm_us(known) / (double)known->before_us : before;
 		return (struct ferry_belief){us, fmin(us, before), FASTER_NEAR};
 	}
 	if ((us = like_others(tuner, line, arm, known, FAR)) > 0)
