@@ -13,7 +13,7 @@
 
 struct ferry_belief {
 	double us;   /* 0: nothing is known */
-	double hope; /* what a try may show, at least: perhaps only the arm in use has become slow, or nothing is known */
+	double hope; /* the least that a try may show: perhaps just the arm in use became slow, or nothing is known */
 	double than; /* the arm replaces the arm in use if its time is at most this part of that one's time */
 };
 

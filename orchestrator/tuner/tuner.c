@@ -13,7 +13,7 @@
 
 /* What an arm that was not measured is expected to take. */
 #define HOPE          1.02 /* of the best one's time, or less: it is tried once */
-#define UNKNOWN       0.97 /* where nothing is known: of the best one, or of NCCL's fastest */
+#define UNKNOWN       0.97 /* where nothing is known */
 #define LIKELY        0.9  /* a call by the host has so much of what its link allows */
 
 /* Tries of arms that have lost. */
@@ -102,35 +102,28 @@ static double best_us(const struct ferry_tuner_line *line)
 	return line->beliefs[line->best].us;
 }
 
-/* The fastest of NCCL's arms, or of Ferry's; -1: there is none. *us: what it takes; 0: not known. */
-static int fastest(const struct ferry_tuner_line *line, bool ferrys, double *us)
+/* The fastest of NCCL's arms, or of Ferry's, as far as that is known; -1: there is none. */
+static int fastest(const struct ferry_tuner_line *line, bool ferrys)
 {
 	int found = -1;
-	*us = 0;
 	for (int i = 0; i < line->narms; i++) {
-		double its = line->beliefs[i].us;
-		bool faster = its > 0 && (!(*us > 0) || its < *us);
-		if (ferry_arm_is_ferrys(&line->arms[i]) != ferrys || (found >= 0 && !faster))
-			continue;
-		found = i;
-		*us = its;
+		double us = line->beliefs[i].us, least = found < 0 ? 0 : line->beliefs[found].us;
+		bool faster = found < 0 || (us > 0 && (us < least || !(least > 0)));
+		if (faster && ferry_arm_is_ferrys(&line->arms[i]) == ferrys)
+			found = i;
 	}
 	return found;
 }
 
 static void look(const struct ferry_tuner *tuner, struct ferry_tuner_line *line)
 {
-	double nccl_us;
 	line->by_limits = ferry_belief_by_limits(line);
 	for (int i = 0; i < line->narms; i++)
 		line->beliefs[i] = ferry_believe(tuner, line, &line->arms[i]);
-	fastest(line, false, &nccl_us);
-	for (int i = 0; i < line->narms; i++) {
-		double like_us = ferry_arm_is_ferrys(&line->arms[i]) ? best_us(line) : nccl_us;
+	for (int i = 0; i < line->narms; i++)
 		if (!(line->beliefs[i].us > 0))
-			line->beliefs[i].hope =
-			        fmax(UNKNOWN * like_us, ferry_belief_bound(tuner, line, &line->arms[i]) / LIKELY);
-	}
+			line->beliefs[i].hope = fmax(UNKNOWN * best_us(line),
+			                             ferry_belief_bound(tuner, line, &line->arms[i]) / LIKELY);
 }
 
 /* ---- decisions ---- */
@@ -146,39 +139,32 @@ static bool is_sure(const struct ferry_arm *arm)
 	return !arm->seen || arm->seen >= ENOUGH || !(ferry_arm_us(arm) < CHEAP_US);
 }
 
-static void use(struct ferry_tuner_line *line, int arm)
-{
-	if (line->arms[line->best].slowed) {
-		line->away = line->best;
-		line->away_tries = 0;
-		line->away_us = line->credit_us = 0;
-	}
-	line->arms[line->best].left = true;
-	line->best = arm;
-	line->asked = 0;
-}
-
 /* Takes the fastest arm. */
 static void decide(const struct ferry_tuner *tuner, struct ferry_tuner_line *line)
 {
 	double least = INFINITY;
 	int fastest = line->best;
 	look(tuner, line);
-	bool sure = line->by_limits || is_sure(&line->arms[line->best]);
 	double now = best_us(line) > 0 || !line->by_limits ? best_us(line) : INFINITY;
 	for (int i = 0; i < line->narms; i++) {
 		const struct ferry_belief *belief = &line->beliefs[i];
-		if (i == line->best || !sure || !(belief->us > 0) || belief->us >= least ||
-		    belief->us > belief->than * now)
+		if (i == line->best || !(belief->us > 0) || belief->us >= least || belief->us > belief->than * now)
 			continue;
 		least = belief->us;
 		fastest = i;
 	}
-	if (fastest != line->best) {
-		use(line, fastest);
-		look(tuner, line);
-	}
 	line->news = true;
+	if (fastest == line->best || !(line->by_limits || is_sure(&line->arms[line->best])))
+		return;
+	if (line->arms[line->best].slowed) {
+		line->away = line->best;
+		line->away_tries = 0;
+		line->away_us = line->credit_us = 0;
+	}
+	line->arms[line->best].left = true;
+	line->best = fastest;
+	line->asked = 0;
+	look(tuner, line);
 }
 
 struct ferry_tuner_line *ferry_tuner_line(struct ferry_tuner *tuner, const struct ferry_tuner_call *call)
@@ -196,7 +182,8 @@ struct ferry_tuner_line *ferry_tuner_line(struct ferry_tuner *tuner, const struc
 	if (tuner->nlines == FERRY_TUNER_LINES)
 		return NULL;
 	struct ferry_tuner_line *line = &tuner->lines[tuner->found = tuner->nlines++];
-	*line = (struct ferry_tuner_line){.like = *call, .size_class = size_class, .trial = -1, .awaited = -1, .away = -1};
+	*line = (struct ferry_tuner_line){.like = *call, .size_class = size_class};
+	line->trial = line->awaited = line->away = -1;
 	make_arms(tuner, line);
 	decide(tuner, line);
 	return line;
@@ -242,7 +229,7 @@ static bool is_blind(const struct ferry_tuner_line *line, int i)
  */
 static bool is_promising(const struct ferry_tuner_line *line, int i)
 {
-	return i != line->best && !line->arms[i].tries && !line->arms[i].pending && !is_blind(line, i) && best_us(line) > 0 &&
+	return i != line->best && !line->arms[i].tries && !line->arms[i].pending && !is_blind(line, i) &&
 	       is_sure(&line->arms[line->best]) && line->beliefs[i].hope < HOPE * best_us(line);
 }
 
@@ -266,10 +253,9 @@ static bool is_affordable(const struct ferry_tuner_line *line, int i)
  */
 static void open_tunings(const struct ferry_tuner *tuner, struct ferry_tuner_line *line)
 {
-	double us;
-	int nccl = fastest(line, false, &us);
+	int nccl = fastest(line, false);
 	uint32_t tuning = ferry_shares_tuning(line->arms[nccl].word);
-	bool open = !tuner->tuned || !ferry_tuning_is_free(line->like.collective) || !(us > 0);
+	bool open = !tuner->tuned || !ferry_tuning_is_free(line->like.collective) || !(line->beliefs[nccl].us > 0);
 	for (int i = 0; i < line->narms && !open; i++)
 		open = is_blind(line, i);
 	if (open)
@@ -289,13 +275,12 @@ static int next_trial(const struct ferry_tuner *tuner, const struct ferry_tuner_
 	for (int i = 0; i < line->narms; i++)
 		if (is_promising(line, i) && (next < 0 || line->beliefs[i].hope < line->beliefs[next].hope))
 			next = i;
-	double us_now = ferry_arm_us(&line->arms[line->best]);
-	/* what was slow may have been chance; and what slowed it down has ended if the other arm is faster now */
-	if (next < 0 && line->away >= 0 && line->rested >= AWAY_SOON &&
-	    (!line->away_tries || us_now < AWAY_FASTER * line->away_us))
-		return line->away;
 	if (next >= 0)
 		return next;
+	/* what was slow may have been chance; and what slowed it down has ended if the other arm is faster now */
+	if (line->away >= 0 && line->rested >= AWAY_SOON &&
+	    (!line->away_tries || ferry_arm_us(&line->arms[line->best]) < AWAY_FASTER * line->away_us))
+		return line->away;
 	for (int i = 0; i < line->narms; i++) {
 		const struct ferry_arm *arm = &line->arms[i];
 		bool rested = line->calls >= arm->next || (tuner->nccl_alone && !arm->tries),
@@ -343,10 +328,14 @@ static void end_trial(struct ferry_tuner *tuner, struct ferry_tuner_line *line)
 	close_trial(tuner, line);
 }
 
+static bool is_tried(const struct ferry_tuner_line *line, const struct ferry_arm *arm)
+{
+	return line->trial >= 0 && arm == &line->arms[line->trial];
+}
+
 static bool is_measured(struct ferry_tuner_line *line, const struct ferry_arm *arm)
 {
-	uint32_t counted = counted_calls(line);
-	bool best = arm == &line->arms[line->best], few = line->asked < counted;
+	bool few = line->asked < counted_calls(line);
 	double us = ferry_arm_us(arm);
 	uint32_t every = EVERY;
 	while (us > 0 && every < RAREST && every * us < WORTH_US)
@@ -357,10 +346,8 @@ static bool is_measured(struct ferry_tuner_line *line, const struct ferry_arm *a
 	 * The best arm is not ready, or NCCL has all calls by the steps' veto. The times of this arm still say how far
 	 * ahead the program is, and whether anything hides the calls.
 	 */
-	if (!best && (line->trial < 0 || arm != &line->arms[line->trial]))
-		return now || arm->seen + arm->pending < UNREADY;
-	if (!best)
-		return true;
+	if (arm != &line->arms[line->best])
+		return now || arm->seen + arm->pending < UNREADY || is_tried(line, arm);
 	line->asked += few;
 	return few || now;
 }
@@ -393,7 +380,7 @@ bool ferry_tuner_sealed(struct ferry_tuner *tuner, struct ferry_tuner_line *line
 	line->paused = paused;
 	if (measured_now)
 		arm->pending++;
-	if (line->trial >= 0 && arm == &line->arms[line->trial]) {
+	if (arm && is_tried(line, arm)) {
 		line->waited = 0;
 		if (++line->tried == WARM + counted_calls(line))
 			end_trial(tuner, line);
@@ -412,28 +399,6 @@ bool ferry_tuner_sealed(struct ferry_tuner *tuner, struct ferry_tuner_line *line
 	return measured_now;
 }
 
-static void take_sample(struct ferry_tuner *tuner, struct ferry_tuner_line *line, struct ferry_arm *arm, double us,
-                        bool still)
-{
-	double best = ferry_arm_us(&line->arms[line->best]);
-	ferry_arm_add(arm, us);
-	double most = ferry_arm_is_ferrys(arm) ? ABORT : ABORT_TUNING;
-	/* of short calls a late one ends no try, nor does what the arm took before it */
-	bool is_short = fmin(us, ferry_arm_us(arm)) < CHEAP_US;
-	us = is_short ? ferry_arm_us(arm) : us;
-	if (line->trial >= 0 && arm == &line->arms[line->trial] && best > 0 && (!is_short || arm->seen >= ENOUGH) &&
-	    us > most * best)
-		end_trial(tuner, line);
-	if (still)
-		look(tuner, line);
-	else
-		decide(tuner, line);
-	if (line->by_limits && line->trial >= 0)
-		end_trial(tuner, line);
-	if (line->best == line->away)
-		line->away = -1;
-}
-
 void ferry_tuner_pass(struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t word)
 {
 	struct ferry_arm *arm = arm_of(line, word);
@@ -448,8 +413,24 @@ void ferry_tuner_feed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, 
 	struct ferry_arm *arm = arm_of(line, word);
 	line->overlap += ((float)overlaps - line->overlap) / OVERLAP_CALLS;
 	line->overlaps = (double)line->overlap > (line->overlaps ? OVERLAPS_STILL : OVERLAPS);
-	if (arm && us > 0 && isfinite(us))
-		take_sample(tuner, line, arm, us * (double)line->like.bytes / (double)bytes, still);
+	if (!arm || !(us > 0) || !isfinite(us)) {
+		ferry_tuner_pass(tuner, line, word);
+		return;
+	}
+	us *= (double)line->like.bytes / (double)bytes;
+	double best = ferry_arm_us(&line->arms[line->best]), most = ferry_arm_is_ferrys(arm) ? ABORT : ABORT_TUNING;
+	ferry_arm_add(arm, us);
+	/* of short calls a late one ends no try, nor does what the arm took before it */
+	if (is_tried(line, arm) && best > 0 && is_sure(arm) && fmin(us, ferry_arm_us(arm)) > most * best)
+		end_trial(tuner, line);
+	if (still)
+		look(tuner, line);
+	else
+		decide(tuner, line);
+	if (line->by_limits && line->trial >= 0)
+		end_trial(tuner, line);
+	if (line->best == line->away)
+		line->away = -1;
 	ferry_tuner_pass(tuner, line, word);
 }
 
@@ -457,21 +438,17 @@ void ferry_tuner_feed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, 
 
 static enum ferry_balance why_of(const struct ferry_tuner_line *line)
 {
-	uint32_t seen = 0;
 	bool open = line->trial >= 0 || !(best_us(line) > 0);
 	if (line->by_limits)
 		return FERRY_BALANCE_PRIOR;
-	for (int i = 0; i < line->narms; i++) {
-		seen += line->arms[i].seen;
+	for (int i = 0; i < line->narms; i++)
 		open |= is_promising(line, i);
-	}
 	return open ? FERRY_BALANCE_TRYING : line->arms[line->best].seen ? FERRY_BALANCE_SETTLED : FERRY_BALANCE_PRIOR;
 }
 
 void ferry_tuner_record(const struct ferry_tuner_line *line, struct ferry_share_line *record)
 {
-	double nccl_us, ferry_us;
-	int nccl = fastest(line, false, &nccl_us), ferry = fastest(line, true, &ferry_us);
+	int nccl = fastest(line, false), ferry = fastest(line, true);
 	*record = (struct ferry_share_line){.collective = (uint8_t)line->like.collective,
 	                                    .type = (uint8_t)line->like.type,
 	                                    .size_class = line->size_class,
@@ -482,8 +459,8 @@ void ferry_tuner_record(const struct ferry_tuner_line *line, struct ferry_share_
 	                                    .nccl = line->arms[nccl].word,
 	                                    .ferry = ferry < 0 ? FERRY_SHARES_NONE : line->arms[ferry].word,
 	                                    .bytes = line->like.bytes,
-	                                    .nccl_us = nccl_us,
-	                                    .ferry_us = ferry_us,
+	                                    .nccl_us = line->beliefs[nccl].us,
+	                                    .ferry_us = ferry < 0 ? 0 : line->beliefs[ferry].us,
 	                                    .turn = line->turn};
 	if (line->trial >= 0) {
 		record->trial = line->arms[line->trial].word;

@@ -285,8 +285,7 @@ static uint32_t look_at_pairs(const struct ferry_veto *veto, double longer[FERRY
 static void settle(struct ferry_veto *veto, const struct ferry_veto_verdict *verdict)
 {
 	bool same = veto->verdicts && veto->verdict.holds == verdict->holds;
-	double compared = (double)veto->exam.calls / veto->exam.period / 2;
-	double cost = compared * fabs(expm1(verdict->longer)); /* in steps */
+	double cost = (double)veto->exam.calls / 2 * fabs(expm1(verdict->longer)); /* in calls */
 	veto->verdict = *verdict;
 	veto->verdicts++;
 	veto->held = verdict->holds;
@@ -294,7 +293,7 @@ static void settle(struct ferry_veto *veto, const struct ferry_veto_verdict *ver
 	veto->backoff = same ? veto->backoff : 0;
 	veto->given_up = 0;
 	double calls = (double)((uint64_t)REST * veto->exam.calls << veto->backoff);
-	start_rest(veto, (uint64_t)fmax(calls, cost / COST * veto->exam.period));
+	start_rest(veto, (uint64_t)fmax(calls, cost / COST));
 	veto->backoff += veto->backoff < BACKOFFS;
 }
 
@@ -370,9 +369,7 @@ static bool is_due(const struct ferry_veto *veto, bool free)
 {
 	if (veto->rested < veto->rest || !free)
 		return false;
-	if (veto->held)
-		return true;
-	return veto->gaps >= GAPS && veto->busy_us <= BARE * veto->span_us;
+	return veto->held || (veto->gaps >= GAPS && veto->busy_us <= BARE * veto->span_us);
 }
 
 struct ferry_veto_marks ferry_veto_call(struct ferry_veto *veto, uint8_t kind, uint32_t buffers, bool ferrys,

@@ -62,7 +62,7 @@ struct ferry_veto {
 	double busy_us, span_us; /* means: of measured calls; from one's start to the next one's */
 	uint32_t gaps;
 
-	uint32_t window_steps[FERRY_VETO_WINDOWS]; /* of window n at n mod their number; 0: its calls were not as planned */
+	uint32_t window_steps[FERRY_VETO_WINDOWS]; /* of window n at n mod their number; 0: it had other calls */
 
 	struct ferry_veto_exam {
 		uint32_t period;              /* calls */
