@@ -28,7 +28,10 @@ bool ferry_nccl_child_keys_shrink(const int *excluded, int count, struct ferry_n
 	return true;
 }
 
-/* Adds to how often a communicator was made in this way, and gives how often before. False: no memory. */
+/*
+ * Adds to how often a communicator was made in this way, and gives how often before. False: a count was missed for want
+ * of memory, so that this rank's counts are not the others' any more.
+ */
 static bool add(struct ferry_nccl_comm *parent, const struct ferry_nccl_key *way, int by, uint64_t *before)
 {
 	pthread_mutex_lock(&lock);
@@ -43,8 +46,10 @@ static bool add(struct ferry_nccl_comm *parent, const struct ferry_nccl_key *way
 	*before = at ? at->times : 0;
 	if (by > 0 ? at != NULL : *before > 0)
 		at->times += (uint64_t)by;
+	parent->miscounted |= !at;
+	bool right = !parent->miscounted;
 	pthread_mutex_unlock(&lock);
-	return at;
+	return right;
 }
 
 bool ferry_nccl_child_keys_count(struct ferry_nccl_comm *parent, const struct ferry_nccl_key *way, int color,

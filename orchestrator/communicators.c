@@ -109,6 +109,7 @@ void ferry_nccl_comm_add(ncclComm_t handle, const struct ferry_nccl_pending_comm
 		atomic_store_explicit(&comm->vacant, false, memory_order_relaxed);
 		comm->key = pending_comm->key;
 		comm->has_key = pending_comm->has_key;
+		comm->miscounted = false;
 		comm->copies = ferry_nccl_policy_copies(pending_comm->copies);
 		comm->tuner = pending_comm->tuner;
 		ferry_nccl_tuner_hold(comm->tuner);

@@ -70,6 +70,7 @@ struct ferry_nccl_comm {
 
 	_Atomic unsigned state;                    /* enum ferry_nccl_comm_state; of the thread that calls NCCL */
 	_Atomic uint64_t calls;                    /* that Ferry has seen; of the thread that makes calls */
+	bool miscounted;                           /* as ways: one is missing */
 	struct ferry_nccl_way *ways;               /* under child_keys.c's lock; ended by the last user, alone */
 	struct ferry_nccl_redop *redops;           /* under redops.c's lock; ended by the last user, alone */
 	_Atomic(struct ferry_shadow_comm *) shadow_comm; /* Ferry's, once there is one; of the thread that begins it */
