@@ -9,8 +9,7 @@
 /* An arm replaces the arm in use if it takes less than this part of that one's time; the rest is noise. */
 #define FASTER      0.98  /* as measured here */
 #define FASTER_STEP 0.992 /* a measured step of NCCL's parameters: the next one gains as little */
-#define FASTER_NEAR 0.95  /* not measured: by a size next to it, or before the job */
-#define FASTER_FAR  0.77  /* not measured: by a size up to FAR classes away */
+#define FASTER_NEAR 0.95  /* not measured: by another size, or before the job */
 #define NEAR        1     /* size classes: a factor of 1.4 */
 #define FAR         4     /* a factor of 4 */
 
@@ -107,7 +106,7 @@ struct ferry_belief ferry_believe(const struct ferry_tuner *tuner, const struct 
 		return (struct ferry_belief){us, fmin(us, before), FASTER_NEAR};
 	}
 	if ((us = like_others(tuner, line, arm, known, FAR)) > 0)
-		return (struct ferry_belief){us, 0, FASTER_FAR};
+		return (struct ferry_belief){us, 0, FASTER_NEAR};
 	return (struct ferry_belief){0, 0, 0};
 }
 

@@ -4,11 +4,12 @@
  *
  * 1. Calls are of one kind where collective, type, size class (a factor of 1.4) and place (in or out) are the same; a
  *    kind has a few arms: NCCL as it is, NCCL with other parameters, or Ferry.
- * 2. An arm's time is the median of what its last calls took in the stream, from an event before to one behind; the
- *    first call of a run does not count, because it finds lanes and caches cold; nor does one behind a pause of the
- *    stream, unless the one before it was such a one, too.
+ * 2. An arm's time is the median of what its last calls took in the stream, from an event before to one behind, and of
+ *    how long the stream waited for their caller; the first call of a run does not count, because it finds lanes and
+ *    caches cold; nor does one behind a pause of the stream, unless the one before it was such a one, too.
  * 3. A kind begins with the arm that is fastest by what an earlier job has learned, by what ferry-perf tune has
- *    measured on this machine, or by the nearest size whose calls were measured; otherwise with NCCL.
+ *    measured on this machine, or by the nearest size whose calls were measured, up to a factor of 4 away; otherwise
+ *    with NCCL.
  * 4. An arm that may be the fastest and has not been measured is tried once: by a run of calls, one after another.
  * 5. The fastest arm has the calls from then on; another one takes them over only if it is faster by more than noise.
  * 6. Arms that lost are tried again for credit: a two-hundredth of the time that the kind's calls have taken. Credit
