@@ -144,17 +144,25 @@ static struct peer_sampling sampling_for(const struct pace *pace, double slowest
 	                              .calls = between(pace->row_us / slowest_us, pace->least_calls, MOST_CALLS)};
 }
 
-/* The lower of the middle two. */
-static double median(double *samples, uint32_t count)
+/*
+ * The lower quartile, of few samples the least: what disturbs a row makes it longer. As four calls of a quarter of the
+ * size do as much, it is no more than these take: quarter_us each, 0 if that is not known.
+ */
+static double usual_us(double *samples, uint32_t count, double quarter_us)
 {
-	sample_summarize(samples, count);
-	return count ? samples[(count - 1) / 2] : 0;
+	double us = count ? sample_summarize(samples, count).low : 0;
+	return quarter_us > 0 && us > 4 * quarter_us ? 4 * quarter_us : us;
 }
 
-/* *slowest_us: what a call of the slowest side is expected to take, and then took; *all_us: one of each side. */
+/*
+ * *slowest_us: what a call of the slowest side is expected to take, and then took; *all_us: one of each side. quarter:
+ * the row of a quarter of the size; NULL if there is none.
+ */
 static bool measure_size(struct tune *tune, uint64_t bytes, double *slowest_us, double *all_us,
-                         struct ferry_limits_collective *row)
+                         const struct ferry_limits_collective *quarter, struct ferry_limits_collective *row)
 {
+	const struct ferry_limits_collective none = {.ranks = 0}, *less = quarter ? quarter : &none;
+	const double quarters_us[MOST_SIDES] = {less->ferry_us, less->nccl_us, less->nccl_16_channels_us};
 	static struct ferry_trial_call call;
 	double samples[MOST_SIDES][MOST_ROUNDS] = {{0}}, us[MOST_SIDES] = {0}, spent = 0;
 	uint32_t counts[MOST_SIDES] = {0};
@@ -173,7 +181,7 @@ static bool measure_size(struct tune *tune, uint64_t bytes, double *slowest_us, 
 	*slowest_us = 1;
 	*all_us = 0;
 	for (unsigned side = 0; side < sides; side++) {
-		us[side] = median(samples[side], counts[side]);
+		us[side] = usual_us(samples[side], counts[side], quarters_us[side]);
 		*slowest_us = us[side] > *slowest_us ? us[side] : *slowest_us;
 		*all_us += us[side];
 	}
@@ -200,7 +208,7 @@ static bool measure_collective(struct tune *tune, enum ferry_collective collecti
 	tune->asked.collective = collective;
 	tune->begun_us = sample_now_us();
 	tune->pace = &once;
-	bool fine = measure_size(tune, TUNE_LEAST, &slowest_us, &all_us, &unused);
+	bool fine = measure_size(tune, TUNE_LEAST, &slowest_us, &all_us, NULL, &unused);
 	tune->pace = pace;
 	tune->begun_us = sample_now_us();
 	for (uint64_t bytes = TUNE_LEAST; fine && bytes <= tune->asked.most; bytes *= 4) {
@@ -209,7 +217,7 @@ static bool measure_collective(struct tune *tune, enum ferry_collective collecti
 			limits_progress("%s of %llu MiB by NCCL and Ferry on %d GPUs",
 			                ferry_collective_name(collective), (unsigned long long)bytes >> 20,
 			                tune->run.rank.nranks);
-		fine = measure_size(tune, bytes, &slowest_us, &all_us, row);
+		fine = measure_size(tune, bytes, &slowest_us, &all_us, bytes > TUNE_LEAST ? row - 1 : NULL, row);
 		memcpy(row->settings, settings, sizeof row->settings);
 		slowest_us *= 4;
 		if (4 * all_us * (LEAD_CALLS + pace->least_calls) > pace->collective_us)

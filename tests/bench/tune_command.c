@@ -46,6 +46,25 @@ static void programs_know_what_collectives_take_by_nccl_and_by_ferry(void **stat
 	assert_false(knows(3, FERRY_ALLREDUCE, FERRY_PRIOR_NCCL));
 }
 
+/* One late row must not turn programs away from what is faster: four calls of a quarter of the size do as much. */
+static void no_size_takes_longer_than_four_of_a_quarter(void **state)
+{
+	(void)state;
+	struct ferry_prior prior;
+	must(tune("", "-e 16M"), 0, "written to");
+	ferry_prior_load(&prior, 2);
+	for (enum ferry_collective all = 0; all < FERRY_NUM_COLLECTIVES; all++)
+		for (uint64_t bytes = 1 << 20; prior.counts[all] && bytes < 16 << 20; bytes *= 4)
+			for (int arm = FERRY_PRIOR_NCCL; arm <= FERRY_PRIOR_FERRY; arm++) {
+				double less, more;
+				if (!ferry_prior_us(&prior, all, bytes, (enum ferry_prior_arm)arm, &less) ||
+				    !ferry_prior_us(&prior, all, 4 * bytes, (enum ferry_prior_arm)arm, &more))
+					continue;
+				if (more > 4.01 * less)
+					fail_msg("%s\n%s", ferry_collective_name(all), output);
+			}
+}
+
 /* Without matplotlib ferry-plot says so. */
 static void what_was_measured_is_drawn(void **state)
 {
@@ -131,6 +150,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        TUNES(programs_know_what_collectives_take_by_nccl_and_by_ferry),
+	        TUNES(no_size_takes_longer_than_four_of_a_quarter),
 	        TUNES(what_was_measured_is_drawn),
 	        TUNES(channels_that_the_user_has_set_are_nccls_defaults),
 	        TUNES(once_measures_once_and_for_each_settings),
