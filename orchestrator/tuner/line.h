@@ -44,6 +44,7 @@ struct ferry_tuner_line {
 	uint32_t away_tries;
 	double away_us;         /* the best arm's time when `away` was last tried; 0: it has not been */
 	double credit_us;       /* time that tries may still cost; negative: tries have cost more than was expected */
+	uint32_t learned;       /* the tuner's, when the line's arms were compared last */
 	bool news;              /* something has changed since the last search for a trial */
 	bool paused;            /* the last call came behind a pause of the stream */
 	float overlap;          /* the part of its last calls that overlapped calls of other streams */
@@ -59,6 +60,7 @@ struct ferry_tuner {
 	bool nccl_alone; /* Ferry has no arms */
 	struct ferry_tuner_line lines[FERRY_TUNER_LINES];
 	uint32_t nlines, found;
+	uint32_t learned; /* counts the first samples of arms, by which other sizes are judged */
 	uint32_t ntrials; /* trials under way, or ended with times that are not known yet */
 	uint32_t looked;  /* counts the lines checked in turn for trials that have no calls */
 };

@@ -145,6 +145,7 @@ static void decide(const struct ferry_tuner *tuner, struct ferry_tuner_line *lin
 	double least = INFINITY;
 	int fastest = line->best;
 	look(tuner, line);
+	line->learned = tuner->learned;
 	double now = best_us(line) > 0 || !line->by_limits ? best_us(line) : INFINITY;
 	for (int i = 0; i < line->narms; i++) {
 		const struct ferry_belief *belief = &line->beliefs[i];
@@ -371,6 +372,8 @@ bool ferry_tuner_sealed(struct ferry_tuner *tuner, struct ferry_tuner_line *line
 	line->calls++;
 	line->rested++;
 	look_for_forgotten(tuner);
+	if (line->learned != tuner->learned && !still)
+		decide(tuner, line);
 	double part = line->away >= 0 ? fmax(CREDIT_AWAY * exp2(-(double)line->away_tries), CREDIT) : CREDIT;
 	line->credit_us = fmin(line->credit_us + part * us, 100 * us);
 	bool runs = word == line->last && line->calls > 1;
@@ -420,6 +423,7 @@ void ferry_tuner_feed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, 
 	us *= (double)line->like.bytes / (double)bytes;
 	double best = ferry_arm_us(&line->arms[line->best]), most = ferry_arm_is_ferrys(arm) ? ABORT : ABORT_TUNING;
 	ferry_arm_add(arm, us);
+	tuner->learned += arm->seen <= ENOUGH;
 	/* of short calls a late one ends no try, nor does what the arm took before it */
 	if (is_tried(line, arm) && best > 0 && is_sure(arm) && fmin(us, ferry_arm_us(arm)) > most * best)
 		end_trial(tuner, line);

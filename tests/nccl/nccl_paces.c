@@ -289,6 +289,23 @@ static void nccl_tests_has_what_is_faster_in_the_first_batch_of_a_size(void **st
 		}
 }
 
+/* Of sizes whose calls were NCCL's the first batch knows what Ferry has taken in those before. */
+static void without_limits_it_has_so_from_the_second_size_on(void **state)
+{
+	(void)state;
+	struct virtual_machine machine = virtual_pcie;
+	machine.plan_us = 1000;
+	for (int c = 0; c < 4; c++) {
+		double us[3], alone[3];
+		run_nccl_tests(&machine, machine.curves[c].collective, false, true, alone);
+		run_nccl_tests(&machine, machine.curves[c].collective, false, false, us);
+		print_message("%-13s without limits: %.2f %.2f %.2f\n",
+		              ferry_collective_name(machine.curves[c].collective), alone[0] / us[0], alone[1] / us[1],
+		              alone[2] / us[2]);
+		assert_true(alone[0] / us[0] > 0.99 && alone[1] / us[1] > 1.4 && alone[2] / us[2] > 1.5);
+	}
+}
+
 /* ---- how long what is worse is kept ---- */
 
 #define LONG   600
@@ -716,6 +733,7 @@ int main(void)
 	        cmocka_unit_test(who_runs_ahead_of_a_cold_start_is_never_slower_than_nccl),
 	        cmocka_unit_test(who_runs_ahead_has_what_is_faster_in_the_second_batch),
 	        cmocka_unit_test(nccl_tests_has_what_is_faster_in_the_first_batch_of_a_size),
+	        cmocka_unit_test(without_limits_it_has_so_from_the_second_size_on),
 	        cmocka_unit_test(what_is_worse_is_not_kept_for_long),
 	        cmocka_unit_test(what_its_caller_makes_late_is_nccls),
 	        cmocka_unit_test(one_bad_sample_does_not_turn_ferry_away),
