@@ -4,10 +4,7 @@
 #include <string.h>
 #include <strings.h>
 
-static const struct {
-	const char *name;
-	bool reduces, has_root, sends_blocks, receives_blocks;
-} collectives[] = {
+const struct ferry_collective_facts ferry_collectives[] = { /* as many rows as declared, or this does not compile */
 	[FERRY_ALLREDUCE] = {"allreduce", true, false, false, false},
 	[FERRY_ALLGATHER] = {"allgather", false, false, false, true},
 	[FERRY_REDUCESCATTER] = {"reducescatter", true, false, true, false},
@@ -19,12 +16,8 @@ static const struct {
 	[FERRY_ALLTOALLV] = {"alltoallv", false, false, true, true},
 	[FERRY_SENDRECV] = {"sendrecv", false, false, false, false},
 };
-_Static_assert(sizeof collectives / sizeof *collectives == FERRY_NUM_COLLECTIVES, "each collective has a row");
 
-static const struct {
-	const char *name, *alias;
-	size_t size;
-} types[ferryNumTypes] = {
+const struct ferry_type_facts ferry_types[ferryNumTypes] = {
 	[ferryInt8] = {"i8", "int8", 1},           [ferryUint8] = {"u8", "uint8", 1},
 	[ferryInt32] = {"i32", "int32", 4},        [ferryUint32] = {"u32", "uint32", 4},
 	[ferryInt64] = {"i64", "int64", 8},        [ferryUint64] = {"u64", "uint64", 8},
@@ -35,63 +28,28 @@ static const struct {
 
 static const char *const redop_names[] = {"sum", "prod", "max", "min", "avg", "premulsum"};
 
-static bool is_valid(enum ferry_collective collective)
-{
-	return (unsigned)collective < FERRY_NUM_COLLECTIVES;
-}
-
 const char *ferry_collective_name(enum ferry_collective collective)
 {
-	return is_valid(collective) ? collectives[collective].name : NULL;
+	return (unsigned)collective < FERRY_NUM_COLLECTIVES ? ferry_collectives[collective].name : NULL;
 }
 
 enum ferry_collective ferry_collective_parse(const char *name)
 {
 	unsigned i = 0;
-	while (i < FERRY_NUM_COLLECTIVES && strcmp(collectives[i].name, name))
+	while (i < FERRY_NUM_COLLECTIVES && strcmp(ferry_collectives[i].name, name))
 		i++;
 	return (enum ferry_collective)i;
 }
 
-bool ferry_collective_reduces(enum ferry_collective collective)
-{
-	return is_valid(collective) && collectives[collective].reduces;
-}
-
-bool ferry_collective_has_root(enum ferry_collective collective)
-{
-	return is_valid(collective) && collectives[collective].has_root;
-}
-
-bool ferry_collective_sends_blocks(enum ferry_collective collective)
-{
-	return is_valid(collective) && collectives[collective].sends_blocks;
-}
-
-bool ferry_collective_receives_blocks(enum ferry_collective collective)
-{
-	return is_valid(collective) && collectives[collective].receives_blocks;
-}
-
-bool ferry_collective_has_blocks(enum ferry_collective collective)
-{
-	return ferry_collective_sends_blocks(collective) || ferry_collective_receives_blocks(collective);
-}
-
-size_t ferry_type_size(ferryDataType_t type)
-{
-	return (unsigned)type < ferryNumTypes ? types[type].size : 0;
-}
-
 const char *ferry_type_name(ferryDataType_t type)
 {
-	return (unsigned)type < ferryNumTypes ? types[type].name : NULL;
+	return (unsigned)type < ferryNumTypes ? ferry_types[type].name : NULL;
 }
 
 ferryDataType_t ferry_type_parse(const char *name)
 {
 	unsigned i = 0;
-	while (i < ferryNumTypes && strcasecmp(types[i].name, name) && strcasecmp(types[i].alias, name))
+	while (i < ferryNumTypes && strcasecmp(ferry_types[i].name, name) && strcasecmp(ferry_types[i].alias, name))
 		i++;
 	return (ferryDataType_t)i;
 }

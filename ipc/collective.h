@@ -39,19 +39,52 @@ const char *ferry_collective_name(enum ferry_collective collective);
 /** The collective of that name, or FERRY_NUM_COLLECTIVES. */
 enum ferry_collective ferry_collective_parse(const char *name);
 
+/* What is inline below reads these in a few instructions, several times a call. */
+extern const struct ferry_collective_facts {
+	const char *name;
+	bool reduces, has_root, sends_blocks, receives_blocks;
+} ferry_collectives[FERRY_NUM_COLLECTIVES];
+extern const struct ferry_type_facts {
+	const char *name, *alias;
+	size_t size;
+} ferry_types[ferryNumTypes];
+
+static inline bool ferry_collective_is_valid(enum ferry_collective collective)
+{
+	return (unsigned)collective < FERRY_NUM_COLLECTIVES;
+}
+
 /** True for allreduce, reduce-scatter and reduce. */
-bool ferry_collective_reduces(enum ferry_collective collective);
+static inline bool ferry_collective_reduces(enum ferry_collective collective)
+{
+	return ferry_collective_is_valid(collective) && ferry_collectives[collective].reduces;
+}
 
 /** True for broadcast, reduce, gather and scatter. */
-bool ferry_collective_has_root(enum ferry_collective collective);
+static inline bool ferry_collective_has_root(enum ferry_collective collective)
+{
+	return ferry_collective_is_valid(collective) && ferry_collectives[collective].has_root;
+}
 
 /** Whether a rank's send buffer, its receive buffer, or either has a block for each rank. */
-bool ferry_collective_sends_blocks(enum ferry_collective collective);
-bool ferry_collective_receives_blocks(enum ferry_collective collective);
-bool ferry_collective_has_blocks(enum ferry_collective collective);
+static inline bool ferry_collective_sends_blocks(enum ferry_collective collective)
+{
+	return ferry_collective_is_valid(collective) && ferry_collectives[collective].sends_blocks;
+}
+static inline bool ferry_collective_receives_blocks(enum ferry_collective collective)
+{
+	return ferry_collective_is_valid(collective) && ferry_collectives[collective].receives_blocks;
+}
+static inline bool ferry_collective_has_blocks(enum ferry_collective collective)
+{
+	return ferry_collective_sends_blocks(collective) || ferry_collective_receives_blocks(collective);
+}
 
 /** Bytes of one element; 0 for a value out of range. */
-size_t ferry_type_size(ferryDataType_t type);
+static inline size_t ferry_type_size(ferryDataType_t type)
+{
+	return (unsigned)type < ferryNumTypes ? ferry_types[type].size : 0;
+}
 
 /** "f32", "bf16", "i8", "f8e4m3", ...; NULL for a value out of range. */
 const char *ferry_type_name(ferryDataType_t type);

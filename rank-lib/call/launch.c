@@ -242,9 +242,8 @@ static ferryResult_t check(const struct ferry_request *request)
 {
 	struct ferryComm *comm = request->comm;
 	ferryResult_t result = request->kept ? ferrySuccess
-	                                     : ferry_request_check(request, &comm->rank, &comm->redops);
-	if (!result && !request->kept)
-		result = ferry_request_check_memory(request, &comm->rank, comm->device, comm->mapped.exports);
+	                                     : ferry_request_check(request, &comm->rank, &comm->redops, comm->device,
+	                                                           comm->mapped.exports);
 	if (result || !ferry_rank_failed(&comm->rank) || ferry_kernels_carry(comm, request))
 		return result;
 	return ferry_rank_report_failure(&comm->rank);

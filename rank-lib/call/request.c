@@ -51,10 +51,9 @@ static const char *in_place_send(const struct ferry_request *request, const stru
 	return NULL;
 }
 
-static ferryResult_t check_buffers(const struct ferry_request *request, const struct ferry_rank *rank)
+static ferryResult_t check_counts(const struct ferry_request *request, const struct ferry_rank *rank)
 {
 	const char *name = ferry_collective_name(request->collective);
-	uint64_t sends, receives;
 	bool blocks = request->collective != FERRY_SENDRECV && request->collective != FERRY_ALLTOALLV;
 	if (request->left_out.count > (blocks ? request->count : 0))
 		return ferry_fail(ferryInvalidArgument, "%s: %llu elements of blocks of %llu are left out", name,
@@ -63,7 +62,13 @@ static ferryResult_t check_buffers(const struct ferry_request *request, const st
 		return ferry_fail(ferryInvalidArgument, "%s: count %llu: at most %llu among %d ranks", name,
 		                  (unsigned long long)request->count,
 		                  (1ull << 46) / (unsigned long long)rank->nranks, rank->nranks);
-	ferry_request_extents(request, rank, &sends, &receives);
+	return ferrySuccess;
+}
+
+static ferryResult_t check_buffers(const struct ferry_request *request, const struct ferry_rank *rank, uint64_t sends,
+                                   uint64_t receives)
+{
+	const char *name = ferry_collective_name(request->collective);
 	if ((sends && !request->send) || (receives && !request->receive))
 		return ferry_fail(ferryInvalidArgument, "%s: %s is NULL, and %llu bytes are to be %s", name,
 		                  sends && !request->send ? "sendbuff" : "recvbuff",
@@ -158,11 +163,10 @@ static ferryResult_t check_side(struct ferry_device *device, struct ferry_export
 	return device->ops->check_buffer(device, buffer, bytes, what);
 }
 
-ferryResult_t ferry_request_check_memory(const struct ferry_request *request, const struct ferry_rank *rank,
-                                         struct ferry_device *device, struct ferry_exports *exports)
+static ferryResult_t check_memory(const struct ferry_request *request, const struct ferry_rank *rank,
+                                  struct ferry_device *device, struct ferry_exports *exports, uint64_t sends,
+                                  uint64_t receives)
 {
-	uint64_t sends, receives;
-	ferry_request_extents(request, rank, &sends, &receives);
 	uint64_t sent = reach(request, rank, request->sendcounts, request->senddispls, sends),
 	         received = reach(request, rank, request->recvcounts, request->recvdispls, receives);
 	ferryResult_t result = check_side(device, exports, request->send, sent, "sendbuff");
@@ -172,8 +176,10 @@ ferryResult_t ferry_request_check_memory(const struct ferry_request *request, co
 }
 
 ferryResult_t ferry_request_check(const struct ferry_request *request, const struct ferry_rank *rank,
-                                  struct ferry_redops *redops)
+                                  struct ferry_redops *redops, struct ferry_device *device,
+                                  struct ferry_exports *exports)
 {
+	uint64_t sends, receives;
 	const char *name = ferry_collective_name(request->collective);
 	if (!ferry_type_size(request->type))
 		return ferry_fail(ferryInvalidArgument, "%s: type %d: 0 to %d", name, (int)request->type,
@@ -185,9 +191,11 @@ ferryResult_t ferry_request_check(const struct ferry_request *request, const str
 	ferryResult_t result = check_redop(request, redops);
 	if (!result && request->collective == FERRY_ALLTOALLV)
 		result = check_variable(request, rank);
-	if (!result)
-		result = check_buffers(request, rank);
-	return result;
+	if (result || (result = check_counts(request, rank)))
+		return result;
+	ferry_request_extents(request, rank, &sends, &receives);
+	result = check_buffers(request, rank, sends, receives);
+	return result ? result : check_memory(request, rank, device, exports, sends, receives);
 }
 
 struct ferry_redop ferry_request_factor(const struct ferry_request *request, struct ferry_redops *redops)

@@ -56,18 +56,13 @@ void ferry_request_buffers(const struct ferry_request *request, const struct fer
                            struct ferry_call_buffers *buffers);
 
 /**
- * Checks the request as a call of this rank, except whether its stream may be used, and its memory. Errors:
+ * Checks the request as a call of this rank, except whether its stream may be used, and that its buffers are memory
+ * that calls on the device may name. exports: memory that was exported needs no other look; or NULL. Errors:
  * ferryInvalidArgument or ferryInvalidUsage, with the values.
  */
 ferryResult_t ferry_request_check(const struct ferry_request *request, const struct ferry_rank *rank,
-                                  struct ferry_redops *redops);
-
-/**
- * Checks that its buffers are memory that calls on the device may name. exports: memory that was exported needs no
- * other look; or NULL. Errors: as above.
- */
-ferryResult_t ferry_request_check_memory(const struct ferry_request *request, const struct ferry_rank *rank,
-                                         struct ferry_device *device, struct ferry_exports *exports);
+                                  struct ferry_redops *redops, struct ferry_device *device,
+                                  struct ferry_exports *exports);
 
 /** Bytes that the rank reads from its send buffer and writes to its receive buffer. */
 void ferry_request_extents(const struct ferry_request *request, const struct ferry_rank *rank, uint64_t *sends,

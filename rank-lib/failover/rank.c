@@ -87,8 +87,7 @@ void ferry_rank_lose_router(struct ferry_rank *rank, const char *message)
 	end_job(rank, ferryRemoteError, message);
 }
 
-/* `failed` was raised in an arena: finds out by which rank or router, and why. */
-static void adopt_failure(struct ferry_rank *rank)
+void ferry_rank_adopt_failure(struct ferry_rank *rank)
 {
 	char text[2 * FERRY_MESSAGE_BYTES], message[FERRY_MESSAGE_BYTES];
 	uint32_t code;
@@ -104,18 +103,6 @@ static void adopt_failure(struct ferry_rank *rank)
 		if (ferry_failure_read(&rank->shared.arenas[domain].header->failure, &code, message))
 			keep_error(rank, ferry_failure_result(code, ferryInternalError), message);
 	keep_error(rank, ferryRemoteError, "the job was ended by somebody who left no message");
-}
-
-bool ferry_rank_failed(struct ferry_rank *rank)
-{
-	if (atomic_load_explicit(&rank->failed, memory_order_acquire))
-		return true;
-	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
-		if (atomic_load_explicit(&rank->shared.arenas[domain].header->failed, memory_order_acquire)) {
-			adopt_failure(rank);
-			return true;
-		}
-	return false;
 }
 
 bool ferry_rank_ends_kernels(struct ferry_rank *rank)

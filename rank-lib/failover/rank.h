@@ -78,8 +78,18 @@ void ferry_rank_lose_router(struct ferry_rank *rank, const char *message);
  */
 void ferry_rank_fail_request(struct ferry_rank *rank, ferryResult_t code, const char *message);
 
+/** `failed` was raised in an arena: finds out by which rank or router, and why. Any thread. */
+void ferry_rank_adopt_failure(struct ferry_rank *rank);
+
 /** Looks whether a router or another rank has ended the job; true if it has ended. Any thread. */
-bool ferry_rank_failed(struct ferry_rank *rank);
+static inline bool ferry_rank_failed(struct ferry_rank *rank)
+{
+	bool failed = atomic_load_explicit(&rank->failed, memory_order_acquire);
+	for (uint32_t domain = 0; domain < rank->ndomains && !failed; domain++)
+		if ((failed = atomic_load_explicit(&rank->shared.arenas[domain].header->failed, memory_order_acquire)))
+			ferry_rank_adopt_failure(rank);
+	return failed;
+}
 
 /** Whether the job has ended so that calls by kernels end, too (compare ferry_rank_lose_router). Any thread. */
 bool ferry_rank_ends_kernels(struct ferry_rank *rank);
