@@ -20,7 +20,7 @@ enum rank_order {
 	RANK_MESSAGE, /* rank 0's input to rank 1, without kernels around it */
 	RANK_HOLD,    /* a kernel that runs until RANK_RELEASE */
 	RANK_RELEASE,
-	RANK_SETTLE, /* waits so many ms for the stream, and then as long for the communicator's error if `wanted` */
+	RANK_SETTLE, /* waits so many ms for the stream, then for an error of the communicator if `wanted` */
 	/* a graph of so many calls, and the kernels around them; `wanted`: without those, which touch the buffers */
 	RANK_CAPTURE,
 	RANK_REPLAY,  /* so many times into the stream */
