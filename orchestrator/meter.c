@@ -468,9 +468,10 @@ static double callers_us(struct ferry_meter *meter, const struct ferry_sample *s
                          const struct ferry_sample *before, double span_us)
 {
 	float *known = &meter->callers_us[sample->line - meter->tuner.lines][is_nccls(sample)];
-	if (before && before->line == sample->line && before->word == sample->word) {
+	if (before) {
 		double gap_us = span_us - before->us;
-		bool late = sample->made_us - before->made_us > before->us && gap_us < CALLERS * before->us;
+		bool alike = before->line == sample->line && before->word == sample->word,
+		     late = alike && sample->made_us - before->made_us > before->us && gap_us < CALLERS * before->us;
 		*known = (float)(late ? fmax(gap_us, 0) : 0);
 	}
 	return (double)*known;

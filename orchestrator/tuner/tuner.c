@@ -164,6 +164,7 @@ static void decide(const struct ferry_tuner *tuner, struct ferry_tuner_line *lin
 	}
 	line->arms[line->best].left = true;
 	line->best = fastest;
+	line->away = line->away == fastest ? -1 : line->away;
 	line->asked = 0;
 	look(tuner, line);
 }
@@ -310,7 +311,7 @@ static void begin_trial(struct ferry_tuner *tuner, struct ferry_tuner_line *line
 /* Once all times of the trial are known, what it has cost is charged. A try of Ferry makes no debts. */
 static void close_trial(struct ferry_tuner *tuner, struct ferry_tuner_line *line)
 {
-	if (line->awaited < 0 || line->arms[line->awaited].pending)
+	if (line->awaited < 0 || line->unread)
 		return;
 	double least = ferry_arm_is_ferrys(&line->arms[line->awaited]) ? fmin(line->credit_us, 0) : -INFINITY;
 	double cost_us = line->tried * fmax(line->beliefs[line->awaited].us - best_us(line), 0.02 * best_us(line));
@@ -324,6 +325,7 @@ static void end_trial(struct ferry_tuner *tuner, struct ferry_tuner_line *line)
 {
 	line->arms[line->trial].left = line->trial != line->best;
 	line->awaited = line->trial;
+	line->unread = line->arms[line->trial].pending;
 	line->trial = -1;
 	line->rested = 0;
 	close_trial(tuner, line);
@@ -407,6 +409,8 @@ void ferry_tuner_pass(struct ferry_tuner *tuner, struct ferry_tuner_line *line, 
 	struct ferry_arm *arm = arm_of(line, word);
 	if (arm)
 		arm->pending -= arm->pending > 0;
+	if (line->awaited >= 0 && arm == &line->arms[line->awaited])
+		line->unread -= line->unread > 0;
 	close_trial(tuner, line);
 }
 
@@ -433,8 +437,6 @@ void ferry_tuner_feed(struct ferry_tuner *tuner, struct ferry_tuner_line *line, 
 		decide(tuner, line);
 	if (line->by_limits && line->trial >= 0)
 		end_trial(tuner, line);
-	if (line->best == line->away)
-		line->away = -1;
 	ferry_tuner_pass(tuner, line, word);
 }
 

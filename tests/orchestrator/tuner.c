@@ -104,6 +104,25 @@ static void of_two_modes_the_frequent_one_decides(void **state)
 	assert_true(most < 1.1);
 }
 
+/* The arm on trial takes the calls over, and a program that runs ahead has always some whose times are not known. */
+static void a_trial_that_was_won_ends_though_calls_go_on(void **state)
+{
+	(void)state;
+	for (int late = 1; late <= 6; late++) {
+		struct world world = {.call = whole, .ferry_us = 1400, .noise = 0.01, .late = late};
+		for (int i = 0; i < FERRY_TUNINGS; i++)
+			world.nccl_us[i] = 2000;
+		run(&world, &nothing, 1, FIRST);
+		int under_way = 0;
+		for (int i = 0; i < 400; i++) {
+			make(&single, 1);
+			under_way += rank0.ntrials > 0;
+		}
+		if (under_way > 40)
+			fail_msg("a trial is under way in %d of 400 calls, %d late", under_way, late);
+	}
+}
+
 /* As of AllToAlls in place over links, which take a bounce buffer: NCCL has all calls, and few are measured. */
 static void where_no_way_of_ferrys_gains_calls_are_nccls_and_few_are_measured(void **state)
 {
@@ -407,6 +426,7 @@ int main(void)
 	        cmocka_unit_test(one_late_call_does_not_decide),
 	        cmocka_unit_test(one_late_call_begins_no_trial),
 	        cmocka_unit_test(of_two_modes_the_frequent_one_decides),
+	        cmocka_unit_test(a_trial_that_was_won_ends_though_calls_go_on),
 	        cmocka_unit_test(where_no_way_of_ferrys_gains_calls_are_nccls_and_few_are_measured),
 	        cmocka_unit_test(what_drifts_together_turns_nothing_round),
 	        cmocka_unit_test(a_burst_is_left_and_ends),
