@@ -4,7 +4,7 @@
 #include <string.h>
 #include <strings.h>
 
-const struct ferry_collective_facts ferry_collectives[] = { /* as many rows as declared, or this does not compile */
+const struct ferry_collective_facts ferry_collectives[] = {
 	[FERRY_ALLREDUCE] = {"allreduce", true, false, false, false},
 	[FERRY_ALLGATHER] = {"allgather", false, false, false, true},
 	[FERRY_REDUCESCATTER] = {"reducescatter", true, false, true, false},
@@ -16,6 +16,8 @@ const struct ferry_collective_facts ferry_collectives[] = { /* as many rows as d
 	[FERRY_ALLTOALLV] = {"alltoallv", false, false, true, true},
 	[FERRY_SENDRECV] = {"sendrecv", false, false, false, false},
 };
+_Static_assert(sizeof ferry_collectives / sizeof *ferry_collectives == FERRY_NUM_COLLECTIVES,
+               "each collective has a row");
 
 const struct ferry_type_facts ferry_types[ferryNumTypes] = {
 	[ferryInt8] = {"i8", "int8", 1},           [ferryUint8] = {"u8", "uint8", 1},
@@ -30,7 +32,7 @@ static const char *const redop_names[] = {"sum", "prod", "max", "min", "avg", "p
 
 const char *ferry_collective_name(enum ferry_collective collective)
 {
-	return (unsigned)collective < FERRY_NUM_COLLECTIVES ? ferry_collectives[collective].name : NULL;
+	return ferry_collective_is_valid(collective) ? ferry_collectives[collective].name : NULL;
 }
 
 enum ferry_collective ferry_collective_parse(const char *name)

@@ -43,7 +43,7 @@ enum ferry_collective ferry_collective_parse(const char *name);
 extern const struct ferry_collective_facts {
 	const char *name;
 	bool reduces, has_root, sends_blocks, receives_blocks;
-} ferry_collectives[FERRY_NUM_COLLECTIVES];
+} ferry_collectives[]; /* a row for each; collective.c asserts it */
 extern const struct ferry_type_facts {
 	const char *name, *alias;
 	size_t size;

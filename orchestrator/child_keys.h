@@ -21,7 +21,10 @@ extern const struct ferry_nccl_key ferry_nccl_child_keys_split;
  */
 bool ferry_nccl_child_keys_shrink(const int *excluded, int count, struct ferry_nccl_key *way);
 
-/** Counts a communicator made in this way, and gives the key of the one of this color. False: no memory. */
+/**
+ * Counts a communicator made in this way, and gives the key of the one of this color. False: a count was missed for
+ * want of memory, now or before.
+ */
 bool ferry_nccl_child_keys_count(struct ferry_nccl_comm *parent, const struct ferry_nccl_key *way, int color,
                                  struct ferry_nccl_key *key);
 

@@ -263,7 +263,7 @@ static double median(double *values, uint32_t count)
 	return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
-/* Of pairs whose times are known: by how much a step is longer as tuned, and means of both. Returns how many. */
+/* Of each pair with known times: how much longer a step is as tuned. us: both mean steps. Returns how many pairs. */
 static uint32_t look_at_pairs(const struct ferry_veto *veto, double longer[FERRY_VETO_PAIRS], double us[2])
 {
 	uint32_t count = 0;

@@ -70,7 +70,7 @@ struct ferry_veto {
 		uint32_t steps;               /* of a window */
 		bool begins_tuned;
 		double part;                  /* of the calls that Ferry has a part of */
-		uint32_t which, known;        /* windows that have ended; whose times are known */
+		uint32_t which, known;        /* windows that have ended; windows whose times are known */
 		bool open;                    /* the one after them has begun */
 		uint32_t left;                /* calls until the next border */
 		bool leads;                   /* after a change, before the window */
