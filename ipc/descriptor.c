@@ -22,6 +22,11 @@ void ferry_descriptor_write(struct ferry_descriptor *descriptor, uint64_t seq,
 	atomic_store_explicit(&descriptor->put_target_generation, fields->put_target.generation, memory_order_relaxed);
 	if (fields->put_target.generation) /* else there is none: the second cache line is left alone */
 		atomic_store_explicit(&descriptor->put_target_offset, fields->put_target.offset, memory_order_relaxed);
+	if (fields->memory.generation) { /* else no rank reads it */
+		atomic_store_explicit(&descriptor->memory_index, fields->memory.index, memory_order_relaxed);
+		atomic_store_explicit(&descriptor->memory_generation, fields->memory.generation, memory_order_relaxed);
+		atomic_store_explicit(&descriptor->memory_offset, fields->memory.offset, memory_order_relaxed);
+	}
 	atomic_store_explicit(&descriptor->seq, seq, memory_order_release);
 }
 
@@ -39,6 +44,14 @@ void ferry_descriptor_read(const struct ferry_descriptor *descriptor, struct fer
 	        .generation = atomic_load_explicit(&descriptor->put_target_generation, memory_order_relaxed)};
 	if (fields->put_target.generation)
 		fields->put_target.offset = atomic_load_explicit(&descriptor->put_target_offset, memory_order_relaxed);
+}
+
+void ferry_descriptor_read_memory(const struct ferry_descriptor *descriptor, struct ferry_buffer_name *memory)
+{
+	*memory = (struct ferry_buffer_name){
+	        .index = atomic_load_explicit(&descriptor->memory_index, memory_order_relaxed),
+	        .generation = atomic_load_explicit(&descriptor->memory_generation, memory_order_relaxed),
+	        .offset = atomic_load_explicit(&descriptor->memory_offset, memory_order_relaxed)};
 }
 
 static bool same_call(const struct ferry_descriptor_fields *one, const struct ferry_descriptor_fields *other)

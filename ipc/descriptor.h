@@ -35,7 +35,9 @@ struct ferry_descriptor {
 	_Atomic uint32_t put_target_index; /* of `put_target` below */
 	_Atomic uint64_t name;     /* rank 0, where it decides which call is number n: that call; else 0 (order.h) */
 	_Atomic uint64_t put_target_generation, put_target_offset;
-	char pad[56];
+	_Atomic uint64_t memory_generation, memory_offset; /* of `memory` below */
+	_Atomic uint32_t memory_index;
+	char pad[36];
 };
 
 /* A process's private copy of the fields. */
@@ -47,6 +49,7 @@ struct ferry_descriptor_fields {
 	 * with index FERRY_PUT_TARGET_DIRECT, an address (offset) in the process of that number (generation).
 	 */
 	struct ferry_buffer_name put_target;
+	struct ferry_buffer_name memory; /* the rank's device memory, in plans with windows there; generation 0: none */
 };
 
 #define FERRY_PUT_TARGET_DIRECT UINT32_MAX
@@ -60,6 +63,9 @@ void ferry_descriptor_write(struct ferry_descriptor *descriptor, uint64_t seq,
  * not wait for reads seq again after a full fence: if the number is unchanged, the fields were that call's.
  */
 void ferry_descriptor_read(const struct ferry_descriptor *descriptor, struct ferry_descriptor_fields *fields);
+
+/** The same for `memory`, which ferry_descriptor_read leaves alone: of a call whose plan has windows there. */
+void ferry_descriptor_read_memory(const struct ferry_descriptor *descriptor, struct ferry_buffer_name *memory);
 
 /** Whether two ranks make the same call, by the same plan. */
 bool ferry_descriptor_agree(const struct ferry_descriptor_fields *one, const struct ferry_descriptor_fields *other);

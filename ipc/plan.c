@@ -89,6 +89,8 @@ static ferryResult_t check_header(const struct ferry_plan *plan, uint64_t bytes,
 	if (!plan->slice || plan->slice % 64 || plan->slice > 1u << 30 || !plan->window ||
 	    plan->window > FERRY_MAX_WINDOW)
 		return bad("slice of %u bytes, window of %u slots", plan->slice, plan->window);
+	if (plan->memory % 64 || plan->memory > FERRY_PLAN_MOST_MEMORY)
+		return bad("windows in %llu bytes of each rank's memory", (unsigned long long)plan->memory);
 	if (plan->advance >= plan->window && plan->advance)
 		return bad("calls advance %u slots in windows of %u", plan->advance, plan->window);
 	if ((plan->flags & ~(FERRY_PLAN_VARIABLE | FERRY_PLAN_DMA | FERRY_PLAN_PUTS)) ||
@@ -136,8 +138,17 @@ struct validator {
 static bool window_inside(const struct validator *v, uint32_t domain, uint64_t offset)
 {
 	const struct ferry_plan *plan = v->plan;
-	return domain < plan->ndomains && offset % 64 == 0 && v->window_bytes <= plan->staging[domain] &&
-	       offset <= plan->staging[domain] - v->window_bytes;
+	bool device = ferry_window_is_on_device(domain);
+	if (device ? domain - FERRY_MAX_DOMAINS >= plan->nranks : domain >= plan->ndomains)
+		return false;
+	uint64_t bytes = device ? plan->memory : plan->staging[domain];
+	return offset % 64 == 0 && v->window_bytes <= bytes && offset <= bytes - v->window_bytes;
+}
+
+/* Whether windows of that domain are in the rank's own memory: its device's, or the staging that stands for it. */
+static bool is_memory_of(const struct validator *v, uint32_t rank, uint32_t domain)
+{
+	return domain == (v->plan->memory ? FERRY_MAX_DOMAINS + rank : v->plan->rank_domain[rank]);
 }
 
 static bool is_between_ranks(const struct ferry_instr *instr)
@@ -186,9 +197,10 @@ static ferryResult_t check_reach(const struct validator *v, uint32_t i)
 	                     : lane && !variable        ? FERRY_INSTR_MEMORY
 	                                                : FERRY_INSTR_FINAL))
 		return bad("instruction %u: flags %#x", i, instr->flags);
-	if ((instr->flags & FERRY_INSTR_MEMORY) &&
-	    (instr->window_domain != plan->rank_domain[instr->peer] ||
-	     (instr->opcode == FERRY_H2D && instr->peer != instr->owner)))
+	bool memory = instr->flags & FERRY_INSTR_MEMORY;
+	if (memory ? !is_memory_of(v, instr->peer, instr->window_domain) ||
+	                     (instr->opcode == FERRY_H2D && instr->peer != instr->owner)
+	           : ferry_window_is_on_device(instr->window_domain))
 		return bad("instruction %u: memory of rank %u in domain %u", i, instr->peer, instr->window_domain);
 	if (variable ? instr->length != divides || instr->nslices != divides || instr->chunk >= plan->nranks
 	             : instr->length > 1ull << 50 || instr->length % ferry_type_size(plan->type) ||
@@ -316,10 +328,10 @@ static ferryResult_t check_reads(const struct validator *v, uint32_t nwindows, u
 		return check_read(v, nwindows, i, instr->window_domain, instr->window_offset);
 	for (uint32_t s = 0; s < instr->nsources && !result; s++) {
 		const struct ferry_source *source = &v->sources[instr->first_source + s];
-		if (source->domain >= plan->ndomains ||
-		    (source->rank >= plan->nranks && source->rank != FERRY_PARTIAL) ||
-		    (passes_on ? source->domain != instr->domain
-		               : (instr->opcode == FERRY_REDUCE) != (source->domain == instr->owner)))
+		if ((source->rank >= plan->nranks && source->rank != FERRY_PARTIAL) ||
+		    (passes_on ? !is_memory_of(v, instr->owner, source->domain)
+		               : source->domain >= plan->ndomains ||
+		                         (instr->opcode == FERRY_REDUCE) != (source->domain == instr->owner)))
 			return bad("instruction %u: source %u of rank %u in domain %u", i, s, source->rank,
 			           source->domain);
 		result = check_read(v, nwindows, i, source->domain, source->window_offset);

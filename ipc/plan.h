@@ -107,8 +107,9 @@ static inline bool ferry_opcode_has_window(uint8_t opcode)
 /* instructions in one domain: an arena has room for their counters, and the checker refuses programs of more */
 #define FERRY_MOST_COUNTERS (1u << 17)
 
-#define FERRY_PLAN_ABI 9u /* goes up when a field, or what one means, changes */
+#define FERRY_PLAN_ABI 10u /* goes up when a field, or what one means, changes */
 #define FERRY_PLAN_MAX_BYTES (64u << 20)
+#define FERRY_PLAN_MOST_MEMORY (1ull << 40) /* bytes of `memory` */
 #define FERRY_PARTIAL 0xffffu /* ferry_source.rank of a source that is itself a result of a REDUCE */
 
 /* ferry_plan.flags */
@@ -122,8 +123,8 @@ static inline bool ferry_opcode_has_window(uint8_t opcode)
 #define FERRY_INSTR_FINAL 1u   /* REDUCE of all ranks' contributions: an average of integers divides here */
 #define FERRY_INSTR_FORWARDS 2u /* PUT that reads its rank's receive buffer: what has come there */
 /*
- * D2H, H2D: the window is in rank `peer`'s own memory (host devices: staging of that rank's domain). A D2H of another
- * rank reaches it over the link between the two.
+ * D2H, H2D: the window is in rank `peer`'s own memory: on GPUs a window of device memory (window_domain), on host
+ * devices of the staging of that rank's domain. A D2H of another rank reaches it over the link between the two.
  */
 #define FERRY_INSTR_MEMORY 4u
 
@@ -153,6 +154,11 @@ struct ferry_plan {
 	uint32_t advance;
 	/* byte offset of a struct ferry_network; 0: none. With one, and only then, the last instruction is a DIVIDE */
 	uint32_t network_at;
+	/*
+	 * bytes of a half of each rank's device memory, one for each parity: windows in domain FERRY_MAX_DOMAINS + r
+	 * lie in rank r's. The same in all plans of a communicator that have such windows; else 0
+	 */
+	uint64_t memory;
 };
 
 struct ferry_instr {
@@ -174,7 +180,7 @@ struct ferry_instr {
 	uint64_t user_destination; /* COPY: bytes into the receive buffer; PUT: into that of `peer` */
 	/* D2H, REDUCE, H2H: the window written; H2D: the window read; bytes into the staging */
 	uint64_t window_offset;
-	uint8_t window_domain;     /* whose staging that is */
+	uint8_t window_domain;  /* whose staging that is; FERRY_MAX_DOMAINS + r: rank r's device memory */
 	uint8_t wakes_domains;     /* bit d: router d waits for this counter */
 	/* PUT: the rank that receives; WAIT_PUT: the rank that sends; FERRY_INSTR_MEMORY: the memory's rank; else 0 */
 	uint8_t peer;
@@ -198,10 +204,16 @@ struct ferry_edge {
 
 struct ferry_source {
 	uint64_t window_offset;
-	uint16_t domain; /* whose staging; REDUCE: the instruction's own domain */
+	uint16_t domain; /* as window_domain; REDUCE: the instruction's own domain */
 	uint16_t rank;   /* the contributing rank (premulsum scales it), or FERRY_PARTIAL */
 	uint32_t reserved;
 };
+
+/** Whether the window of that domain lies in a rank's device memory. */
+static inline bool ferry_window_is_on_device(uint32_t window_domain)
+{
+	return window_domain >= FERRY_MAX_DOMAINS;
+}
 
 /** How many calls of this parity have been in its staging before call number `seq`. */
 static inline uint64_t ferry_plan_lap(uint64_t seq)

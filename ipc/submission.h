@@ -52,7 +52,7 @@ struct ferry_submission {
 	uint64_t fixed;            /* ferry_numbering.fixed when it was made */
 	uint64_t plan_hash, count, scalar;
 	uint32_t shape, root;
-	struct ferry_buffer_name send, receive; /* generation 0: none */
+	struct ferry_buffer_name send, receive, memory; /* generation 0: none */
 	uint32_t nparts;
 	uint32_t reserved;
 	/*

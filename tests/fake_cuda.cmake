@@ -70,7 +70,8 @@ endforeach()
 ferry_test(cuda_links FOLDER rank-lib LIBRARIES cuda_places ferry_program LABELS lanes)
 add_dependencies(cuda_links nvidia-ml)
 set_tests_properties(cuda_links PROPERTIES ENVIRONMENT LD_LIBRARY_PATH=${CMAKE_CURRENT_BINARY_DIR}/fake_nvml)
-foreach(suite puts cuda_fabrics cuda_links)
+ferry_test(relays FOLDER rank-lib LIBRARIES cuda_places_inside LABELS lanes)
+foreach(suite puts cuda_fabrics cuda_links relays)
   target_sources(${suite} PRIVATE rounds.c)
 endforeach()
 ferry_test(cuda_programs FOLDER rank-lib SOURCES rank-lib/program/program_runs.c rounds.c fake_cuda/device_buffers.c
@@ -139,7 +140,7 @@ set_tests_properties(cuda_streams_no_flush PROPERTIES LABELS lanes
   ENVIRONMENT FAKE_CUDA_FLUSH=0)
 
 # And over two domains, whose routers push into memory of each other's ranks.
-foreach(suite puts cuda_fabrics cuda_programs cuda_streams cuda_faults cuda_graphs cuda_captures mapped_failures
+foreach(suite puts cuda_fabrics relays cuda_programs cuda_streams cuda_faults cuda_graphs cuda_captures mapped_failures
     leaving)
   add_test(NAME ${suite}_across COMMAND ${suite})
   set_tests_properties(${suite}_across PROPERTIES LABELS lanes

@@ -21,8 +21,8 @@ struct ferry_collective_call {
 	struct ferry_number number;
 	struct ferry_redop factor; /* premulsum */
 	struct ferry_stream_state stream;
-	/* mapped: of the send and the receive buffer; generation 0: none is needed */
-	struct ferry_buffer_name names[2];
+	/* mapped: of the send and the receive buffer, and of the rank's device memory; generation 0: none is needed */
+	struct ferry_buffer_name names[3];
 	/* mapped: bounce buffers named instead of buffers that no router can map; NULL: the buffer itself */
 	char *bounces[2];
 	/* mapped: with its stream flag and turn, and what a graph that gets the call is to do at its end */

@@ -7,6 +7,7 @@
 #include "rank-lib/program/shares.h"
 #include "rank-lib/program/synth/packing.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -140,6 +141,18 @@ static uint64_t reach_of(const struct ferry_rank *rank, int from)
 	return atomic_load_explicit(&rank->shared.arenas[domain].header->reach[from], memory_order_relaxed);
 }
 
+/* Whether some pairs have no link, or slower ones than others: then relays gain. */
+static bool are_partial(const struct ferry_links *links, uint32_t nranks)
+{
+	float slowest = links->speed[0][1], fastest = slowest;
+	for (uint32_t from = 0; from < nranks; from++)
+		for (uint32_t to = 0; to < nranks; to++) {
+			slowest = from != to ? fminf(slowest, links->speed[from][to]) : slowest;
+			fastest = fmaxf(fastest, links->speed[from][to]);
+		}
+	return slowest < fastest;
+}
+
 /* For ranks whose routers move the data: the routers wrote the links into the arenas when the job became ready. */
 static void find_gpu_links(struct ferry_fabrics *fabrics)
 {
@@ -157,6 +170,7 @@ static void find_gpu_links(struct ferry_fabrics *fabrics)
 			                                               memory_order_relaxed);
 	}
 	ferry_gpu_links_make(&found, nranks, &fabrics->links);
+	fabrics->partial = are_partial(&fabrics->links, nranks);
 	fabrics->ports = !ferry_gpu_links_are_direct(&found, nranks);
 }
 
@@ -252,20 +266,48 @@ static ferryResult_t ask_peers(struct ferry_fabrics *fabrics, bool *can)
 	return result;
 }
 
-/* For GPUs: rates of one GPU, to all others and by the host. Returns false unless ferry-perf has measured both. */
+/* What a rank's GPU sends over all its links together, and through what they share as the first link does. */
+static float sent_by(const struct ferry_links *links, int from, int nranks)
+{
+	float sum = 0;
+	uint64_t counted = 0;
+	for (int to = 0; to < nranks; to++) {
+		uint64_t first = links->through[from][to] & (~links->through[from][to] + 1);
+		if (!(first & counted))
+			sum += first ? links->shared[__builtin_ctzll(first)] : links->speed[from][to];
+		counted |= first;
+	}
+	return sum;
+}
+
+/* GB/s of a link of speed 1, as ferry-perf has measured what a GPU pushes to all others; 0: it has not. */
+static float speed_of_one(const struct ferry_fabrics *fabrics)
+{
+	float most = 1;
+	for (int from = 0; from < fabrics->rank->nranks && fabrics->partial && !fabrics->ports; from++)
+		most = fmaxf(most, sent_by(&fabrics->links, from, fabrics->rank->nranks));
+	return (float)fabrics->costs->push / most;
+}
+
+/*
+ * For GPUs: with relays where links are partial, and with the host where FERRY_FABRICS names it and ferry-perf has
+ * measured both. Returns false if it has neither.
+ */
 static bool find_gpu_network(const struct ferry_fabrics *fabrics, struct ferry_network *network)
 {
-	float push = (float)fabrics->costs->push, host = (float)fabrics->costs->host;
+	float one = speed_of_one(fabrics), host = (float)fabrics->costs->host;
+	bool by_host = fabrics->wanted[FERRY_FABRIC_HOST] && one > 0 && host > 0;
+	one = one > 0 ? one : 1; /* without the host the division depends on the links' proportions alone */
 	for (int from = 0; from < fabrics->rank->nranks; from++) {
-		network->links.port[from] = push;
+		network->links.port[from] = fabrics->ports || !fabrics->partial ? one : 0;
 		for (int to = 0; to < fabrics->rank->nranks; to++)
-			network->links.speed[from][to] *= push;
+			network->links.speed[from][to] *= one;
 	}
 	for (int shared = 0; shared < FERRY_MAX_SHARED_LINKS; shared++)
-		network->links.shared[shared] *= push;
-	network->limits.up = network->limits.down = host;
-	network->limits.relays = FERRY_NO_RELAYS;
-	return push > 0 && host > 0;
+		network->links.shared[shared] *= one;
+	network->limits.up = network->limits.down = by_host ? host : 0;
+	network->limits.relays = fabrics->partial ? 0 : FERRY_NO_RELAYS;
+	return by_host || fabrics->partial;
 }
 
 bool ferry_fabrics_network(const struct ferry_fabrics *fabrics, struct ferry_network *network)
@@ -278,7 +320,7 @@ bool ferry_fabrics_network(const struct ferry_fabrics *fabrics, struct ferry_net
 		network->limits.down = host ? fabrics->down : 0;
 		return true;
 	}
-	return !fabrics->memory && host && find_gpu_network(fabrics, network);
+	return !fabrics->memory && find_gpu_network(fabrics, network);
 }
 
 /* Returns the rank whose memory a statement writes: a PUT, or a statement with a place in a rank's memory. */
@@ -297,9 +339,9 @@ static ferryResult_t check_put(const struct ferry_fabrics *fabrics, const struct
 	if (fabrics->lack)
 		return ferry_fail(ferryProgramError, "%s:%u: PUT from rank %u to rank %u, and %s", program->name,
 		                  put->line, from, to, fabrics->lack);
-	if (!fabrics->memory && ferry_statement_uses_memory(put))
-		return ferry_fail(ferryProgramError, "%s:%u: programs use ranks' memory on host devices alone so far",
-		                  program->name, put->line);
+	if (!fabrics->memory && put->opcode == FERRY_REDUCE)
+		return ferry_fail(ferryProgramError, "%s:%u: programs ADD on host devices alone so far", program->name,
+		                  put->line);
 	if (from != to && !(fabrics->links.speed[from][to] > 0))
 		return ferry_fail(ferryProgramError,
 		                  "%s:%u: PUT from rank %u to rank %u, whose devices do not reach each other",

@@ -28,8 +28,9 @@ struct ferry_fabrics {
 	bool settled, peers; /* peers: Ferry's own programs push, where there are links */
 	const char *lack;    /* why no rank can push; NULL: there are links */
 	bool speeds; /* those of `links` are GB/s; else of GPUs relative (ipc/gpu_links.h), of host devices 1 */
-	bool memory; /* programs use ranks' own memory */
+	bool memory; /* of host devices: the ranks' own memory is staging, and what goes into it takes their links */
 	bool ports;  /* each GPU pushes to all others, and is pushed to, through one port */
+	bool partial; /* of GPUs: some pairs have no link, or a slower one than others */
 	struct ferry_links links;
 	float up, down; /* of host devices, to and from the host: GB/s; 0: as fast as memory */
 };
@@ -71,8 +72,9 @@ ferryResult_t ferry_fabrics_divide(struct ferry_fabrics *fabrics, enum ferry_col
 
 /**
  * The network that pushed calls are divided over. Host devices have one where their links are modelled; it has relays,
- * and the host where FERRY_FABRICS names it. GPUs have one where FERRY_FABRICS names both fabrics and ferry-perf limits
- * has measured them; it has no relays. False: there is none. ferry_fabrics_divide must have settled it.
+ * and the host where FERRY_FABRICS names it. GPUs have one where their links are partial, with relays, or FERRY_FABRICS
+ * names both fabrics and ferry-perf limits has measured them, with the host. False: there is none.
+ * ferry_fabrics_divide must have settled it.
  */
 bool ferry_fabrics_network(const struct ferry_fabrics *fabrics, struct ferry_network *network);
 

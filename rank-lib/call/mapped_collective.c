@@ -59,6 +59,9 @@ bool ferry_mapped_has_room(struct ferry_mapped *mapped, const struct ferry_reque
 
 /* ---- names ---- */
 
+enum { MEMORY = FERRY_DIR_H2D + 1, NAMES }; /* behind the buffers' names */
+#define MEMORY_STREAM (UINT64_C(0xfffe) << 48) /* no stream's id, nor its sums' (open_call.h) */
+
 /* How far the call reaches into each buffer. */
 static void find_reach(const struct ferry_mapped *mapped, const struct ferry_collective_call *collective,
                        const struct ferry_request_parts *parts, uint64_t reach[2])
@@ -100,13 +103,31 @@ static ferryResult_t name_buffer(struct ferry_mapped *mapped, const void *buffer
 	return ferry_exports_name(mapped->exports, memory, bytes, submission, stream->captures, put_target, name);
 }
 
+/*
+ * Names the rank's device memory, which all calls of the communicator share: a half for each parity. A bounce buffer of
+ * a stream that no call has, made at the first call that needs it.
+ */
+static ferryResult_t name_memory(struct ferry_mapped *mapped, const struct ferry_collective_call *collective,
+                                 struct ferry_buffer_name *name)
+{
+	const uint64_t bytes = FERRY_PARITIES * collective->entry->plan->memory;
+	void *memory;
+	if (!bytes)
+		return ferrySuccess;
+	ferryResult_t result = ferry_bounce_buffers_take(&mapped->bounces, mapped->device, MEMORY_STREAM, FERRY_DIR_H2D,
+	                                                 bytes, &memory);
+	return result ? result
+	              : ferry_exports_name(mapped->exports, memory, bytes, mapped->journal->number + 1,
+	                                   collective->stream.captures, true, name);
+}
+
 /* Takes the call's stream flag, and keeps what a captured call needs. */
 static ferryResult_t take_flag(struct ferry_mapped *mapped, struct ferry_collective_call *collective)
 {
 	struct ferry_submission *head = &collective->head;
 	if (!collective->stream.captures)
 		return ferry_stream_flag_for_stream(mapped->flags, collective->stream.id, &head->flag, &head->turn);
-	return ferry_captures_keep(&mapped->captures, collective->entry, collective->names, 2, head,
+	return ferry_captures_keep(&mapped->captures, collective->entry, collective->names, NAMES, head,
 	                           &collective->in_stream);
 }
 
@@ -131,9 +152,11 @@ ferryResult_t ferry_mapped_name(struct ferry_mapped *mapped, struct ferry_collec
 			result = name_buffer(mapped, starts[i], reach[i], i, &collective->stream, put_target[i],
 			                     aside[i], &collective->names[i], &collective->bounces[i]);
 	if (!result)
+		result = name_memory(mapped, collective, &collective->names[MEMORY]);
+	if (!result)
 		result = take_flag(mapped, collective);
 	if (result && collective->stream.captures)
-		ferry_captures_undo(&mapped->captures, collective->names, 2);
+		ferry_captures_undo(&mapped->captures, collective->names, NAMES);
 	return result;
 }
 
@@ -151,6 +174,7 @@ static void fill_head(const struct ferry_collective_call *collective, struct fer
 	                                  .root = entry->key.root,
 	                                  .send = collective->names[FERRY_DIR_D2H],
 	                                  .receive = collective->names[FERRY_DIR_H2D],
+	                                  .memory = collective->names[MEMORY],
 	                                  .flag = collective->head.flag,
 	                                  .turn = collective->head.turn};
 	if (collective->factor.device_scalar)

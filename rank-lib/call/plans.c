@@ -45,7 +45,8 @@ static ferryResult_t synthesize_paths(const struct ferry_plans *plans, struct pa
 	if (!network)
 		return ferry_fail(ferrySystemError, "no memory for a network");
 	ferryResult_t result = ferry_fabrics_network(plans->fabrics, network)
-	                               ? ferry_program_synthesize_paths(plans->topology, network, staging, &program)
+	                               ? ferry_program_synthesize_paths(plans->topology, network, staging,
+	                                                                plans->options.memory, &program)
 	                               : ferrySuccess;
 	if (program) {
 		*add_part(parts, 0, 1) = program;

@@ -58,13 +58,14 @@ static const struct ferry_part *find_leader(const struct ferry_part *parts, uint
 	return leader;
 }
 
-static void place_windows(struct ferry_part *part, uint64_t *staging)
+/* homes: bytes that are taken in each. */
+static void place_windows(struct ferry_part *part, uint64_t *homes)
 {
 	const struct ferry_plan *head = &part->compiler->head;
 	uint64_t bytes = ((uint64_t)head->slice * head->window + 127) / 128 * 128;
 	for (uint32_t v = 0; v < part->versions.nvalues; v++)
 		if (!part->absorbed[v]) {
-			uint64_t *next = &staging[ferry_place_domain(part->program, part->versions.values[v].place)];
+			uint64_t *next = &homes[ferry_part_home(part, part->versions.values[v].place)];
 			part->window_offset[v] = *next;
 			*next += bytes;
 		}
@@ -85,8 +86,7 @@ static struct ferry_tuning_facts facts_of(const struct ferry_compiler *compiler,
 		facts.longest_of_all = longest > facts.longest_of_all ? longest : facts.longest_of_all;
 		for (uint32_t v = 0; v < parts[p].versions.nvalues; v++)
 			if (!parts[p].absorbed[v])
-				facts.nwindows[ferry_place_domain(leader->program,
-				                                  parts[p].versions.values[v].place)]++;
+				facts.nwindows[ferry_part_home(&parts[p], parts[p].versions.values[v].place)]++;
 	}
 	return facts;
 }
@@ -95,6 +95,7 @@ static ferryResult_t lay_out(struct ferry_compiler *compiler, struct ferry_part 
 {
 	struct ferry_tuning_facts facts = facts_of(compiler, parts, nparts);
 	struct ferry_plan *head = &compiler->head;
+	uint64_t homes[FERRY_HOMES] = {0};
 	ferryResult_t result = ferry_tune(&facts, &compiler->tuning);
 	if (result)
 		return result;
@@ -103,7 +104,10 @@ static ferryResult_t lay_out(struct ferry_compiler *compiler, struct ferry_part 
 	head->workers = compiler->tuning.workers;
 	head->advance = compiler->tuning.advance;
 	for (uint32_t p = 0; p < nparts; p++)
-		place_windows(&parts[p], head->staging);
+		place_windows(&parts[p], homes);
+	memcpy(head->staging, homes, sizeof head->staging);
+	for (uint32_t home = FERRY_MAX_DOMAINS; home < FERRY_HOMES; home++)
+		head->memory = homes[home] ? compiler->options->memory : head->memory;
 	head->ndomains = (uint8_t)facts.program->ndomains;
 	head->collective = (uint8_t)facts.program->collective;
 	head->nchunks = (uint16_t)facts.program->nchunks;

@@ -34,7 +34,7 @@ struct ferry_part {
 	uint32_t *root;           /* per value: the value that it ends up in; itself if not absorbed */
 	/* per statement: its instruction, or the one that it is part of; a PUT's WAIT_PUT is the next one */
 	uint32_t *instr_of;
-	uint64_t *window_offset;  /* per value */
+	uint64_t *window_offset;  /* per value, in ferry_part_home */
 	uint32_t *stack;          /* per value: scratch */
 	/* lists of the statements that read a send chunk: the first by (rank, send chunk), the next by statement */
 	uint32_t *sender_first, *sender_next;
@@ -52,6 +52,14 @@ static inline struct ferry_instr *ferry_compiler_instr(const struct ferry_compil
 static inline struct ferry_instr_origin *ferry_compiler_origin(const struct ferry_compiler *compiler, uint32_t index)
 {
 	return (struct ferry_instr_origin *)compiler->origins.items + index;
+}
+
+/** The domain of the place's windows, or FERRY_MAX_DOMAINS + r: they lie in device memory of rank r. */
+static inline uint32_t ferry_part_home(const struct ferry_part *part, struct ferry_place place)
+{
+	return ferry_place_is_memory(place) && part->compiler->options->memory
+	               ? place.domain
+	               : ferry_place_domain(part->program, place);
 }
 
 /** Bytes of a chunk of the part, and where it lies in a rank's send or receive buffer; 0 for alltoallv. */

@@ -101,7 +101,7 @@ static void add_source(struct ferry_part *part, struct ferry_instr *instr, uint3
 		return;
 	const struct ferry_value *value = &part->versions.values[v];
 	source->window_offset = part->window_offset[v];
-	source->domain = (uint16_t)ferry_place_domain(part->program, value->place);
+	source->domain = (uint16_t)ferry_part_home(part, value->place);
 	source->rank = is_raw(part, v) ? (uint16_t)ferry_rankset_lowest(value->ranks) : FERRY_PARTIAL;
 	instr->nsources++;
 }
@@ -171,7 +171,7 @@ static void emit(struct ferry_part *part, uint32_t statement)
 	const struct ferry_value *value = &part->versions.values[carried];
 	bool passes_on = ferry_statement_passes_on(what);
 	bool lane = what->opcode == FERRY_D2H || what->opcode == FERRY_H2D || passes_on;
-	uint32_t home = ferry_place_domain(program, value->place);
+	uint32_t home = ferry_part_home(part, value->place);
 	if (use->writes != FERRY_NO_VALUE && part->absorbed[use->writes])
 		return; /* part of its root's instruction */
 	uint32_t owner = lane ? what->rank : home;

@@ -154,11 +154,13 @@ ferryResult_t ferry_program_synthesize_peer(enum ferry_collective collective, co
 
 /**
  * Writes the alltoallv that has every path of this network: a block has a part (chunk) for each (synthesize_paths.c).
- * staging: bytes per domain; lowers network->limits.relays until the relays' windows fit. NULL in *program: no pair has
- * more than one path, a pair has none, or no number of relays fits.
+ * staging: bytes per domain; memory: as in struct ferry_compile_options; lowers network->limits.relays until the
+ * relays' windows fit. NULL in *program: all pairs have their links alone, a pair has no path, or no number of relays
+ * fits.
  */
 ferryResult_t ferry_program_synthesize_paths(const struct ferry_topology *topology, struct ferry_network *network,
-                                             const uint64_t *staging, struct ferry_program **program);
+                                             const uint64_t *staging, uint64_t memory,
+                                             struct ferry_program **program);
 
 /**
  * Returns the least time that the program's PUTs can take over these links, in nanoseconds per byte of a block (what a
@@ -193,6 +195,8 @@ struct ferry_compile_options {
 	ferryDataType_t type;
 	ferryRedOp_t redop;    /* ferryNumOps for premulsum */
 	uint64_t staging[FERRY_MAX_DOMAINS]; /* bytes per parity that the windows may take in each domain */
+	/* bytes per parity that the windows in a rank's own memory may take; 0: that is staging of the rank's domain */
+	uint64_t memory;
 	uint32_t slice;        /* bytes; 0: chosen so that the pipeline has depth and the windows fit the staging */
 	uint32_t window;       /* slots; 0: chosen */
 	bool dma;              /* copy engines read and write the windows (cuda) */

@@ -89,15 +89,20 @@ static uint64_t window_bytes(uint64_t slice, uint64_t window)
 	return (slice * window + 127) / 128 * 128;
 }
 
-/* Returns the first domain whose staging has no room for its windows; ndomains: all fit. */
+/* Returns the bytes for windows there: of a domain's staging, or of a rank's memory. */
+static uint64_t room_in(const struct ferry_tuning_facts *facts, uint32_t home)
+{
+	return home < FERRY_MAX_DOMAINS ? facts->options->staging[home] : facts->options->memory;
+}
+
+/* Returns the first home that has no room for its windows; FERRY_HOMES: all fit. */
 static uint32_t too_small(const struct ferry_tuning_facts *facts, uint64_t slice, uint64_t window)
 {
-	uint32_t domain = 0, ndomains = facts->program->ndomains;
-	while (domain < ndomains && (!facts->nwindows[domain] ||
-	                             window_bytes(slice, window) <=
-	                                     facts->options->staging[domain] / facts->nwindows[domain]))
-		domain++;
-	return domain;
+	uint32_t home = 0;
+	while (home < FERRY_HOMES && (!facts->nwindows[home] ||
+	                              window_bytes(slice, window) <= room_in(facts, home) / facts->nwindows[home]))
+		home++;
+	return home;
 }
 
 static uint64_t between(uint64_t least, uint64_t value, uint64_t most)
@@ -105,14 +110,14 @@ static uint64_t between(uint64_t least, uint64_t value, uint64_t most)
 	return value > most ? most : value < least ? least : value;
 }
 
-/* Returns the staging that each window may have, in the domain where that is least. */
+/* Returns the bytes that each window may have, in the home where that is least. */
 static uint64_t room(const struct ferry_tuning_facts *facts)
 {
 	const uint32_t *nwindows = facts->nwindows;
 	uint64_t least = UINT64_MAX;
-	for (uint32_t domain = 0; domain < facts->program->ndomains; domain++)
-		if (nwindows[domain] && facts->options->staging[domain] / nwindows[domain] < least)
-			least = facts->options->staging[domain] / nwindows[domain];
+	for (uint32_t home = 0; home < FERRY_HOMES; home++)
+		if (nwindows[home] && room_in(facts, home) / nwindows[home] < least)
+			least = room_in(facts, home) / nwindows[home];
 	return least;
 }
 
@@ -239,7 +244,7 @@ static ferryResult_t choose_windows(const struct ferry_tuning_facts *facts, stru
 	uint64_t fitting = room(facts) / slice;
 	if (!options->window && window > 2 && fitting < window)
 		window = fitting > 2 ? fitting : 2;
-	while (too_small(facts, slice, window) < facts->program->ndomains) {
+	while (too_small(facts, slice, window) < FERRY_HOMES) {
 		if (!options->window && window > 2)
 			window--;
 		else if (!options->slice && slice > SLICE_LEAST / 4)
@@ -251,14 +256,17 @@ static ferryResult_t choose_windows(const struct ferry_tuning_facts *facts, stru
 		else
 			break;
 	}
-	uint32_t domain = too_small(facts, slice, window);
-	if (domain < facts->program->ndomains)
+	uint32_t home = too_small(facts, slice, window);
+	if (home < FERRY_HOMES)
 		return ferry_fail(ferryProgramError,
 		                  "%s: %u chunk versions with windows of %llu slot%s of %llu bytes do not fit "
-		                  "the %llu bytes of staging per call in domain %u; raise FERRY_STAGING",
-		                  facts->program->name, facts->nwindows[domain], (unsigned long long)window,
+		                  "the %llu bytes of %s %u%s",
+		                  facts->program->name, facts->nwindows[home], (unsigned long long)window,
 		                  window == 1 ? "" : "s", (unsigned long long)slice,
-		                  (unsigned long long)options->staging[domain], domain);
+		                  (unsigned long long)room_in(facts, home),
+		                  home < FERRY_MAX_DOMAINS ? "staging per call in domain" : "memory per call of rank",
+		                  home < FERRY_MAX_DOMAINS ? home : home - FERRY_MAX_DOMAINS,
+		                  home < FERRY_MAX_DOMAINS ? "; raise FERRY_STAGING" : "");
 	tuning->slice = (uint32_t)slice;
 	tuning->window = (uint32_t)window;
 	return ferrySuccess;

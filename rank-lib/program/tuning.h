@@ -8,13 +8,16 @@
 
 #include "rank-lib/program/program.h"
 
+/* Where windows lie: the domains, then each rank's own device memory. */
+#define FERRY_HOMES (FERRY_MAX_DOMAINS + FERRY_MAX_RANKS)
+
 /** The facts for a tuning. */
 struct ferry_tuning_facts {
 	const struct ferry_compile_options *options; /* the machine, and what its user has set: slice, window */
 	const struct ferry_program *program; /* of the part with windows; of several, that with the longest chunks */
 	uint64_t longest;                    /* bytes of that program's longest chunk */
 	uint64_t longest_of_all;             /* bytes of the longest chunk of all parts */
-	uint32_t nwindows[FERRY_MAX_DOMAINS];
+	uint32_t nwindows[FERRY_HOMES];      /* in each home */
 	bool windows;  /* a part has windows */
 	bool puts;     /* a part has PUTs */
 	bool forwards; /* a part has PUTs that forward */

@@ -59,6 +59,15 @@ void ferry_call_fill_transfer(const struct ferry_plan *plan, const struct ferry_
 	transfer->user = transfer->length ? (h2d ? buffers->receive : from) + offset : NULL;
 	if (instr->opcode == FERRY_COPY)
 		transfer->destination = transfer->length ? buffers->receive + destination : NULL;
+	transfer->window = step->window;
+	transfer->source = step->source;
+	if (!buffers->memory)
+		return;
+	if (ferry_window_is_on_device(instr->window_domain) && !ferry_instr_puts_into_memory(instr))
+		transfer->window = buffers->memory + step->half + instr->window_offset;
+	if (instr->nsources)
+		transfer->source = buffers->memory + step->half +
+		                   ferry_plan_sources(plan)[instr->first_source].window_offset;
 }
 
 static bool crosses(const struct ferry_steps *steps, const char *start, const char *end, const char *receive)
@@ -135,6 +144,8 @@ void ferry_call_arm(struct ferry_call *call, uint32_t parity)
 				transfer->length = transfer->nslices = 0;
 			if (!transfer->step || transfer->step->instr->opcode == FERRY_PUT)
 				transfer->destination = NULL; /* each run finds its put target anew */
+			else if (ferry_instr_puts_into_memory(transfer->step->instr))
+				transfer->window = NULL;
 		}
 	}
 }

@@ -18,8 +18,9 @@ struct ferry_transfer {
 	const struct ferry_step *step; /* NULL: point to point */
 	char *user;                    /* the device's side */
 	char *destination;             /* COPY; PUT: once it is known where the peer has its buffer */
+	char *window, *source;         /* as the step's; in device memory of another rank once it is known where */
 	int64_t process;               /* PUT, and what is pushed: as in struct ferry_put_target */
-	void *hold;                    /* the same; of PUTs to one rank the first has it. NULL: released */
+	void *hold;                    /* the same; of those into one buffer the first has it. NULL: released */
 	bool aims;                     /* PUT: something was left of it when targets were found */
 	uint64_t length;               /* bytes */
 	uint64_t target_offset;        /* PUT: where in its target; WAIT_PUT, variable plans: in the receive buffer */
@@ -107,8 +108,8 @@ struct ferry_call {
 	const struct ferry_call_ops *ops;
 	struct ferry_member *member;
 	struct ferry_buffer_name
-	        /* its receive buffer, as the descriptor names it to ranks that put there (ipc/descriptor.h) */
-	        put_target;
+	        /* its receive buffer and memory, as the descriptor names them to ranks that put there */
+	        put_target, memory;
 	/*
 	 * host devices: what the D2H lane copies before it tells the other ranks, so that they may put where it was; or
 	 * NULL
@@ -173,6 +174,7 @@ static inline void ferry_call_drop(struct ferry_call *call)
 struct ferry_call_buffers {
 	char *send, *receive;
 	char *aside; /* what PUTs read in place of the send buffer; NULL: that itself */
+	char *memory; /* the rank's device memory: FERRY_PARITIES halves; NULL: the plan has no windows there */
 	/* alltoallv: bytes from the start of the buffers, for each peer; else NULL */
 	const uint64_t *send_lengths, *send_offsets, *receive_lengths, *receive_offsets;
 	bool stream_copies; /* the rank's stream copies within the device what waits for nothing */

@@ -97,9 +97,12 @@ static ferryResult_t fill_collective(struct ferry_mapped_call *mapped, const str
 	ferryResult_t result = take_buffer(mapped, &head->send, reach[FERRY_DIR_D2H], &buffers.send);
 	if (!result)
 		result = take_buffer(mapped, &head->receive, reach[FERRY_DIR_H2D], &buffers.receive);
+	if (!result)
+		result = take_buffer(mapped, &head->memory, FERRY_PARITIES * steps->plan->memory, &buffers.memory);
 	if (result)
 		return result;
 	call->put_target = head->receive;
+	call->memory = head->memory;
 	ferry_call_fill(call, &buffers);
 	return ferrySuccess;
 }
@@ -172,7 +175,7 @@ static ferryResult_t take_collective(struct ferry_remote_rank *remote_rank, cons
 	ferryResult_t result = check_collective(remote_rank, head, steps->plan);
 	uint32_t parities = head->seq ? 1u << head->seq % FERRY_PARITIES : (1u << FERRY_PARITIES) - 1;
 	struct ferry_mapped_call *mapped = result ? NULL
-	                                          : ferry_mapped_call_new(remote_rank, head, 2,
+	                                          : ferry_mapped_call_new(remote_rank, head, 3,
 	                                                                  steps->nsteps[FERRY_DIR_D2H],
 	                                                                  steps->nsteps[FERRY_DIR_H2D], parities);
 	if (!mapped) {

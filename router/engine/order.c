@@ -177,7 +177,8 @@ static void describe(const struct ferry_call *call, struct ferry_descriptor_fiel
 	                                           .shape = call->shape,
 	                                           .root = call->root,
 	                                           .domains = call->steps->domains,
-	                                           .put_target = call->put_target};
+	                                           .put_target = call->put_target,
+	                                           .memory = call->memory};
 }
 
 /*

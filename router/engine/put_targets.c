@@ -9,9 +9,11 @@
 
 #include <stdio.h>
 
-static bool is_put_to(const struct ferry_transfer *transfer, uint32_t peer)
+/* Whether it writes into the peer's receive buffer, or (memory) into its device memory. */
+static bool is_put_to(const struct ferry_transfer *transfer, uint32_t peer, bool memory)
 {
-	return transfer->step->instr->opcode == FERRY_PUT && transfer->step->instr->peer == peer;
+	const struct ferry_instr *instr = transfer->step->instr;
+	return (memory ? ferry_instr_puts_into_memory(instr) : instr->opcode == FERRY_PUT) && instr->peer == peer;
 }
 
 /*
@@ -64,17 +66,22 @@ static bool find_target(struct ferry_member *member, const struct ferry_call *ca
 }
 
 /*
- * How far this rank's PUTs reach into the peer's buffer. False: the job has failed. What is left is read once, into
- * `aims`, as any rank can write there: only those PUTs get a target.
+ * How far this rank's PUTs reach into the peer's buffer, or memory. False: the job has failed. What is left is read
+ * once, into `aims`, as any rank can write there: only those PUTs get a target.
  */
-static bool find_reach(struct ferry_member *member, const struct ferry_call *call, uint32_t peer, uint64_t *bytes)
+static bool find_reach(struct ferry_member *member, const struct ferry_call *call, uint32_t peer, bool memory,
+                       uint64_t *bytes)
 {
 	const struct ferry_half *half = &call->halves[FERRY_DIR_D2H];
 	*bytes = 0;
 	for (uint32_t i = 0; i < half->ntransfers; i++) {
 		struct ferry_transfer *transfer = &half->transfers[i];
-		if (!is_put_to(transfer, peer) || !(transfer->aims = is_left(call, transfer)))
+		if (!is_put_to(transfer, peer, memory) || !(transfer->aims = is_left(call, transfer)))
 			continue;
+		if (memory) {
+			*bytes = FERRY_PARITIES * call->steps->plan->memory;
+			continue;
+		}
 		if (!find_target(member, call, transfer))
 			return false;
 		if (transfer->target_offset + transfer->whole > *bytes)
@@ -83,27 +90,44 @@ static bool find_reach(struct ferry_member *member, const struct ferry_call *cal
 	return true;
 }
 
-static bool find(struct ferry_member *member, struct ferry_call *call, uint32_t peer)
+static struct ferry_buffer_name name_of(const struct ferry_member *member, const struct ferry_call *call, uint32_t peer,
+                                        bool memory)
 {
+	const struct ferry_descriptor *descriptor = &ferry_rank_line(member->shared, peer)->ring[call->parity];
 	struct ferry_descriptor_fields theirs;
+	struct ferry_buffer_name name;
+	if (memory) {
+		ferry_descriptor_read_memory(descriptor, &name);
+		return name;
+	}
+	ferry_descriptor_read(descriptor, &theirs);
+	return theirs.put_target;
+}
+
+static bool find(struct ferry_member *member, struct ferry_call *call, uint32_t peer, bool memory)
+{
 	struct ferry_put_target put_target = {0};
 	const struct ferry_half *half = &call->halves[FERRY_DIR_D2H];
 	uint64_t bytes;
-	if (!find_reach(member, call, peer, &bytes))
+	if (!find_reach(member, call, peer, memory, &bytes))
 		return false;
 	if (!bytes)
 		return true; /* all of them are empty, or over */
-	ferry_descriptor_read(&ferry_rank_line(member->shared, peer)->ring[call->parity], &theirs);
-	ferryResult_t result = member->ops->hold_target(member, peer, &theirs.put_target, bytes, &put_target);
+	const struct ferry_buffer_name name = name_of(member, call, peer, memory);
+	ferryResult_t result = member->ops->hold_target(member, peer, &name, bytes, &put_target);
 	if (result) {
 		member->ops->fail(member, result, ferry_last_message());
 		return false;
 	}
 	for (uint32_t i = 0; i < half->ntransfers; i++) {
 		struct ferry_transfer *transfer = &half->transfers[i];
-		if (!is_put_to(transfer, peer) || !transfer->aims)
+		if (!is_put_to(transfer, peer, memory) || !transfer->aims)
 			continue;
-		transfer->destination = put_target.address + transfer->target_offset;
+		if (memory)
+			transfer->window = put_target.address + transfer->step->half +
+			                   transfer->step->instr->window_offset;
+		else
+			transfer->destination = put_target.address + transfer->target_offset;
 		transfer->process = put_target.process;
 		transfer->hold = put_target.hold;
 		put_target.hold = NULL;
@@ -130,7 +154,8 @@ bool ferry_put_targets_find(struct ferry_member *member, struct ferry_call *call
 		return false;
 	call->targets_found = ferry_call_number(call);
 	for (uint64_t left = call->steps->puts_to; left; left &= left - 1)
-		if (!find(member, call, ferry_rankset_lowest(left)))
+		if (!find(member, call, ferry_rankset_lowest(left), false) ||
+		    !find(member, call, ferry_rankset_lowest(left), true))
 			break;
 	return true;
 }

@@ -43,7 +43,7 @@ static void keep_window(const struct ferry_call *call, const struct ferry_transf
 {
 	const struct ferry_plan *plan = call->steps->plan;
 	uint64_t seq = ferry_call_number(call), lap = slice / plan->window + ferry_plan_lap(seq);
-	ferry_keep_part(transfer->step->window + ferry_plan_slot(plan, seq, slice),
+	ferry_keep_part(transfer->window + ferry_plan_slot(plan, seq, slice),
 	                bytes_in_slice(plan, transfer, slice), lap);
 }
 
@@ -217,8 +217,8 @@ static bool is_ahead(const struct ferry_pushes *pushes, const struct ferry_half 
 
 /*
  * The slices are contiguous on both sides, so one copy takes all whose gates are open: a copy engine pauses between
- * copies. Where other ranks forward slices, a copy takes a few at a time. Where a block is divided among paths, a few
- * short copies of a host device are under way: slices of relays, and those to other ranks, do not wait behind all that
+ * copies. Where other ranks forward slices, a copy takes a few at a time. Where a block is divided among paths with
+ * relays, a few short copies are under way: slices of relays, and those to other ranks, do not wait behind all that
  * goes directly.
  */
 static bool issue_put(struct ferry_pushes *pushes, struct ferry_lane_rank *lane_rank, struct ferry_call *call,
@@ -227,7 +227,8 @@ static bool issue_put(struct ferry_pushes *pushes, struct ferry_lane_rank *lane_
 	const struct ferry_instr *instr = transfer->step->instr;
 	uint64_t slice = call->steps->plan->slice, start = slice * transfer->issued;
 	uint32_t slices = transfer->open - transfer->issued;
-	bool cut = transfer->step->division && !pushes->copier->ops->direct_memory_access;
+	bool cut = transfer->step->division &&
+	           (!pushes->copier->ops->direct_memory_access || call->steps->plan->memory);
 	if (instr->wakes_d2h && slices > PASSED_ON)
 		slices = PASSED_ON;
 	if (cut && (transfer->issued - transfer->finished >= most_ahead(transfer) ||
@@ -236,7 +237,7 @@ static bool issue_put(struct ferry_pushes *pushes, struct ferry_lane_rank *lane_
 	bool hurry = hurries(pushes, call->steps->plan);
 	if (hurry && is_ahead(pushes, &call->halves[lane_rank->direction], transfer))
 		return false;
-	if (cut || hurry || transfer->step->source)
+	if (cut || hurry || transfer->source)
 		slices = 1;
 	if (transfer->step->division && transfer->at + transfer->length > transfer->whole) {
 		beyond_its_block(lane_rank->member);
@@ -247,7 +248,7 @@ static bool issue_put(struct ferry_pushes *pushes, struct ferry_lane_rank *lane_
 	                                    .process = transfer->process,
 	                                    .from = instr->owner,
 	                                    .to = instr->peer};
-	const char *source = transfer->step->source;
+	const char *source = transfer->source;
 	source = source ? source + ferry_plan_slot(call->steps->plan, ferry_call_number(call), transfer->issued)
 	                : transfer->user + transfer->at + start;
 	return ferry_pushes_start(pushes, lane_rank, call, transfer, to, source, bytes, slices);
@@ -278,7 +279,8 @@ static bool issue_step(struct ferry_copies *copies, struct ferry_pushes *pushes,
 		}
 	}
 	uint32_t slice = transfer->issued;
-	if (slice >= transfer->nslices || (step->instr->opcode == FERRY_PUT && !transfer->destination))
+	if (slice >= transfer->nslices || (step->instr->opcode == FERRY_PUT && !transfer->destination) ||
+	    (ferry_instr_puts_into_memory(step->instr) && !transfer->window))
 		return false;
 	if (slice >= transfer->open) {
 		transfer->open = variable ? open_variable(call, transfer)
@@ -298,16 +300,16 @@ static bool issue_step(struct ferry_copies *copies, struct ferry_pushes *pushes,
 		if (!may_push(pushes, lane_rank, call))
 			return false;
 		const struct ferry_put_target to = {
-		        .address = step->window + slot_at, .from = step->instr->owner, .to = step->instr->peer};
-		return ferry_pushes_start(pushes, lane_rank, call, transfer, to,
-		                          step->source ? step->source + slot_at : transfer->user + start, bytes, 1);
+		        .address = transfer->window + slot_at, .from = step->instr->owner, .to = step->instr->peer};
+		const char *source = transfer->source ? transfer->source + slot_at : transfer->user + start;
+		return ferry_pushes_start(pushes, lane_rank, call, transfer, to, source, bytes, 1);
 	}
 	if (ferry_copies_full(copies))
 		return false;
 	if (step->instr->opcode == FERRY_COPY)
 		return ferry_copies_start(copies, lane_rank, call, transfer, transfer->destination + start,
 		                          transfer->user + start, bytes, false);
-	char *slot = step->window + ferry_plan_slot(plan, ferry_call_number(call), slice);
+	char *slot = transfer->window + ferry_plan_slot(plan, ferry_call_number(call), slice);
 	bool d2h = lane_rank->direction == FERRY_DIR_D2H;
 	return ferry_copies_start(copies, lane_rank, call, transfer, d2h ? slot : transfer->user + start,
 	                          d2h ? transfer->user + start : slot, bytes, !memory);

@@ -33,10 +33,12 @@ static void find(const struct ferry_job_arenas *shared, const struct ferry_plan 
 	const struct ferry_arena *arenas = shared->arenas;
 	step->instr = instr;
 	step->counter = &arenas[instr->domain].counters[parity][instr->counter];
-	step->window = ferry_opcode_has_window(instr->opcode)
+	bool device = ferry_window_is_on_device(instr->window_domain);
+	step->half = parity * plan->memory;
+	step->window = ferry_opcode_has_window(instr->opcode) && !device
 	                       ? arenas[instr->window_domain].staging[parity] + instr->window_offset
 	                       : NULL;
-	if (ferry_opcode_is_d2h(instr->opcode) && instr->nsources) {
+	if (ferry_opcode_is_d2h(instr->opcode) && instr->nsources && !plan->memory) {
 		const struct ferry_source *source = ferry_plan_sources(plan) + instr->first_source;
 		step->source = arenas[source->domain].staging[parity] + source->window_offset;
 	}
@@ -51,7 +53,7 @@ static void find(const struct ferry_job_arenas *shared, const struct ferry_plan 
 	*gates += instr->nedges;
 	for (uint32_t i = 0; i < instr->nedges; i++) {
 		const struct ferry_instr *other = &instrs[edges[i].instr];
-		if (edges[i].lag && ferry_opcode_is_d2h(instr->opcode) && !instr->wakes_domains)
+		if (edges[i].lag && ferry_opcode_is_d2h(instr->opcode) && !instr->wakes_domains && !device)
 			step->only_passes_on = true;
 		step->gates[i] = (struct ferry_gate){&arenas[other->domain].counters[parity][other->counter],
 		                                     edges[i].lag, other->nslices};
@@ -93,7 +95,7 @@ static void count(struct ferry_steps *steps, uint32_t rank, size_t *nsteps, size
 			steps->nsteps[ferry_opcode_is_d2h(instrs[i].opcode) ? FERRY_DIR_D2H : FERRY_DIR_H2D]++;
 			*nsteps += 1;
 			*ngates += instrs[i].nedges;
-			if (instrs[i].opcode == FERRY_PUT) {
+			if (instrs[i].opcode == FERRY_PUT || ferry_instr_puts_into_memory(&instrs[i])) {
 				steps->nputs++;
 				steps->puts_to |= 1ull << instrs[i].peer;
 			}

@@ -14,8 +14,9 @@
 struct ferry_step {
 	const struct ferry_instr *instr;
 	struct ferry_counter *counter;
-	char *window;
-	char *source; /* D2H, PUT: a window of the rank's own memory; NULL: a buffer of the rank's */
+	char *window; /* NULL: it has none, or on a device: a transfer has its address */
+	char *source; /* D2H, PUT: a window of the rank's own memory; NULL: a buffer of the rank's, or on a device */
+	uint64_t half; /* bytes from the start of a rank's device memory to what this parity's windows lie in */
 	struct ferry_gate *gates;
 	uint32_t ngates;
 	struct ferry_counter *producer; /* variable plans, H2D and WAIT_PUT: whose length must equal ours */
@@ -31,8 +32,9 @@ struct ferry_steps {
 	uint32_t domains;              /* bit d: router d has work in the plan */
 	/* by enum ferry_direction; PUTs are the D2H lane's, COPYs and WAIT_PUTs the H2D lane's */
 	uint32_t nsteps[2];
-	uint32_t nputs;                /* PUTs among the D2H lane's */
-	uint64_t puts_to;              /* bit r: rank r is one that it puts to */
+	/* among the D2H lane's: PUTs, and D2Hs into device memory of other ranks */
+	uint32_t nputs;
+	uint64_t puts_to;              /* bit r: rank r is one that they go to */
 	struct ferry_step *steps[2][FERRY_PARITIES];
 	/* bytes from the start of the send and the receive buffer that they touch; variable plans: 0 */
 	uint64_t reach[2];
@@ -40,6 +42,13 @@ struct ferry_steps {
 	_Atomic uint64_t last_seq;
 	void *memory;
 };
+
+/** Whether the step writes into device memory of another rank: as a PUT does, into the peer's `memory`. */
+static inline bool ferry_instr_puts_into_memory(const struct ferry_instr *instr)
+{
+	return instr->opcode == FERRY_D2H && ferry_window_is_on_device(instr->window_domain) &&
+	       instr->peer != instr->owner;
+}
 
 /** Error: ferrySystemError, and nothing to free. */
 ferryResult_t ferry_steps_find(struct ferry_steps *steps, const struct ferry_plan *plan,

@@ -26,11 +26,19 @@ static void make_limits(const struct ferry_plan *plan, struct ferry_plan_room *l
 	}
 }
 
+/* In the staging of a domain, or in the memory of a rank's GPU. */
+static bool is_inside(const struct ferry_plan *plan, uint32_t domain, uint64_t offset)
+{
+	uint64_t window = (uint64_t)plan->slice * plan->window;
+	if (domain >= FERRY_MAX_DOMAINS)
+		return domain - FERRY_MAX_DOMAINS < plan->nranks && offset + window <= plan->memory;
+	return domain < plan->ndomains && offset + window <= plan->staging[domain];
+}
+
 /* What a router relies on when it resolves a valid plan's indexes to pointers (router/daemon/job.c). */
 static void check_indexes(const struct ferry_plan *plan, const struct ferry_plan_room *limits)
 {
 	const struct ferry_instr *instrs = ferry_plan_instrs(plan);
-	uint64_t window = (uint64_t)plan->slice * plan->window;
 	bool fits = true;
 	for (uint32_t domain = 0; domain < limits->ndomains; domain++)
 		fits &= plan->staging[domain] <= limits->staging[domain] &&
@@ -40,8 +48,7 @@ static void check_indexes(const struct ferry_plan *plan, const struct ferry_plan
 		const struct ferry_instr *instr = &instrs[i];
 		bool inside = instr->domain < limits->ndomains && instr->counter < plan->counters[instr->domain];
 		if (ferry_opcode_has_window(instr->opcode))
-			inside &= instr->window_domain < limits->ndomains &&
-			          instr->window_offset + window <= plan->staging[instr->window_domain];
+			inside &= is_inside(plan, instr->window_domain, instr->window_offset);
 		if (instr->opcode == FERRY_PUT || instr->opcode == FERRY_WAIT_PUT)
 			inside &= instr->peer < limits->nranks && instr->owner < limits->nranks &&
 			          instr->peer != instr->owner && (plan->flags & FERRY_PLAN_PUTS);
@@ -49,8 +56,7 @@ static void check_indexes(const struct ferry_plan *plan, const struct ferry_plan
 			inside &= ferry_plan_edges(plan)[instr->first_edge + e].instr < plan->ninstrs;
 		for (uint32_t s = 0; s < instr->nsources; s++) {
 			const struct ferry_source *source = &ferry_plan_sources(plan)[instr->first_source + s];
-			inside &= source->domain < limits->ndomains &&
-			          source->window_offset + window <= plan->staging[source->domain] &&
+			inside &= is_inside(plan, source->domain, source->window_offset) &&
 			          (source->rank < limits->nranks || source->rank == FERRY_PARTIAL);
 		}
 		if (!inside || !fits) {

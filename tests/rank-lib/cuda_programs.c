@@ -129,7 +129,7 @@ static void programs_that_use_ranks_memory_are_refused(void **state)
 	open_with(&gang, 2, spread, NULL, NULL);
 	for (int rank = 0; rank < 2; rank++) {
 		device_buffers_open(&trial, rank, gang.devices[rank], 0, &buffers);
-		REFUSED(ferryProgramError, "program:3: programs use ranks' memory on host devices alone so far",
+		REFUSED(ferryProgramError, "program:6: programs ADD on host devices alone so far",
 		        ferryRunProgram(program, buffers.send, buffers.receive, trial.count, trial.type, ferrySum,
 		                        gang.comms[rank], (ferryStream_t)buffers.stream));
 		device_buffers_close(&trial, rank, gang.devices[rank], &buffers);

@@ -359,7 +359,7 @@ static void a_submission_that_another_rank_changes_ends_the_job(void **state)
 	memcpy(ring->records, aside.records, record.head.bytes);
 	atomic_store(&ring->written, record.head.bytes);
 	ring_router(&liar, 1);
-	ends_with(&liar, "submission 1, of 256 bytes and kind 3: it is not what was written");
+	ends_with(&liar, "submission 1, of 320 bytes and kind 3: it is not what was written");
 }
 
 /* ---- that the job has failed ---- */

@@ -67,6 +67,14 @@ static void write_paths(struct ferry_writer *writer, const struct ferry_paths *p
 		}
 }
 
+static bool any_relays(const struct ferry_paths *paths)
+{
+	bool any = false;
+	for (uint32_t p = 0; p < paths->npaths; p++)
+		any |= paths->paths[p].hops > 1;
+	return any;
+}
+
 static uint32_t most_paths(const struct ferry_paths *paths)
 {
 	uint32_t most = 0;
@@ -85,19 +93,24 @@ static bool all_have(const struct ferry_paths *paths)
 	return true;
 }
 
-static bool windows_fit(const struct ferry_paths *paths, const struct ferry_topology *topology, const uint64_t *staging)
+/* memory: of each rank, for relays' windows; 0: those are in the staging, too. */
+static bool windows_fit(const struct ferry_paths *paths, const struct ferry_topology *topology, const uint64_t *staging,
+                        uint64_t memory)
 {
-	uint64_t windows[FERRY_MAX_DOMAINS] = {0};
+	uint64_t windows[FERRY_MAX_DOMAINS] = {0}, relayed[FERRY_MAX_RANKS] = {0};
 	uint32_t n = paths->nranks;
 	for (uint32_t p = 0; p < paths->npaths; p++) {
 		const struct ferry_path *path = &paths->paths[p];
 		for (uint32_t hop = 0; hop + 1 < path->hops; hop++)
-			windows[topology->rank_domain[path->via[hop]]]++;
+			memory ? relayed[path->via[hop]]++ : windows[topology->rank_domain[path->via[hop]]]++;
 		if (!path->hops)
 			windows[topology->rank_domain[paths->pair[p] / n]]++;
 	}
 	for (uint32_t domain = 0; domain < topology->ndomains; domain++)
 		if (windows[domain] * SLOTS_LEAST * SLOT_LEAST > staging[domain])
+			return false;
+	for (uint32_t rank = 0; rank < n; rank++)
+		if (relayed[rank] * SLOTS_LEAST * SLOT_LEAST > memory)
 			return false;
 	return true;
 }
@@ -109,13 +122,15 @@ static ferryResult_t write(const struct ferry_topology *topology, const struct f
 	ferryResult_t result = ferry_writer_begin(&writer, FERRY_ALLTOALLV, topology, 0);
 	if (result)
 		return result;
-	writer.program->nchunks = most_paths(paths);
+	/* with a single part nobody would tell a relay how long it is */
+	writer.program->nchunks = most_paths(paths) > 1 ? most_paths(paths) : 2;
 	write_paths(&writer, paths);
 	return ferry_writer_end(&writer, program);
 }
 
 ferryResult_t ferry_program_synthesize_paths(const struct ferry_topology *topology, struct ferry_network *network,
-                                             const uint64_t *staging, struct ferry_program **program)
+                                             const uint64_t *staging, uint64_t memory,
+                                             struct ferry_program **program)
 {
 	ferryResult_t result = ferrySuccess;
 	*program = NULL;
@@ -125,9 +140,9 @@ ferryResult_t ferry_program_synthesize_paths(const struct ferry_topology *topolo
 		network->limits.relays = none ? FERRY_NO_RELAYS : relays;
 		if (!ferry_paths_make(&network->links, topology->nranks, &network->limits, &paths))
 			return ferry_fail(ferrySystemError, "no memory for the paths of %u ranks", topology->nranks);
-		bool fits = windows_fit(&paths, topology, staging);
-		bool several = most_paths(&paths) > 1 && all_have(&paths);
-		if (fits && several)
+		bool fits = windows_fit(&paths, topology, staging, memory);
+		bool several = most_paths(&paths) > 1 || any_relays(&paths);
+		if (fits && several && all_have(&paths))
 			result = write(topology, &paths, program);
 		ferry_paths_free(&paths);
 		if (fits)

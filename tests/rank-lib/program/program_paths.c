@@ -73,7 +73,7 @@ static void all_paths_are_right_on(const char *text, uint32_t nranks, float host
 	for (uint32_t rank = 0; rank < nranks; rank++)
 		topology.rank_domain[rank] = rank >= nranks / 2;
 	network = (struct ferry_network){.links = links_of(text, nranks), .limits = {.up = host, .down = host}};
-	if (ferry_program_synthesize_paths(&topology, &network, staging, &program) || !program)
+	if (ferry_program_synthesize_paths(&topology, &network, staging, 0, &program) || !program)
 		fail_msg("%s, %u ranks: %s", text, nranks, program ? ferry_last_message() : "no paths");
 	if (ferry_program_check(program))
 		fail_on(program, ferry_last_message());
@@ -114,13 +114,13 @@ static void where_there_is_one_path_at_most_there_is_no_program_of_paths(void **
 		struct ferry_topology few = topology;
 		few.nranks = machines[i].nranks;
 		network = (struct ferry_network){.links = links_of(machines[i].links, few.nranks)};
-		assert_int_equal(ferry_program_synthesize_paths(&few, &network, staging, &program), ferrySuccess);
+		assert_int_equal(ferry_program_synthesize_paths(&few, &network, staging, 0, &program), ferrySuccess);
 		assert_null(program);
 	}
 	network = (struct ferry_network){.links = links_of("links=mesh:1", 8)};
-	assert_int_equal(ferry_program_synthesize_paths(&topology, &network, little, &program), ferrySuccess);
+	assert_int_equal(ferry_program_synthesize_paths(&topology, &network, little, 0, &program), ferrySuccess);
 	assert_null(program); /* no room for relays' windows */
-	assert_int_equal(ferry_program_synthesize_paths(&topology, &network, staging, &program), ferrySuccess);
+	assert_int_equal(ferry_program_synthesize_paths(&topology, &network, staging, 0, &program), ferrySuccess);
 	assert_non_null(program);
 	ferry_program_free(program);
 }
@@ -146,7 +146,7 @@ static struct ferry_plan *plan_of_paths(void)
 	struct ferry_plan *plan;
 	for (uint32_t pair = 0; pair < 9; pair++)
 		network.links.speed[pair / 3][pair % 3] = pair / 3 == pair % 3 ? 0 : 1;
-	if (ferry_program_synthesize_paths(&topology, &network, options.staging, &program))
+	if (ferry_program_synthesize_paths(&topology, &network, options.staging, 0, &program))
 		fail_msg("%s", ferry_last_message());
 	options.network = &network;
 	if (ferry_program_compile(program, &options, &plan))
