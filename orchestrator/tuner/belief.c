@@ -14,8 +14,8 @@
 #define FAR         4     /* a factor of 4 */
 
 /*
- * What a pause adds to pushes: lanes sleep through it, so of twenty ReduceScatters of 50 us the first two took 78 and 66
- * (H200). Those are not counted, but the program has them. It matters where a call is short.
+ * What a pause adds to pushes: lanes sleep through it, so of twenty ReduceScatters of 50 us the first two took 78 and
+ * 66 (H200). Those are not counted, but the program has them. It matters where a call is short.
  */
 #define PAUSE_US    2.5   /* to each of twenty */
 

@@ -12,7 +12,7 @@
 #define LONGER_US 20000
 
 /* What an arm that was not measured is expected to take. */
-#define HOPE          1.02 /* of the best one's time, or less: it is tried once */
+#define HOPE          0.98 /* of the best one's time, or less: it is tried once; more only for credit */
 #define UNKNOWN       0.97 /* where nothing is known */
 #define LIKELY        0.9  /* a call by the host has so much of what its link allows */
 
