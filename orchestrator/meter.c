@@ -109,10 +109,10 @@ uint64_t ferry_meter_counts(const struct ferry_meter *meter)
 /* Pushes of an AllToAll in place need a bounce buffer; it is made in the first call, and costs what pushes gain. */
 enum ferry_fabric ferry_meter_fabric(const struct ferry_meter *meter, enum ferry_collective collective, bool in_place)
 {
-	bool adds = meter->adds && (collective == FERRY_ALLREDUCE || collective == FERRY_REDUCESCATTER);
 	if (collective == FERRY_ALLTOALL && in_place && meter->peers && !meter->pinned)
 		return FERRY_FABRIC_NCCL;
-	return meter->peers && (adds || !ferry_collective_reduces(collective)) ? FERRY_FABRIC_PEER : FERRY_FABRIC_HOST;
+	return meter->peers && (meter->adds || !ferry_collective_reduces(collective)) ? FERRY_FABRIC_PEER
+	                                                                               : FERRY_FABRIC_HOST;
 }
 
 /* ---- what is proposed ---- */

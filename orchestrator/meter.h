@@ -37,7 +37,7 @@ struct ferry_meter {
 	uint32_t self;
 	uint64_t signature; /* of the job's settings */
 	bool peers;            /* collectives without sums are pushed from device to device, */
-	bool adds;             /* and AllReduce and ReduceScatter (gpu_sums.h) */
+	bool adds;             /* and those with sums (gpu_sums.h) */
 	uint64_t floor_bytes;  /* calls of less are short: a kernel's, or NCCL's */
 	struct ferry_prior prior;
 	struct ferry_tuner tuner; /* rank 0's; of other ranks: for kinds of which rank 0 has published nothing yet */

@@ -33,17 +33,35 @@ static uint64_t ranks_of(const struct ferry_request *request)
 bool ferry_gpu_sums_push(const struct ferryComm *comm, enum ferry_collective collective)
 {
 	return comm->mailboxes.ready && comm->mailboxes.peer && comm->fabrics.host_share <= 0 &&
-	       (collective == FERRY_ALLREDUCE || collective == FERRY_REDUCESCATTER);
+	       ferry_collective_reduces(collective);
 }
 
 /*
- * By the host, a ReduceScatter of n ranks moves n - 1 blocks where the routers' moves n. An AllReduce of two ranks
- * moves as much as the routers', and needs no cores for sums; of more ranks it would move more.
+ * By the host, a ReduceScatter of n ranks moves n - 1 blocks where the routers' moves n. An AllReduce and a Reduce of
+ * two ranks move as much as the routers', and need no cores for sums; of more ranks they would move more.
  */
 static bool host_carries(const struct ferryComm *comm, enum ferry_collective collective)
 {
 	return collective == FERRY_REDUCESCATTER ||
-	       (collective == FERRY_ALLREDUCE && !comm->mailboxes.peer && comm->rank.nranks == 2);
+	       (ferry_collective_reduces(collective) && !comm->mailboxes.peer && comm->rank.nranks == 2);
+}
+
+/* A Reduce of two ranks: the other rank's block comes to the root whole. Halves and a Gather would go no faster. */
+static bool is_pair(const struct ferry_request *request)
+{
+	return request->collective == FERRY_REDUCE_TO_ROOT && request->comm->rank.nranks == 2;
+}
+
+/* Whether each rank makes the sum of a block of the buffer, and a second step brings the sums together. */
+static bool gathers(const struct ferry_request *request)
+{
+	return request->collective != FERRY_REDUCESCATTER && !is_pair(request);
+}
+
+/* Whether the rank gets the result. */
+static bool ends_here(const struct ferry_request *request)
+{
+	return !ferry_collective_has_root(request->collective) || request->root == request->comm->rank.self;
 }
 
 bool ferry_gpu_sums_carry(const struct ferryComm *comm, const struct ferry_request *request)
@@ -53,18 +71,16 @@ bool ferry_gpu_sums_carry(const struct ferryComm *comm, const struct ferry_reque
 		return false;
 	if (!host_carries(comm, request->collective) && !ferry_gpu_sums_push(comm, request->collective))
 		return false;
-	return request->collective == FERRY_REDUCESCATTER ? request->count
-	                                                  : bytes_of(request) >= LINE * ranks_of(request);
+	return gathers(request) ? bytes_of(request) >= LINE * ranks_of(request) : request->count;
 }
 
 /* ---- pieces ---- */
 
-/* Elements of each rank's block: of an AllReduce in whole lines. */
+/* Elements of each rank's block: in whole lines where the blocks are the call's own. */
 static uint64_t block_of(const struct ferry_request *request)
 {
 	const uint64_t line = LINE / ferry_type_size(request->type);
-	return request->collective == FERRY_ALLREDUCE ? request->count / (line * ranks_of(request)) * line
-	                                              : request->count;
+	return gathers(request) ? request->count / (line * ranks_of(request)) * line : request->count;
 }
 
 static uint64_t within(uint64_t least, uint64_t value, uint64_t most)
@@ -72,12 +88,24 @@ static uint64_t within(uint64_t least, uint64_t value, uint64_t most)
 	return value > most ? most : value < least ? least : value;
 }
 
+/*
+ * Blocks of a piece in the stream's memory: those that come, and where the sum is sent from there, that sum. It has no
+ * place among the others: a shorter piece's blocks, which come meanwhile, lie elsewhere. The request is a call, or a
+ * step of one: a Gather is a Reduce's.
+ */
+static uint64_t slots_of(const struct ferry_request *request)
+{
+	const enum ferry_collective asked = request->sums ? request->sums - 1u : request->collective;
+	const bool sends = asked == FERRY_REDUCE_TO_ROOT || asked == FERRY_GATHER;
+	return ranks_of(request) + (sends && ranks_of(request) > 2);
+}
+
 /* Elements of a piece; the last one may have fewer. */
 static uint64_t piece_of(const struct ferry_request *request, uint64_t block)
 {
 	const bool pushes = request->comm->mailboxes.peer;
 	const uint64_t size = ferry_type_size(request->type);
-	const uint64_t most = (pushes ? PIECE_MOST : PIECE_HOST) / ranks_of(request);
+	const uint64_t most = (pushes ? PIECE_MOST : PIECE_HOST) / slots_of(request);
 	const uint64_t bytes = within(PIECE_LEAST, block * size / (pushes ? PIECES : 1), most);
 	return within(1, (bytes + LINE - 1) / LINE * LINE / size, block);
 }
@@ -98,7 +126,7 @@ static void take_elements(struct ferry_request *request, uint64_t first, uint64_
 {
 	const uint64_t skipped = first * ferry_type_size(request->type);
 	request->send = (const char *)request->send + skipped;
-	request->receive = (char *)request->receive + skipped;
+	request->receive = ends_here(request) ? (char *)request->receive + skipped : NULL;
 	request->count = count;
 }
 
@@ -106,32 +134,35 @@ static void take_elements(struct ferry_request *request, uint64_t first, uint64_
 bool ferry_gpu_sums_step(const struct ferry_request *request, uint32_t which, enum ferry_sum_step kind,
                          struct ferry_request *step)
 {
-	const bool gathers = request->collective == FERRY_ALLREDUCE;
 	const uint64_t size = ferry_type_size(request->type), block = block_of(request);
 	const uint64_t most = piece_of(request, block);
 	const uint64_t first = which * most, count = block - first < most ? block - first : most;
-	if (kind == FERRY_SUM_GATHERS && !gathers)
+	if (kind == FERRY_SUM_GATHERS && !gathers(request))
 		return false;
 	*step = *request;
 	take_elements(step, first, block);
-	char *own = (char *)step->receive + (gathers ? (uint64_t)request->comm->rank.self * block * size : 0);
 	step->left_out.count = block - count;
-	step->collective = kind == FERRY_SUM_GATHERS ? FERRY_ALLGATHER : FERRY_ALLTOALL;
+	step->sums_at = which % ferry_gpu_sums_under_way(request) * slots_of(request) * most * size;
+	char *own = step->receive;
+	if (own && gathers(request))
+		own += (uint64_t)request->comm->rank.self * block * size;
 	if (kind == FERRY_SUM_GATHERS) {
-		step->send = own;
+		step->collective = request->collective == FERRY_ALLREDUCE ? FERRY_ALLGATHER : FERRY_GATHER;
+		step->send = own; /* NULL: it is behind the blocks */
+		step->sums_at += ranks_of(request) * most * size;
 		return true;
 	}
+	step->collective = is_pair(request) ? FERRY_GATHER : FERRY_ALLTOALL;
 	step->receive = own;
 	step->left_out.packed = true;
 	step->sums = (uint8_t)(1 + request->collective);
-	step->sums_at = which % ferry_gpu_sums_under_way(request) * ranks_of(request) * most * size;
 	return true;
 }
 
 bool ferry_gpu_sums_rest(const struct ferry_request *request, struct ferry_request *rest)
 {
 	const uint64_t whole = block_of(request) * ranks_of(request);
-	if (request->collective != FERRY_ALLREDUCE || whole == request->count)
+	if (!gathers(request) || whole == request->count)
 		return false;
 	*rest = *request;
 	rest->open = NULL;
@@ -142,11 +173,16 @@ bool ferry_gpu_sums_rest(const struct ferry_request *request, struct ferry_reque
 
 /* ---- the first step ---- */
 
+bool ferry_gpu_sums_add(const struct ferry_request *step)
+{
+	return step->sums && (step->collective == FERRY_ALLTOALL || ends_here(step));
+}
+
 uint64_t ferry_gpu_sums_room(const struct ferry_request *step)
 {
 	const uint64_t piece = piece_of(step, step->count) * ferry_type_size(step->type);
 	uint64_t room = 1024u * KIB;
-	while (room < ferry_gpu_sums_under_way(step) * ranks_of(step) * piece)
+	while (room < ferry_gpu_sums_under_way(step) * slots_of(step) * piece)
 		room *= 2;
 	return room;
 }
@@ -159,20 +195,23 @@ static uint32_t blocks_for(const struct ferry_request *step, uint64_t bytes)
 	return (uint32_t)(wanted < most ? wanted : most);
 }
 
-void ferry_gpu_sums_kernel(const struct ferry_request *step, const char *memory, struct ferry_local_kernel *kernel)
+void ferry_gpu_sums_kernel(const struct ferry_request *step, char *memory, struct ferry_local_kernel *kernel)
 {
 	const struct ferry_mailboxes *mailboxes = &step->comm->mailboxes;
 	const uint64_t bytes = (step->count - step->left_out.count) * ferry_type_size(step->type);
+	const uint64_t behind = ranks_of(step) * piece_of(step, step->count) * ferry_type_size(step->type);
+	const uint32_t self = mailboxes->blank.rank;
 	struct ferry_kernel_call *call = &kernel->call;
 	kernel->function = ferry_modules_function(mailboxes->device, step->type, FERRY_KERNEL_REDUCE);
 	kernel->blocks = blocks_for(step, bytes);
 	kernel->threads = THREADS;
-	*call = (struct ferry_kernel_call){.receive = step->receive,
+	*call = (struct ferry_kernel_call){.receive = step->receive ? step->receive : memory + behind,
 	                                   .bytes = bytes,
-	                                   .rank = mailboxes->blank.rank,
+	                                   .rank = self,
 	                                   .nranks = mailboxes->blank.nranks,
 	                                   .reduces = 1};
 	ferry_kernels_fill_operation(step, NULL, call);
 	for (uint32_t r = 0; r < call->nranks; r++)
-		call->in[r] = r == call->rank ? (const char *)step->send + r * bytes_of(step) : memory + r * bytes;
+		call->in[r] = memory + r * bytes;
+	call->in[self] = (const char *)step->send + (step->collective == FERRY_ALLTOALL ? self * bytes_of(step) : 0);
 }

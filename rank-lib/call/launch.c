@@ -119,6 +119,16 @@ static struct ferry_open_call *open_step(struct ferry_gpu_sum *sum, uint32_t pie
 	return &sum->calls[2 * (piece % 2) + which];
 }
 
+/* What the rank sends of a sum that is in its stream's memory. */
+static ferryResult_t find_sum(struct ferry_request *step)
+{
+	char *memory = ferry_mapped_room(&step->comm->mapped, step);
+	if (!memory)
+		return ferry_fail(ferryInternalError, "the memory that a sum was made in is not there");
+	step->send = memory + step->sums_at;
+	return ferrySuccess;
+}
+
 /* An error fails the rank, as other ranks wait for the step; at the first step it is returned, as for any call. */
 static ferryResult_t begin_step(struct ferry_gpu_sum *sum, uint32_t piece, enum ferry_sum_step which)
 {
@@ -129,7 +139,9 @@ static ferryResult_t begin_step(struct ferry_gpu_sum *sum, uint32_t piece, enum 
 		return ferrySuccess;
 	*open = (struct ferry_open_call){.slot = slot + FERRY_OPEN_CALLS * (1 + at)};
 	step.open = open;
-	ferryResult_t result = launch_one(&step);
+	ferryResult_t result = step.send ? ferrySuccess : find_sum(&step);
+	if (!result)
+		result = launch_one(&step);
 	if (result && sum->begun)
 		ferry_rank_fail_request(&step.comm->rank, result, ferry_last_message());
 	return result;
@@ -420,11 +432,11 @@ static ferryResult_t preregister_buffers(const struct ferry_request *request, bo
 	if (result)
 		return result;
 	ferry_request_extents(request, &comm->rank, &sends, &receives);
-	if (sends)
+	if (sends && request->send) /* else a sum: its memory is named by the step that makes it */
 		result = ferry_exports_name(exports, request->send, sends, 0, false, false, &name);
 	if (!result && receives)
 		result = ferry_exports_name(exports, request->receive, receives, 0, false, put_target, &name);
-	if (!result && request->sums)
+	if (!result && ferry_gpu_sums_add(request))
 		result = ferry_mapped_make_room(&comm->mapped, request, put_target);
 	return leave(comm, &visit, result);
 }
@@ -480,8 +492,8 @@ static bool has_preregistered(const struct ferry_request *request, bool put_targ
 	ferry_request_extents(request, &comm->rank, &sends, &receives);
 	bool planned = !whole || !is_planned(request) || has_plan(request, &put_target);
 	/* ferry_mapped_has_room first: it notes for which stream room is to be made */
-	return (!request->sums || ferry_mapped_has_room(&comm->mapped, request, put_target)) && planned &&
-	       (!sends || ferry_exports_have(exports, request->send, sends, false)) &&
+	return (!ferry_gpu_sums_add(request) || ferry_mapped_has_room(&comm->mapped, request, put_target)) && planned &&
+	       (!sends || !request->send || ferry_exports_have(exports, request->send, sends, false)) &&
 	       (!receives || ferry_exports_have(exports, request->receive, receives, put_target));
 }
 

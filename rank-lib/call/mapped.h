@@ -114,6 +114,8 @@ ferryResult_t ferry_mapped_collective(struct ferry_mapped *mapped, const struct 
  */
 ferryResult_t ferry_mapped_make_room(struct ferry_mapped *mapped, const struct ferry_request *step, bool put_target);
 bool ferry_mapped_has_room(struct ferry_mapped *mapped, const struct ferry_request *step, bool put_target);
+/** The memory of the step's stream; NULL: it has none as large as the step's. */
+char *ferry_mapped_room(struct ferry_mapped *mapped, const struct ferry_request *step);
 /** Frees all copies of the call: of the rank's own block, and to and from bounce buffers. */
 void ferry_mapped_free_copies(const struct ferry_stream_call *call);
 

@@ -45,6 +45,15 @@ ferryResult_t ferry_mapped_make_room(struct ferry_mapped *mapped, const struct f
 	return take_room(mapped, step, mapped->sums_stream, 0, put_target, &name, &start);
 }
 
+char *ferry_mapped_room(struct ferry_mapped *mapped, const struct ferry_request *step)
+{
+	struct ferry_stream_state stream;
+	if (mapped->device->ops->check_stream(mapped->device, step->stream, &stream))
+		return NULL;
+	return ferry_bounce_buffers_have(&mapped->bounces, ferry_open_call_sums(stream.id), FERRY_DIR_H2D,
+	                                 ferry_gpu_sums_room(step));
+}
+
 bool ferry_mapped_has_room(struct ferry_mapped *mapped, const struct ferry_request *step, bool put_target)
 {
 	const uint64_t room = ferry_gpu_sums_room(step);
@@ -144,7 +153,7 @@ ferryResult_t ferry_mapped_name(struct ferry_mapped *mapped, struct ferry_collec
 	find_reach(mapped, collective, &parts, reach);
 	bool aside[2] = {ferry_call_puts_cross(&collective->entry->steps, &buffers), false};
 	bool put_target[2] = {false, collective->entry->plan->flags & FERRY_PLAN_PUTS};
-	if (request->sums)
+	if (ferry_gpu_sums_add(request))
 		result = take_room(mapped, request, collective->stream.id, mapped->journal->number + 1, put_target[1],
 		                   &collective->names[1], &collective->bounces[1]);
 	for (enum ferry_direction i = FERRY_DIR_D2H; i <= FERRY_DIR_H2D && !result; i++)
@@ -259,9 +268,9 @@ static ferryResult_t fill_copies(const struct ferry_collective_call *collective,
 	                                     : fill_own(&collective->entry->steps, buffers, in_stream);
 	if (!result)
 		result = fill_window(collective, buffers, FERRY_DIR_D2H, &in_stream->before, &in_stream->nbefore);
-	if (request->sums)
+	if (ferry_gpu_sums_add(request))
 		ferry_gpu_sums_kernel(request, collective->bounces[FERRY_DIR_H2D], &in_stream->kernel);
-	else if (!result)
+	else if (!result && !request->sums)
 		result = fill_window(collective, buffers, FERRY_DIR_H2D, &in_stream->after, &in_stream->nafter);
 	return result;
 }

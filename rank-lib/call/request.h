@@ -30,8 +30,8 @@ struct ferry_request {
 	struct ferry_open_call *open;   /* NULL: the call is put into the stream whole */
 	struct ferry_left_out left_out; /* of every block; the buffers are those of the whole call all the same */
 	/*
-	 * 1 + the collective of which this AllToAll is a step (gpu_sums.h): its blocks come into memory of Ferry's,
-	 * sums_at bytes from its start, and `receive` gets their reduction; 0: none
+	 * 1 + the collective of which this AllToAll or Gather is a step (gpu_sums.h): its blocks come into memory of
+	 * Ferry's, sums_at bytes from its start, and `receive` gets their reduction; 0: none
 	 */
 	uint8_t sums;
 	uint64_t sums_at;

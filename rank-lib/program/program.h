@@ -185,7 +185,7 @@ ferryResult_t ferry_program_copy(enum ferry_collective collective, const struct 
 struct ferry_left_out {
 	uint64_t count;
 	bool mirrored;
-	bool packed; /* an alltoall's receive buffer holds only what the call moves, block behind block */
+	bool packed; /* the receive buffer holds only what the call moves, block behind block (alltoall, gather) */
 };
 
 /** The options by which a program becomes a plan. */

@@ -18,6 +18,11 @@ static CUcontext contexts[FERRY_MAX_RANKS];
 static int open_gangs; /* of the test */
 static bool hosted;    /* routers are in this process */
 
+bool places_reduce(void)
+{
+	return getenv("FERRY_TEST_REDUCES");
+}
+
 bool places_gather(void)
 {
 	return getenv("FERRY_TEST_PUSHES");
@@ -153,6 +158,8 @@ void place_open(struct place *place, int device, int rank, int nranks, size_t co
 	CU(cuStreamCreate(&place->stream, CU_STREAM_NON_BLOCKING));
 	place->input = open_buffer(&place->memory[0], count * sizeof(uint32_t));
 	place->output = open_buffer(&place->memory[1], outputs(place) * sizeof(uint32_t));
+	if (places_reduce()) /* as after a round */
+		memset(fake_cuda_reach(place->output), 0, outputs(place) * sizeof(uint32_t));
 }
 
 void place_close(struct place *place)
@@ -183,6 +190,8 @@ void places_close(struct place *places, const struct gang *gang)
  * makes a run touches nothing else.
  */
 #define RUN 512
+
+#define ROOT 1 /* of a Reduce */
 
 /* Adds a rank's elements from `first` on, if it is not the only one. */
 UNSEEN static void make_run(uint32_t *run, uint32_t rank, uint32_t round, size_t first, size_t count, bool added)
@@ -245,9 +254,10 @@ static void judge_output(void *argument)
 		judge_gathered(place);
 		return;
 	}
-	uint32_t sums[RUN];
+	uint32_t sums[RUN] = {0};
+	const int added = places_reduce() && place->rank != ROOT ? 0 : place->nranks;
 	for (size_t i = 0; i < place->count; i += RUN) {
-		for (int rank = 0; rank < place->nranks; rank++)
+		for (int rank = 0; rank < added; rank++)
 			make_run(sums, (uint32_t)rank, place->round, i, run_length(place, i), rank > 0);
 		judge_run(place, output + i, sums, run_length(place, i));
 	}
@@ -263,6 +273,9 @@ ferryResult_t place_try(const struct place *place, ferryComm_t comm)
 {
 	void *input = pointer_of(place->input), *output = pointer_of(place->output);
 	ferryStream_t stream = (ferryStream_t)place->stream;
+	if (places_reduce())
+		return ferryReduce(input, place->rank == ROOT ? output : NULL, place->count, ferryUint32, ferrySum,
+		                   ROOT, comm, stream);
 	return places_gather() ? ferryAllGather(input, output, place->count, ferryUint32, comm, stream)
 	                 : ferryAllReduce(input, output, place->count, ferryUint32, ferrySum, comm, stream);
 }

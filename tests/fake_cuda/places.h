@@ -4,7 +4,8 @@
  * kernel writes the input of the round, the collective runs, a kernel judges the output and goes on to the next round.
  * Nothing on the host stands between the three, so a call that starts early or ends late shows as wrong elements.
  *
- * The collective is an AllReduce; with FERRY_TEST_PUSHES an AllGather, which routers push from GPU to GPU.
+ * The collective is an AllReduce; with FERRY_TEST_PUSHES an AllGather, which routers push from GPU to GPU; with
+ * FERRY_TEST_REDUCES a Reduce to rank 1, the others without a receive buffer.
  */
 #ifndef FERRY_TESTS_PLACES_H
 #define FERRY_TESTS_PLACES_H
@@ -91,6 +92,8 @@ void place_call(struct place *place, ferryComm_t comm);
 ferryResult_t place_try(const struct place *place, ferryComm_t comm);
 /** Whether the collective is an AllGather. */
 bool places_gather(void);
+/** Whether it is a Reduce. */
+bool places_reduce(void);
 void place_judge(struct place *place);
 /** The three of them. */
 void place_round(struct place *place, ferryComm_t comm);

@@ -42,7 +42,9 @@ static uint32_t rooms_of(const struct ferryComm *comm)
 
 /* ---- rounds, in streams and graphs ---- */
 
-/* As places.h's, for either sum: of uint32. */
+#define ROOT 1 /* of a Reduce: the others have no result */
+
+/* As places.h's, for each sum: of uint32. */
 struct member {
 	enum ferry_collective collective;
 	int rank, nranks;
@@ -72,7 +74,9 @@ UNSEEN static void make_input(const struct member *member, uint32_t *made)
 UNSEEN static void make_output(const struct member *member, uint32_t *made)
 {
 	size_t first = member->collective == FERRY_REDUCESCATTER ? member->count * (size_t)member->rank : 0;
-	for (size_t i = 0; i < member->count; i++)
+	const bool none = member->collective == FERRY_REDUCE_TO_ROOT && member->rank != ROOT;
+	memset(made, 0, member->count * sizeof *made);
+	for (size_t i = 0; i < member->count && !none; i++)
 		for (int rank = 0; rank < member->nranks; rank++)
 			made[i] = (rank ? made[i] : 0) + element((uint32_t)rank, member->round, first + i);
 }
@@ -107,6 +111,7 @@ static void members_open(struct member *members, const struct gang *gang, enum f
 		CU(cuStreamCreate(&member->stream, CU_STREAM_NON_BLOCKING));
 		CU(cuMemAlloc(&member->send, sent(member) * sizeof(uint32_t)));
 		CU(cuMemAlloc(&member->receive, count * sizeof(uint32_t)));
+		memset(fake_cuda_reach(member->receive), 0, count * sizeof(uint32_t));
 	}
 }
 
@@ -123,10 +128,12 @@ static void members_close(struct member *members, const struct gang *gang)
 static ferryResult_t member_try(const struct member *member, ferryComm_t comm)
 {
 	void *send = pointer_of(member->send), *receive = pointer_of(member->receive);
+	ferryStream_t stream = (ferryStream_t)member->stream;
+	if (member->collective == FERRY_REDUCE_TO_ROOT)
+		return ferryReduce(send, receive, member->count, ferryUint32, ferrySum, ROOT, comm, stream);
 	return (member->collective == FERRY_ALLREDUCE ? ferryAllReduce
 	                                              : ferryReduceScatter)(send, receive, member->count, ferryUint32,
-	                                                                    ferrySum, comm,
-	                                                                    (ferryStream_t)member->stream);
+	                                                                    ferrySum, comm, stream);
 }
 
 static void member_round(struct member *member, const struct gang *gang)
@@ -154,11 +161,13 @@ static void members_settle(struct member *members, const struct gang *gang, uint
 static void replays_are_right_between_plain_calls(void **state)
 {
 	(void)state;
-	for (int which = SANITIZED; which < 3; which++) {
+	for (int which = SANITIZED; which < 4; which++) {
 		struct gang gang;
 		struct member members[MOST_PLACES];
 		CUgraphExec graphs[MOST_PLACES];
-		const enum ferry_collective collective = which < 2 ? FERRY_REDUCESCATTER : FERRY_ALLREDUCE;
+		const enum ferry_collective collective = which < 2    ? FERRY_REDUCESCATTER
+		                                         : which == 2 ? FERRY_ALLREDUCE
+		                                                      : FERRY_REDUCE_TO_ROOT;
 		use(which ? "peer" : "host");
 		gang_open(&gang, 3, devices, 1);
 		members_open(members, &gang, collective, which < 2 ? 1801 : 20007);
@@ -191,14 +200,15 @@ static void replays_are_right_between_plain_calls(void **state)
 
 /* ---- together ---- */
 
-#define ROWS 4
+#define ROWS 5
 
 /* Each has a stream; lengths of their own, so that memory is made anew for some. */
 static void rows_open(struct member members[][MOST_PLACES], const struct gang *gang)
 {
-	for (int row = 0; row < ROWS; row++)
+	for (int row = 0; row + 1 < ROWS; row++)
 		members_open(members[row], gang, row % 2 ? FERRY_ALLREDUCE : FERRY_REDUCESCATTER,
 		             row % 2 ? 9001 + 40000 * (size_t)(row / 2) : 1800 + 2500 * (size_t)(row / 2));
+	members_open(members[ROWS - 1], gang, FERRY_REDUCE_TO_ROOT, 30007);
 }
 
 static void rows_close(struct member members[][MOST_PLACES], const struct gang *gang, uint32_t rounds)
@@ -396,30 +406,47 @@ static struct ferry_request request_of(const struct member *member, ferryComm_t 
 	                              .count = member->count,
 	                              .type = ferryUint32,
 	                              .op = ferrySum,
+	                              .root = member->collective == FERRY_REDUCE_TO_ROOT ? ROOT : 0,
 	                              .comm = comm,
 	                              .stream = (ferryStream_t)stream,
 	                              .shared = true};
 }
 
-/* What a call needs is asked for, and made, and there. */
+/* What a call needs is asked for, and made, and there. A rank into whose memory nobody pushes needs none. */
 static void what_a_sum_needs_can_be_made_before_it(void **state)
 {
-	struct gang gang;
-	struct member members[MOST_PLACES];
+	static const struct {
+		enum ferry_collective collective;
+		int nranks;
+	} calls[] = {{FERRY_ALLREDUCE, 2}, {FERRY_REDUCE_TO_ROOT, 2}, {FERRY_REDUCE_TO_ROOT, 3}};
 	(void)state;
 	use("peer");
-	gang_open(&gang, 2, devices, 1);
-	members_open(members, &gang, FERRY_ALLREDUCE, 30000);
-	for (int rank = 0; rank < 2; rank++) {
-		const struct ferry_request request = request_of(&members[rank], gang.comms[rank], members[rank].stream);
-		enter(&gang, rank);
-		OK(ferry_launch_preregister(&request, true, true)); /* of no stream yet */
-		assert_int_equal(ferry_launch_has_preregistered(&request, true, true, true), FERRY_PREREGISTERED_NOT);
-		OK(ferry_launch_preregister(&request, true, true));
-		assert_int_equal(ferry_launch_has_preregistered(&request, true, true, true), FERRY_PREREGISTERED);
+	for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+		struct gang gang;
+		struct member members[MOST_PLACES];
+		gang_open(&gang, calls[i].nranks, devices, 1);
+		members_open(members, &gang, calls[i].collective, 30000);
+		for (int rank = 0; rank < calls[i].nranks; rank++) {
+			const bool room = calls[i].collective == FERRY_ALLREDUCE || calls[i].nranks > 2 || rank == ROOT;
+			const struct ferry_request request = request_of(&members[rank], gang.comms[rank],
+			                                                members[rank].stream);
+			enter(&gang, rank);
+			OK(ferry_launch_preregister(&request, true, true)); /* of no stream yet */
+			assert_int_equal(ferry_launch_has_preregistered(&request, true, true, true),
+			                 room ? FERRY_PREREGISTERED_NOT : FERRY_PREREGISTERED);
+			OK(ferry_launch_preregister(&request, true, true));
+			assert_int_equal(ferry_launch_has_preregistered(&request, true, true, true),
+			                 FERRY_PREREGISTERED);
+			assert_int_equal(rooms_of(gang.comms[rank]), room);
+		}
+		for (int rank = 0; rank < calls[i].nranks; rank++)
+			member_round(&members[rank], &gang);
+		members_settle(members, &gang, 1);
+		for (int rank = 0; rank < calls[i].nranks; rank++)
+			assert_true(rooms_of(gang.comms[rank]) <= 1);
+		members_close(members, &gang);
+		gang_close(&gang);
 	}
-	members_close(members, &gang);
-	gang_close(&gang);
 }
 
 /* Their memory stays: streams that come and go must not take all of it. */

@@ -54,6 +54,35 @@ static void step_of(const struct ferry_request *request, uint32_t piece, enum fe
 	assert_true(ferry_gpu_sums_step(request, piece, which, step));
 }
 
+/* Where a piece's sum is from when it is made until all have it, if that is Ferry's memory. */
+static bool sum_of(const struct ferry_request *request, uint32_t piece, struct touched *sum)
+{
+	struct ferry_request step;
+	if (!ferry_gpu_sums_step(request, piece, FERRY_SUM_GATHERS, &step) || step.send)
+		return false;
+	const uint64_t elements = step.count - step.left_out.count;
+	*sum = (struct touched){step.sums_at, 0, elements * ferry_type_size(step.type), 1, -1};
+	assert_true(sum->start + sum->bytes <= ferry_gpu_sums_room(&step));
+	return true;
+}
+
+/* Others push their blocks for this piece and for the next two before they have the sum. */
+static void check_sum(const struct ferry_request *request, uint32_t piece, uint32_t pieces)
+{
+	struct touched sum, blocks;
+	if (!sum_of(request, piece, &sum))
+		return;
+	for (uint32_t other = piece; other < pieces && other < piece + 3; other++) {
+		struct ferry_request step;
+		step_of(request, other, FERRY_SUM_SCATTERS, &step);
+		blocks = packed(&step);
+		if (overlap(&sum, &blocks))
+			fail_msg("%d ranks, %llu elements: the sum of piece %u and the blocks of piece %u of rank %d",
+			         request->comm->rank.nranks, (unsigned long long)request->count, piece, other,
+			         request->comm->rank.self);
+	}
+}
+
 /* What comes into Ferry's memory for the two pieces, of which the second begins before the first is added up. */
 static void check_memory(const struct ferry_request *request, uint32_t piece)
 {
@@ -87,14 +116,15 @@ static void check_whole(const struct ferry_request *request, uint32_t pieces)
 {
 	const uint64_t size = ferry_type_size(request->type), n = (uint64_t)request->comm->rank.nranks;
 	const uint64_t all = request->count * size * (request->collective == FERRY_REDUCESCATTER ? n : 1);
+	const uint64_t sends = request->collective == FERRY_REDUCE_TO_ROOT && n == 2 ? 1 : n; /* blocks */
 	struct ferry_request step, rest = {.count = 0};
 	uint64_t sent = 0;
 	for (uint32_t piece = 0; piece < pieces; piece++) {
 		step_of(request, piece, FERRY_SUM_SCATTERS, &step);
 		struct touched blocks = blocks_of(&step, (uint64_t)(uintptr_t)step.send - BUFFER, -1);
-		assert_true(blocks.start + (n - 1) * blocks.stride + blocks.bytes <= all);
+		assert_true(blocks.start + (sends - 1) * blocks.stride + blocks.bytes <= all);
 		assert_true(step.left_out.packed && step.sums_at + n * blocks.bytes <= ferry_gpu_sums_room(&step));
-		sent += n * blocks.bytes;
+		sent += sends * blocks.bytes;
 	}
 	ferry_gpu_sums_rest(request, &rest);
 	assert_int_equal(sent + rest.count * size, all);
@@ -106,6 +136,7 @@ static void check(struct ferryComm *comm, enum ferry_collective collective, uint
 	                                .comm = comm,
 	                                .type = type,
 	                                .count = bytes / ferry_type_size(type),
+	                                .root = comm->rank.nranks / 2,
 	                                .send = (const void *)BUFFER,
 	                                .receive = (void *)BUFFER};
 	if (!ferry_gpu_sums_carry(comm, &request))
@@ -114,7 +145,10 @@ static void check(struct ferryComm *comm, enum ferry_collective collective, uint
 	check_whole(&request, pieces);
 	for (uint32_t piece = 0; piece + 1 < pieces && comm->mailboxes.peer; piece++)
 		check_memory(&request, piece);
-	if (collective == FERRY_ALLREDUCE)
+	for (uint32_t piece = 0; piece < pieces; piece++)
+		check_sum(&request, piece, pieces);
+	if (collective == FERRY_ALLREDUCE ||
+	    (collective == FERRY_REDUCE_TO_ROOT && comm->rank.nranks > 2 && comm->rank.self == request.root))
 		check_buffer(&request, pieces);
 }
 
@@ -130,6 +164,7 @@ static void pieces_under_way_touch_nothing_of_each_others(void **state)
 			for (uint64_t bytes = 4096; bytes <= 1100 * MIB; bytes += bytes < MIB ? 5003 : 7 * MIB + 1234) {
 				comm->mailboxes.peer = bytes % 5;
 				check(comm, FERRY_ALLREDUCE, bytes, bytes % 3 ? ferryFloat32 : ferryUint8);
+				check(comm, FERRY_REDUCE_TO_ROOT, bytes, bytes % 3 ? ferryFloat16 : ferryUint64);
 				check(comm, FERRY_REDUCESCATTER, bytes, bytes % 3 ? ferryFloat64 : ferryInt8);
 			}
 	free(comm);

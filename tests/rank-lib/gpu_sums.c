@@ -60,6 +60,8 @@ struct call {
 	ferryRedOp_t op;
 	size_t count;
 	bool in_place, aside; /* aside: an element off */
+	int root;
+	bool null; /* ranks that get nothing have no receive buffer */
 };
 
 /* A rank's, of one of the two communicators. */
@@ -93,13 +95,18 @@ static struct ferry_request request_of(const struct call *call, const struct gan
 {
 	const size_t size = ferry_type_size(call->type), off = call->aside ? size : 0;
 	char *receive = (char *)pointer_of(peer->receive) + off, *send = (char *)pointer_of(peer->send) + off;
-	const bool scatters = call->collective == FERRY_REDUCESCATTER;
+	const bool scatters = call->collective == FERRY_REDUCESCATTER,
+	           nothing = call->collective == FERRY_REDUCE_TO_ROOT && rank != call->root && call->null;
 	return (struct ferry_request){.collective = call->collective,
 	                              .send = call->in_place ? receive : send,
-	                              .receive = receive + (call->in_place && scatters ? rank * call->count * size : 0),
+	                              .receive = nothing ? NULL
+	                                                 : receive + (call->in_place && scatters
+	                                                                      ? rank * call->count * size
+	                                                                      : 0),
 	                              .count = call->count,
 	                              .type = call->type,
 	                              .op = call->op,
+	                              .root = call->root,
 	                              .comm = gang->comms[rank],
 	                              .stream = (ferryStream_t)peer->stream,
 	                              .shared = true};
@@ -146,9 +153,11 @@ static void compare(const struct call *call, const struct gang *gangs, struct pe
 	for (int rank = 0; rank < nranks; rank++)
 		if (memcmp(fake_cuda_reach(peers[0][rank].receive), fake_cuda_reach(peers[1][rank].receive), bytes) ||
 		    memcmp(fake_cuda_reach(peers[0][rank].send), fake_cuda_reach(peers[1][rank].send), bytes))
-			fail_msg("rank %d of %d: %s of %zu %s, %s, in place %d, aside %d: other bits than by a router",
+			fail_msg("rank %d of %d: %s of %zu %s, %s, in place %d, aside %d, root %d: other bits than by "
+			         "a router",
 			         rank, nranks, ferry_collective_name(call->collective), call->count,
-			         ferry_type_name(call->type), ferry_redop_name(call->op), call->in_place, call->aside);
+			         ferry_type_name(call->type), ferry_redop_name(call->op), call->in_place, call->aside,
+			         call->root);
 }
 
 /* Two communicators of as many ranks: routers add up for the first. */
@@ -171,12 +180,18 @@ static void gangs_close(struct gang *gangs, struct peer peers[2][MOST_PLACES])
 	}
 }
 
+/* Whether the call's blocks are made by Ferry, and their sums brought together. */
+static bool gathers(const struct call *call, int nranks)
+{
+	return call->collective == FERRY_ALLREDUCE || (call->collective == FERRY_REDUCE_TO_ROOT && nranks > 2);
+}
+
 /* What is submitted for the call: a step of each piece, or two. */
 static uint64_t steps_of(const struct call *call, const struct gang *gang, const struct peer *peer)
 {
 	struct ferry_request request = request_of(call, gang, peer, 0);
 	assert_true(ferry_gpu_sums_carry(gang->comms[0], &request));
-	return (uint64_t)ferry_gpu_sums_pieces(&request) * (call->collective == FERRY_ALLREDUCE ? 2 : 1);
+	return (uint64_t)ferry_gpu_sums_pieces(&request) * (gathers(call, gang->nranks) ? 2 : 1);
 }
 
 /*
@@ -187,8 +202,7 @@ static size_t count_of(const struct call *call, int nranks, uint64_t which)
 {
 	static const size_t blocks[] = {256, 4096, 4096 + 384, 20 * 1024, 72 * 1024};
 	const size_t size = ferry_type_size(call->type), n = (size_t)nranks, bytes = blocks[which % 5];
-	return call->collective == FERRY_ALLREDUCE ? bytes * n / size + which % 7 % (128 / size * n)
-	                                           : bytes / size - which % 3;
+	return gathers(call, nranks) ? bytes * n / size + which % 7 % (128 / size * n) : bytes / size - which % 3;
 }
 
 /* Of calls that go through the operations; each operation meets every length. */
@@ -196,6 +210,8 @@ static void compare_next(struct gang *gangs, struct peer peers[2][MOST_PLACES], 
 {
 	which += which / ferryNumOps;
 	call.aside = which % 7 > 3;
+	call.null = which % 3;
+	call.root = call.collective == FERRY_REDUCE_TO_ROOT ? (int)(which / 2) % gangs[0].nranks : 0;
 	call.count = count_of(&call, gangs[0].nranks, which);
 	const uint64_t before = submitted(gangs[1].comms[0]);
 	compare(&call, gangs, peers, which);
@@ -223,6 +239,8 @@ static void compare_some(struct gang *gangs, struct peer peers[2][MOST_PLACES], 
 	assert_false(has_memory(gangs[0].comms[0]));
 }
 
+static const enum ferry_collective sums[] = {FERRY_ALLREDUCE, FERRY_REDUCESCATTER, FERRY_REDUCE_TO_ROOT};
+
 static void sums_over_links_have_the_bits_of_routers(void **state)
 {
 	(void)state;
@@ -230,15 +248,13 @@ static void sums_over_links_have_the_bits_of_routers(void **state)
 		struct gang gangs[2];
 		struct peer peers[2][MOST_PLACES];
 		gangs_open(gangs, peers, nranks, "peer");
-		for (int scatters = 0; scatters < 2; scatters++)
-			(nranks == 2 && !SANITIZED
-			         ? compare_all
-			         : compare_some)(gangs, peers, scatters ? FERRY_REDUCESCATTER : FERRY_ALLREDUCE);
+		for (size_t i = 0; i < sizeof sums / sizeof *sums; i++)
+			(nranks == 2 && !SANITIZED ? compare_all : compare_some)(gangs, peers, sums[i]);
 		gangs_close(gangs, peers);
 	}
 }
 
-/* AllReduces of more than two ranks are the routers'. */
+/* AllReduces and Reduces of more than two ranks are the routers'. */
 static void sums_by_the_host_have_the_bits_of_routers(void **state)
 {
 	(void)state;
@@ -247,11 +263,14 @@ static void sums_by_the_host_have_the_bits_of_routers(void **state)
 		struct peer peers[2][MOST_PLACES];
 		gangs_open(gangs, peers, nranks, "host");
 		compare_some(gangs, peers, FERRY_REDUCESCATTER);
-		if (nranks == 2)
-			compare_some(gangs, peers, FERRY_ALLREDUCE);
-		struct ferry_request request = request_of(&(struct call){.collective = FERRY_ALLREDUCE, .count = 5000},
-		                                          &gangs[1], &peers[1][0], 0);
-		assert_int_equal(ferry_gpu_sums_carry(gangs[1].comms[0], &request), nranks == 2);
+		for (size_t i = 0; i < sizeof sums / sizeof *sums; i++) {
+			struct call call = {.collective = sums[i], .count = 5000};
+			struct ferry_request request = request_of(&call, &gangs[1], &peers[1][0], 0);
+			const bool carried = ferry_gpu_sums_carry(gangs[1].comms[0], &request);
+			assert_int_equal(carried, nranks == 2 || sums[i] == FERRY_REDUCESCATTER);
+			if (carried && sums[i] != FERRY_REDUCESCATTER)
+				compare_some(gangs, peers, sums[i]);
+		}
 		gangs_close(gangs, peers);
 	}
 }
@@ -264,12 +283,16 @@ static void pieces_do_not_meet_in_memory(void **state)
 	for (int nranks = REPEATS(3, 4); nranks <= 4; nranks++) {
 		struct gang gangs[2];
 		struct peer peers[2][MOST_PLACES];
-		struct call call = {.collective = FERRY_ALLREDUCE, .type = ferryUint32};
+		struct call call = {.type = ferryUint32};
 		gangs_open(gangs, peers, nranks, "peer");
-		for (size_t kbytes = 8; kbytes <= 128; kbytes += 24) {
-			call.count = (kbytes << 10) / sizeof(uint32_t);
-			compare(&call, gangs, peers, kbytes);
-		}
+		for (size_t kbytes = 8; kbytes <= 128; kbytes += 24)
+			for (int which = 0; which < 3; which++) {
+				call.collective = which ? FERRY_REDUCE_TO_ROOT : FERRY_ALLREDUCE;
+				call.root = which ? which - 1 : 0; /* rank 0, or one that waits for its pushes */
+				call.in_place = kbytes % 16;
+				call.count = (kbytes << 10) / sizeof(uint32_t);
+				compare(&call, gangs, peers, kbytes);
+			}
 		gangs_close(gangs, peers);
 	}
 	unsetenv("FAKE_CUDA_PUSH_MS");
@@ -285,10 +308,10 @@ static void a_premulsum_is_the_routers(void **state)
 		struct gang gangs[2];
 		struct peer peers[2][MOST_PLACES];
 		gangs_open(gangs, peers, 3, fabric ? "peer" : "host");
-		for (int which = 0; which < 4; which++) {
-			struct call call = {.collective = which % 2 ? FERRY_ALLREDUCE : FERRY_REDUCESCATTER,
+		for (int which = 0; which < 6; which++) {
+			struct call call = {.collective = sums[which % 3],
 			                    .type = ferryFloat32,
-			                    .in_place = which / 2,
+			                    .in_place = which / 3,
 			                    .count = 3000};
 			for (int i = 0; i < 2; i++)
 				for (int rank = 0; rank < 3; rank++) {
