@@ -57,12 +57,27 @@
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_PAIR_DATA 24u
 #define FERRY_MESSAGE_BYTES 384
-/* Of a rank: two halves for kernels, with room for 4 MiB of data, and messages (rank-lib/kernels/kernel_call.h). */
-#define FERRY_OUTBOX_BYTES (2u * ((5u << 20) + (100u << 10)) + (4u << 20) + 4096u + FERRY_OUTBOX_CHANNELS)
-#define FERRY_OUTBOX_CHANNELS (4u << 20) /* the last of them, for kernels of the caller's own */
+/* Of a rank: two halves for kernels, with room for 4 MiB of data, and messages (rank-lib/kernels/kernel_call.h); */
+#define FERRY_OUTBOX_BYTES (FERRY_OUTBOX_ADDS + FERRY_ADD_BYTES)
+#define FERRY_OUTBOX_ADDS (2u * ((5u << 20) + (100u << 10)) + (4u << 20) + 4096u + FERRY_OUTBOX_CHANNELS)
+#define FERRY_OUTBOX_CHANNELS (4u << 20) /* before the last of them, for kernels of the caller's own, */
+#define FERRY_ADD_BYTES 28672u           /* the last: struct ferry_add_cells of each parity */
+#define FERRY_ADD_BLOCKS 16u
 #define FERRY_OUTBOX_RANKS 8u /* jobs of more have none */
 #define FERRY_STAGING_LEAST (FERRY_PARITIES * 4096u) /* a page per parity */
 #define FERRY_STAGING_MOST (1ull << 40)
+
+/*
+ * How far the ADDs of a call in a rank's device memory are, which a kernel in the rank's stream makes. Words as of
+ * counters. ADDs are numbered in the order of the plan's instructions.
+ */
+struct ferry_add_cells {
+	/* slices that may be added: the H2D lane of the rank's router, release; the kernel acquires */
+	_Atomic uint64_t open[FERRY_MOST_ADDS];
+	/* slices of which that part is there: the kernel, release; the lane acquires, and publishes */
+	_Atomic uint64_t done[FERRY_MOST_ADDS][FERRY_ADD_BLOCKS];
+};
+_Static_assert(2 * sizeof(struct ferry_add_cells) <= FERRY_ADD_BYTES, "one for each parity");
 
 /* One cache line pair: no two counters share what a prefetcher moves together. */
 struct ferry_counter {
@@ -383,6 +398,14 @@ uint64_t ferry_arena_window_bytes(const struct ferry_arena_shape *shape);
  * FERRY_MOST_COUNTERS.
  */
 ferryResult_t ferry_arena_back_counters(const struct ferry_arena *arena, uint32_t counters);
+
+/** Returns the cells of a rank of this domain in that parity. The arena has outboxes. */
+static inline struct ferry_add_cells *ferry_arena_add_cells(const struct ferry_arena *arena, uint32_t rank,
+                                                            uint32_t parity)
+{
+	char *outbox = (char *)arena->header + arena->outboxes_at + rank * arena->outbox_bytes;
+	return (struct ferry_add_cells *)(void *)(outbox + FERRY_OUTBOX_ADDS) + parity;
+}
 
 /** Returns all windows, *bytes in whole pages: what copy engines read and write, and so what GPUs register. */
 static inline void *ferry_arena_windows(const struct ferry_arena *arena, uint64_t *bytes)

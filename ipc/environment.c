@@ -80,11 +80,14 @@ const struct ferry_variable ferry_variables[] = {
 	{"FERRY_FABRICS", "",
 	 "Which ways between devices calls may take: host (staging and routers), peer (pushes from device to device), "
 	 "or both, as host,peer. With peer alone what has sums goes through the host all the same, which is said once "
-	 "(FERRY_LOG=info), but for host devices whose links are modelled and connect them; and so do messages between "
-	 "devices without a link; calls that could push are refused where no device reaches another. Without peer "
-	 "programs that push are passed over, or refused. The same on all ranks: those that differ end with an "
-	 "error in their first call that this concerns. Unset: both on GPUs, "
+	 "(FERRY_LOG=info), but for devices whose links connect them, and on host devices are modelled, on GPUs not "
+	 "all alike; and so do messages between devices without a link; calls that could push are refused where no "
+	 "device reaches another. Without peer programs that push are passed over, or refused. The same on all ranks: "
+	 "those that differ end with an error in their first call that this concerns. Unset: both on GPUs, "
 	 "the host on host devices, and programs that push."},
+	{"FERRY_PEERS", "",
+	 "Pairs of ranks whose GPUs may use each other's memory where the driver lets them, as 0-1,2-3: no other pairs "
+	 "do. The same on all ranks. Unset: all pairs."},
 	{"FERRY_SHARES", "",
 	 "What each fabric carries of a call that all can take, such as host=0.1,peer=0.9 or nccl:0.9,host:0.1, from "
 	 "0 to 1; where one is named, the rest is the peers', or under libferry-nccl.so NCCL's. A program then gives "

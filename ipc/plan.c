@@ -162,7 +162,7 @@ static ferryResult_t check_owner(const struct validator *v, uint32_t i)
 	const struct ferry_instr *instr = &v->instrs[i];
 	const struct ferry_plan *plan = v->plan;
 	bool variable = plan->flags & FERRY_PLAN_VARIABLE;
-	if (instr->opcode >= FERRY_NUM_OPCODES ||
+	if (instr->opcode >= FERRY_NUM_OPCODES || (variable && instr->opcode == FERRY_ADD) ||
 	    (variable && ferry_opcode_is_work(instr->opcode)) != (instr->opcode == FERRY_DIVIDE))
 		return bad("instruction %u: opcode %u", i, instr->opcode);
 	if (ferry_opcode_is_work(instr->opcode) ? instr->owner >= plan->ndomains || instr->domain != instr->owner
@@ -192,15 +192,17 @@ static ferryResult_t check_reach(const struct validator *v, uint32_t i)
 	const struct ferry_plan *plan = v->plan;
 	bool variable = plan->flags & FERRY_PLAN_VARIABLE, divides = instr->opcode == FERRY_DIVIDE;
 	bool lane = instr->opcode == FERRY_D2H || instr->opcode == FERRY_H2D;
+	bool adds = instr->opcode == FERRY_ADD;
 	if (instr->flags & ~(instr->opcode == FERRY_PUT ? (variable ? 0 : FERRY_INSTR_FORWARDS)
 	                     : lane && instr->path      ? FERRY_INSTR_MEMORY
 	                     : lane && !variable        ? FERRY_INSTR_MEMORY
+	                     : adds                     ? FERRY_INSTR_MEMORY | FERRY_INSTR_FINAL
 	                                                : FERRY_INSTR_FINAL))
 		return bad("instruction %u: flags %#x", i, instr->flags);
 	bool memory = instr->flags & FERRY_INSTR_MEMORY;
-	if (memory ? !is_memory_of(v, instr->peer, instr->window_domain) ||
-	                     (instr->opcode == FERRY_H2D && instr->peer != instr->owner)
-	           : ferry_window_is_on_device(instr->window_domain))
+	if (memory ? !is_memory_of(v, instr->peer, instr->window_domain) || (adds && !plan->memory) ||
+	                     (instr->opcode != FERRY_D2H && instr->peer != instr->owner)
+	           : ferry_window_is_on_device(instr->window_domain) || adds)
 		return bad("instruction %u: memory of rank %u in domain %u", i, instr->peer, instr->window_domain);
 	if (variable ? instr->length != divides || instr->nslices != divides || instr->chunk >= plan->nranks
 	             : instr->length > 1ull << 50 || instr->length % ferry_type_size(plan->type) ||
@@ -315,10 +317,11 @@ static ferryResult_t check_reads(const struct validator *v, uint32_t nwindows, u
 {
 	const struct ferry_instr *instr = &v->instrs[i];
 	const struct ferry_plan *plan = v->plan;
-	uint32_t least = ferry_opcode_is_work(instr->opcode) && instr->opcode != FERRY_DIVIDE;
+	bool adds = instr->opcode == FERRY_ADD;
+	uint32_t least = adds || (ferry_opcode_is_work(instr->opcode) && instr->opcode != FERRY_DIVIDE);
 	bool passes_on = (instr->opcode == FERRY_D2H && instr->flags & FERRY_INSTR_MEMORY) ||
 	                 (instr->opcode == FERRY_PUT && !(instr->flags & FERRY_INSTR_FORWARDS));
-	uint32_t most = instr->opcode == FERRY_REDUCE ? FERRY_MAX_RANKS : passes_on ? 1 : least;
+	uint32_t most = instr->opcode == FERRY_REDUCE || adds ? FERRY_MAX_RANKS : passes_on ? 1 : least;
 	ferryResult_t result = ferrySuccess;
 	if (instr->nsources < least || instr->nsources > most || instr->first_source > plan->nsources ||
 	    instr->nsources > plan->nsources - instr->first_source)
@@ -329,9 +332,9 @@ static ferryResult_t check_reads(const struct validator *v, uint32_t nwindows, u
 	for (uint32_t s = 0; s < instr->nsources && !result; s++) {
 		const struct ferry_source *source = &v->sources[instr->first_source + s];
 		if ((source->rank >= plan->nranks && source->rank != FERRY_PARTIAL) ||
-		    (passes_on ? !is_memory_of(v, instr->owner, source->domain)
-		               : source->domain >= plan->ndomains ||
-		                         (instr->opcode == FERRY_REDUCE) != (source->domain == instr->owner)))
+		    (passes_on || adds ? !is_memory_of(v, instr->owner, source->domain)
+		                       : source->domain >= plan->ndomains ||
+		                                 (instr->opcode == FERRY_REDUCE) != (source->domain == instr->owner)))
 			return bad("instruction %u: source %u of rank %u in domain %u", i, s, source->rank,
 			           source->domain);
 		result = check_read(v, nwindows, i, source->domain, source->window_offset);
@@ -507,6 +510,24 @@ static ferryResult_t check_windows(const struct validator *v, uint32_t *nwindows
 	return ferrySuccess;
 }
 
+static ferryResult_t check_adds(const struct ferry_plan *plan)
+{
+	uint32_t adds[FERRY_MAX_RANKS] = {0}, sources[FERRY_MAX_RANKS] = {0};
+	for (uint32_t i = 0; i < plan->ninstrs; i++) {
+		const struct ferry_instr *instr = &ferry_plan_instrs(plan)[i];
+		if (instr->opcode != FERRY_ADD)
+			continue;
+		sources[instr->owner] += instr->nsources;
+		if (++adds[instr->owner] > FERRY_MOST_ADDS || sources[instr->owner] > FERRY_MOST_ADD_SOURCES ||
+		    instr->nsources > FERRY_ADD_RANKS)
+			return bad("instruction %u: ADD %u of rank %u, of %u sources, of %u by then: at most %u, of "
+			           "%u, of %u",
+			           i, adds[instr->owner], instr->owner, instr->nsources, sources[instr->owner],
+			           FERRY_MOST_ADDS, FERRY_ADD_RANKS, FERRY_MOST_ADD_SOURCES);
+	}
+	return ferrySuccess;
+}
+
 static ferryResult_t check_instructions(const struct validator *v)
 {
 	ferryResult_t result = ferrySuccess;
@@ -533,6 +554,8 @@ static ferryResult_t check_instructions(const struct validator *v)
 		result = check_puts(v);
 	if (!result)
 		result = check_division(v);
+	if (!result)
+		result = check_adds(v->plan);
 	return result ? result : check_acyclic(v);
 }
 

@@ -46,6 +46,8 @@ enum ferry_opcode {
 	 * which path, and stores that in the instructions' counters (router/engine/division.h)
 	 */
 	FERRY_DIVIDE,
+	/* N windows in the rank's own device memory -> window there, by a kernel in the rank's stream */
+	FERRY_ADD,
 	FERRY_NUM_OPCODES
 };
 
@@ -53,7 +55,7 @@ enum ferry_opcode {
 static inline const char *ferry_opcode_name(uint8_t opcode)
 {
 	static const char *const names[FERRY_NUM_OPCODES] = {"D2H", "H2D", "COPY", "REDUCE", "H2H", "PUT", "WAIT_PUT",
-	                                                    "DIVIDE"};
+	                                                    "DIVIDE", "ADD"};
 	return opcode < FERRY_NUM_OPCODES ? names[opcode] : "no opcode";
 }
 
@@ -69,10 +71,10 @@ static inline bool ferry_opcode_is_d2h(uint8_t opcode)
 	return opcode == FERRY_D2H || opcode == FERRY_PUT;
 }
 
-/** Executed by a rank's H2D lane. */
+/** Executed by a rank's H2D lane; of an ADD it opens slices, and publishes them. */
 static inline bool ferry_opcode_is_h2d(uint8_t opcode)
 {
-	return opcode == FERRY_H2D || opcode == FERRY_COPY || opcode == FERRY_WAIT_PUT;
+	return opcode == FERRY_H2D || opcode == FERRY_COPY || opcode == FERRY_WAIT_PUT || opcode == FERRY_ADD;
 }
 
 /** Reads its rank's send buffer; a PUT that forwards (ferry_instr.flags) reads the receive buffer. */
@@ -84,13 +86,13 @@ static inline bool ferry_opcode_sends(uint8_t opcode)
 /** Writes its rank's receive buffer, or (WAIT_PUT) waits for a PUT that does. */
 static inline bool ferry_opcode_receives(uint8_t opcode)
 {
-	return ferry_opcode_is_h2d(opcode);
+	return ferry_opcode_is_h2d(opcode) && opcode != FERRY_ADD;
 }
 
 /** Writes the window of the instruction. */
 static inline bool ferry_opcode_writes_window(uint8_t opcode)
 {
-	return opcode == FERRY_D2H || opcode == FERRY_REDUCE || opcode == FERRY_H2H;
+	return opcode == FERRY_D2H || opcode == FERRY_REDUCE || opcode == FERRY_H2H || opcode == FERRY_ADD;
 }
 
 /** Has a window: it reads or writes it. */
@@ -107,6 +109,11 @@ static inline bool ferry_opcode_has_window(uint8_t opcode)
 /* instructions in one domain: an arena has room for their counters, and the checker refuses programs of more */
 #define FERRY_MOST_COUNTERS (1u << 17)
 
+/* ADDs of a rank, sources of all of them together, and of each: a kernel has room for so many (kernel_call.h) */
+#define FERRY_MOST_ADDS        96u
+#define FERRY_MOST_ADD_SOURCES 384u
+#define FERRY_ADD_RANKS        8u
+
 #define FERRY_PLAN_ABI 10u /* goes up when a field, or what one means, changes */
 #define FERRY_PLAN_MAX_BYTES (64u << 20)
 #define FERRY_PLAN_MOST_MEMORY (1ull << 40) /* bytes of `memory` */
@@ -120,10 +127,10 @@ static inline bool ferry_opcode_has_window(uint8_t opcode)
 #define FERRY_PLAN_PUTS 8u     /* has PUTs: no rank puts before all ranks are known to make this call */
 
 /* ferry_instr.flags */
-#define FERRY_INSTR_FINAL 1u   /* REDUCE of all ranks' contributions: an average of integers divides here */
+#define FERRY_INSTR_FINAL 1u   /* REDUCE, ADD of all ranks' contributions: an average of integers divides here */
 #define FERRY_INSTR_FORWARDS 2u /* PUT that reads its rank's receive buffer: what has come there */
 /*
- * D2H, H2D: the window is in rank `peer`'s own memory: on GPUs a window of device memory (window_domain), on host
+ * D2H, H2D, ADD: the window is in rank `peer`'s own memory: on GPUs a window of device memory (window_domain), on host
  * devices of the staging of that rank's domain. A D2H of another rank reaches it over the link between the two.
  */
 #define FERRY_INSTR_MEMORY 4u
@@ -186,7 +193,8 @@ struct ferry_instr {
 	uint8_t peer;
 	uint8_t reserved8;
 	uint32_t first_edge, nedges;
-	uint32_t first_source, nsources; /* REDUCE: >= 1; H2H: 1; D2H, PUT from the rank's own memory: 1; others 0 */
+	/* REDUCE, ADD: >= 1; H2H: 1; D2H, PUT from the rank's own memory: 1; others 0 */
+	uint32_t first_source, nsources;
 	/*
 	 * With a network: 1 + the number, among the paths from rank `from` to rank `to`, of the path that this
 	 * instruction is a part of; 0: what it moves is not divided

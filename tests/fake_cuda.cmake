@@ -70,7 +70,8 @@ endforeach()
 ferry_test(cuda_links FOLDER rank-lib LIBRARIES cuda_places ferry_program LABELS lanes)
 add_dependencies(cuda_links nvidia-ml)
 set_tests_properties(cuda_links PROPERTIES ENVIRONMENT LD_LIBRARY_PATH=${CMAKE_CURRENT_BINARY_DIR}/fake_nvml)
-ferry_test(relays FOLDER rank-lib LIBRARIES cuda_places_inside LABELS lanes)
+ferry_test(relays FOLDER rank-lib SOURCES ${FERRY_SMALL_SUMS} fake_cuda/device_buffers.c
+  LIBRARIES cuda_places_inside trial_run LABELS lanes)
 foreach(suite puts cuda_fabrics cuda_links relays)
   target_sources(${suite} PRIVATE rounds.c)
 endforeach()
@@ -118,6 +119,7 @@ ferry_test(kernel_order FOLDER rank-lib/kernels LIBRARIES cuda_places_inside LAB
 # Sums that GPUs make, in pieces of a thousandth.
 foreach(suite gpu_sums gpu_sum_order gpu_sum_faults)
   ferry_test(${suite} FOLDER rank-lib SOURCES ${FERRY_SMALL_SUMS} LIBRARIES cuda_places_inside LABELS lanes)
+  set_tests_properties(${suite} PROPERTIES ENVIRONMENT FAKE_CUDA_NVLINKS=1) # else sums go up trees (relays)
 endforeach()
 foreach(suite cuda_streams cuda_captures open_calls)
   add_test(NAME ${suite}_kernels COMMAND ${suite})

@@ -181,7 +181,11 @@ static ferryResult_t open_data(struct ferryComm *comm, bool mapped, const char *
 		return ferrySuccess;
 	uint64_t until = ferry_now_ns() + (uint64_t)seconds * 1000000000u;
 	result = ferry_fabrics_await(&comm->fabrics, until);
-	return result ? result : ferry_mailboxes_open(&comm->mailboxes, until);
+	if (!result)
+		result = ferry_mailboxes_open(&comm->mailboxes, until);
+	if (!result && comm->mailboxes.ready)
+		result = ferry_fabrics_choose(&comm->fabrics, comm->mailboxes.peer);
+	return result;
 }
 
 static ferryResult_t attach(struct ferryComm *comm, const struct ferry_wishes *wishes, const char *programs)

@@ -25,6 +25,7 @@ struct ferry_collective_call {
 	struct ferry_buffer_name names[3];
 	/* mapped: bounce buffers named instead of buffers that no router can map; NULL: the buffer itself */
 	char *bounces[2];
+	char *memory; /* mapped: the rank's device memory; NULL: the plan has no windows there */
 	/* mapped: with its stream flag and turn, and what a graph that gets the call is to do at its end */
 	struct ferry_submission head;
 	struct ferry_stream_call in_stream;

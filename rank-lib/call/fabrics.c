@@ -85,10 +85,30 @@ static ferryResult_t read_shares(struct ferry_fabrics *fabrics)
 	return ferrySuccess;
 }
 
+static ferryResult_t read_peers(struct ferry_fabrics *fabrics)
+{
+	const char *text = ferry_env("FERRY_PEERS"), *at = text;
+	unsigned one, other;
+	int length;
+	memset(fabrics->peers_of, text ? 0 : 0xff, sizeof fabrics->peers_of);
+	while (at) {
+		if (sscanf(at, "%2u-%2u%n", &one, &other, &length) != 2 || one >= FERRY_MAX_RANKS ||
+		    other >= FERRY_MAX_RANKS || (at[length] && at[length] != ','))
+			return ferry_fail(ferryInvalidArgument, "FERRY_PEERS=%s: pairs of ranks as 0-1,2-3, at \"%s\"",
+			                  text, at);
+		fabrics->peers_of[one] |= 1ull << other;
+		fabrics->peers_of[other] |= 1ull << one;
+		at = at[length] ? at + length + 1 : NULL;
+	}
+	return ferrySuccess;
+}
+
 ferryResult_t ferry_fabrics_read(struct ferry_fabrics *fabrics)
 {
 	ferryResult_t result = read_fabrics(fabrics);
-	return result ? result : read_shares(fabrics);
+	if (!result)
+		result = read_shares(fabrics);
+	return result ? result : read_peers(fabrics);
 }
 
 /* ---- which fabrics there are ---- */
@@ -134,11 +154,12 @@ static bool all_are(const struct ferry_rank *rank, enum ferry_copy_quiesce_kind 
 	return true;
 }
 
-/* Bit t: the GPU of rank `from` reaches rank t's. */
-static uint64_t reach_of(const struct ferry_rank *rank, int from)
+/* Bit t: the GPU of rank `from` reaches rank t's, and may. */
+static uint64_t reach_of(const struct ferry_fabrics *fabrics, int from)
 {
-	uint32_t domain = rank->shared.rank_domain[from];
-	return atomic_load_explicit(&rank->shared.arenas[domain].header->reach[from], memory_order_relaxed);
+	const struct ferry_job_arenas *shared = &fabrics->rank->shared;
+	const struct ferry_arena_header *header = shared->arenas[shared->rank_domain[from]].header;
+	return atomic_load_explicit(&header->reach[from], memory_order_relaxed) & fabrics->peers_of[from];
 }
 
 /* Whether some pairs have no link, or slower ones than others: then relays gain. */
@@ -163,7 +184,7 @@ static void find_gpu_links(struct ferry_fabrics *fabrics)
 	for (uint32_t from = 0; from < nranks; from++) {
 		uint32_t domain = rank->shared.rank_domain[from];
 		const struct ferry_arena_header *header = rank->shared.arenas[domain].header;
-		found.reach[from] = reach_of(rank, (int)from);
+		found.reach[from] = reach_of(fabrics, (int)from);
 		found.node[from] = fabrics->topology->together ? 0 : (uint8_t)domain;
 		for (uint32_t to = 0; to < nranks; to++)
 			found.nvlinks[from][to] = atomic_load_explicit(&header->nvlinks[from][to],
@@ -197,7 +218,7 @@ bool ferry_fabrics_join_all(const struct ferry_fabrics *fabrics)
 	uint64_t all = ~0ull >> (64 - rank->nranks);
 	bool joined = !peers_unwanted(fabrics) && !fabrics->costs->astray;
 	for (int from = 0; joined && from < rank->nranks; from++)
-		joined = !(all & ~(reach_of(rank, from) | 1ull << from));
+		joined = !(all & ~(reach_of(fabrics, from) | 1ull << from));
 	return joined;
 }
 
@@ -239,20 +260,6 @@ static ferryResult_t settle(struct ferry_fabrics *fabrics)
 
 /* ---- what each fabric carries ---- */
 
-/* Whether peers carry sums: so far on host devices alone, by trees over modelled links. Else the host adds up. */
-static bool peers_add(const struct ferry_fabrics *fabrics)
-{
-	struct ferry_packing packing;
-	return fabrics->memory && fabrics->speeds &&
-	       ferry_packing_find(&fabrics->links, (uint32_t)fabrics->rank->nranks, &packing);
-}
-
-/* How many blocks the busiest device sends or receives: one in a Broadcast, whose chains and trees forward data. */
-static uint32_t blocks_of(enum ferry_collective collective, uint32_t nranks)
-{
-	return collective == FERRY_BROADCAST || collective == FERRY_SENDRECV ? 1 : nranks - 1;
-}
-
 /* *can: peers may carry calls, and are able to. */
 static ferryResult_t ask_peers(struct ferry_fabrics *fabrics, bool *can)
 {
@@ -287,6 +294,96 @@ static float speed_of_one(const struct ferry_fabrics *fabrics)
 	for (int from = 0; from < fabrics->rank->nranks && fabrics->partial && !fabrics->ports; from++)
 		most = fmaxf(most, sent_by(&fabrics->links, from, fabrics->rank->nranks));
 	return (float)fabrics->costs->push / most;
+}
+
+/*
+ * Not measured: below this a call that ADDs takes longer to fill and drain its trees than the host's way; speeds of a
+ * NVLink and, as parts of a copy's rate, of PCIe between GPUs and of the host's way, until ferry-perf measures them. A
+ * program of ADDs has to gain GAIN of the time.
+ */
+#ifndef ADDS_LEAST
+#define ADDS_LEAST (4u << 20)
+#endif
+#define NVLINK    22.0
+#define PCIE_PART 0.8
+#define GAIN      0.1
+
+/* Nanoseconds per byte of a block by a program of PUTs of this collective; INFINITY: there is none, or no room. */
+static double peer_time(const struct ferry_fabrics *fabrics, enum ferry_collective collective)
+{
+	struct ferry_program *program;
+	uint32_t adds[FERRY_MAX_RANKS] = {0};
+	double time = INFINITY, one = (double)speed_of_one(fabrics);
+	if (ferry_program_synthesize_peer(collective, fabrics->topology, &fabrics->links, 0, &program)) {
+		ferry_forget_message();
+		return INFINITY;
+	}
+	bool fits = true;
+	for (uint32_t i = 0; i < program->nstatements; i++)
+		if (program->statements[i].opcode == FERRY_REDUCE) /* a source of an ADD, of two at least */
+			fits &= ++adds[program->statements[i].rank] <= 2 * FERRY_MOST_ADDS;
+	if (!(one > 0))
+		one = fabrics->ports ? fabrics->costs->link * PCIE_PART : NVLINK;
+	if (fits)
+		time = ferry_program_peer_time(program, &fabrics->links) / one;
+	ferry_program_free(program);
+	return time;
+}
+
+/* The same for what carries the collective otherwise: all pairs and kernels, or the host. */
+static double other_time(const struct ferry_fabrics *fabrics, enum ferry_collective collective, bool all_pairs)
+{
+	double n = fabrics->rank->nranks, host = fabrics->costs->host;
+	host = host > 0 ? host : fabrics->costs->link * PCIE_PART;
+	if (all_pairs && collective == FERRY_REDUCESCATTER)
+		return peer_time(fabrics, FERRY_ALLTOALL);
+	if (all_pairs) {
+		bool all = collective == FERRY_ALLREDUCE;
+		return (peer_time(fabrics, FERRY_ALLTOALL) + peer_time(fabrics, all ? FERRY_ALLGATHER : FERRY_GATHER)) /
+		       n;
+	}
+	return (collective == FERRY_REDUCESCATTER ? n - 1 : 1) / host;
+}
+
+ferryResult_t ferry_fabrics_choose(struct ferry_fabrics *fabrics, bool all_pairs)
+{
+	static const enum ferry_collective sums[] = {FERRY_ALLREDUCE, FERRY_REDUCESCATTER, FERRY_REDUCE_TO_ROOT};
+	bool can, alone = fabrics->named && !fabrics->wanted[FERRY_FABRIC_HOST];
+	ferryResult_t result = ask_peers(fabrics, &can);
+	if (result == ferryInvalidUsage) { /* no links: calls say so */
+		ferry_forget_message();
+		result = ferrySuccess;
+	}
+	fabrics->kernels = !result;
+	for (uint32_t i = 0; !result && can && fabrics->partial && i < 3; i++) {
+		double time = peer_time(fabrics, sums[i]);
+		fabrics->adds[sums[i]] =
+		        alone && !all_pairs ? !isinf(time)
+		                            : time < (1 - GAIN) * other_time(fabrics, sums[i], all_pairs);
+	}
+	return result;
+}
+
+bool ferry_fabrics_add(const struct ferry_fabrics *fabrics, enum ferry_collective collective, uint64_t bytes)
+{
+	bool alone = fabrics->named && !fabrics->wanted[FERRY_FABRIC_HOST];
+	return fabrics->adds[collective] && (alone || bytes >= ADDS_LEAST);
+}
+
+/* Whether peers carry sums: by trees over modelled links of host devices, or of GPUs. Else the host adds up. */
+static bool peers_add(const struct ferry_fabrics *fabrics, enum ferry_collective collective, uint64_t bytes,
+                      bool no_adds)
+{
+	struct ferry_packing packing;
+	if (!fabrics->memory)
+		return !no_adds && ferry_fabrics_add(fabrics, collective, bytes);
+	return fabrics->speeds && ferry_packing_find(&fabrics->links, (uint32_t)fabrics->rank->nranks, &packing);
+}
+
+/* How many blocks the busiest device sends or receives: one in a Broadcast, whose chains and trees forward data. */
+static uint32_t blocks_of(enum ferry_collective collective, uint32_t nranks)
+{
+	return collective == FERRY_BROADCAST || collective == FERRY_SENDRECV ? 1 : nranks - 1;
 }
 
 /*
@@ -339,9 +436,10 @@ static ferryResult_t check_put(const struct ferry_fabrics *fabrics, const struct
 	if (fabrics->lack)
 		return ferry_fail(ferryProgramError, "%s:%u: PUT from rank %u to rank %u, and %s", program->name,
 		                  put->line, from, to, fabrics->lack);
-	if (!fabrics->memory && put->opcode == FERRY_REDUCE)
-		return ferry_fail(ferryProgramError, "%s:%u: programs ADD on host devices alone so far", program->name,
-		                  put->line);
+	if (!fabrics->memory && !fabrics->kernels && put->opcode == FERRY_REDUCE)
+		return ferry_fail(ferryProgramError,
+		                  "%s:%u: ADD on GPUs without kernels: 2 to %u ranks have them (FERRY_KERNELS)",
+		                  program->name, put->line, FERRY_ADD_RANKS);
 	if (from != to && !(fabrics->links.speed[from][to] > 0))
 		return ferry_fail(ferryProgramError,
 		                  "%s:%u: PUT from rank %u to rank %u, whose devices do not reach each other",
@@ -393,19 +491,20 @@ static void log_host(struct ferry_fabrics *fabrics, enum ferry_collective collec
 }
 
 ferryResult_t ferry_fabrics_divide(struct ferry_fabrics *fabrics, enum ferry_collective collective, uint64_t count,
-                                   size_t element, uint64_t *host)
+                                   size_t element, bool no_adds, uint64_t *host)
 {
 	bool can;
 	*host = count;
 	ferryResult_t result = ask_peers(fabrics, &can);
 	if (result || !can)
 		return result;
-	if (ferry_collective_reduces(collective) && !peers_add(fabrics)) {
+	bool reduces = ferry_collective_reduces(collective);
+	if (reduces && !peers_add(fabrics, collective, count * element, no_adds)) {
 		log_host(fabrics, collective);
 		return ferrySuccess;
 	}
 	uint32_t blocks = blocks_of(collective, (uint32_t)fabrics->rank->nranks);
-	if (fabrics->named && !fabrics->wanted[FERRY_FABRIC_HOST])
+	if ((fabrics->named && !fabrics->wanted[FERRY_FABRIC_HOST]) || (reduces && !fabrics->memory))
 		*host = 0;
 	else if (fabrics->host_share >= 0)
 		*host = (uint64_t)((double)count * fabrics->host_share);

@@ -23,6 +23,7 @@ struct ferry_fabrics {
 	const struct ferry_topology *topology;
 	bool named, wanted[FERRY_OWN_FABRICS]; /* FERRY_FABRICS; named: it is set */
 	double host_share;                     /* FERRY_SHARES; below 0: not set */
+	uint64_t peers_of[FERRY_MAX_RANKS];    /* FERRY_PEERS: bit t: the rank may push to rank t */
 	bool said; /* that the host carries calls for which FERRY_FABRICS does not name it was logged */
 	/* once settled */
 	bool settled, peers; /* peers: Ferry's own programs push, where there are links */
@@ -31,13 +32,15 @@ struct ferry_fabrics {
 	bool memory; /* of host devices: the ranks' own memory is staging, and what goes into it takes their links */
 	bool ports;  /* each GPU pushes to all others, and is pushed to, through one port */
 	bool partial; /* of GPUs: some pairs have no link, or a slower one than others */
+	bool kernels; /* of GPUs: they add up what comes into their memory (ferry_fabrics_choose) */
+	bool adds[FERRY_NUM_COLLECTIVES]; /* the same: programs of ADDs carry long calls */
 	struct ferry_links links;
 	float up, down; /* of host devices, to and from the host: GB/s; 0: as fast as memory */
 };
 
 /**
- * Reads FERRY_FABRICS and FERRY_SHARES. Errors: ferryInvalidArgument, with what was expected, also if FERRY_SHARES
- * gives a share to a fabric that FERRY_FABRICS leaves out.
+ * Reads FERRY_FABRICS, FERRY_SHARES and FERRY_PEERS. Errors: ferryInvalidArgument, with what was expected, also if
+ * FERRY_SHARES gives a share to a fabric that FERRY_FABRICS leaves out.
  */
 ferryResult_t ferry_fabrics_read(struct ferry_fabrics *fabrics);
 
@@ -57,6 +60,17 @@ ferryResult_t ferry_fabrics_await(struct ferry_fabrics *fabrics, uint64_t until)
 bool ferry_fabrics_join_all(const struct ferry_fabrics *fabrics);
 
 /**
+ * Chooses which collectives with sums are programs of ADDs in memory of the GPUs: where links are partial, and it is
+ * faster than what else carries them, by arithmetic, or FERRY_FABRICS leaves out the host. all_pairs: kernels of each
+ * GPU add up what all others have pushed to it. To be called once, of ranks on GPUs that have been awaited and have
+ * kernels. Error: the job has failed meanwhile.
+ */
+ferryResult_t ferry_fabrics_choose(struct ferry_fabrics *fabrics, bool all_pairs);
+
+/** Whether such a program carries a call of so many bytes (count x element). The same on all ranks. Any thread. */
+bool ferry_fabrics_add(const struct ferry_fabrics *fabrics, enum ferry_collective collective, uint64_t bytes);
+
+/**
  * Prints, for FERRY_DEBUG=plan, how the fabrics divide each block of `count` elements, of which the host has `host`;
  * and the links, once they are settled.
  */
@@ -64,11 +78,11 @@ void ferry_fabrics_print(const struct ferry_fabrics *fabrics, uint64_t host, uin
 
 /**
  * Computes how each block of `count` elements is divided: *host elements for the host, the rest for the peers, with a
- * program of this collective. The first call waits until all ranks have published what moves their data. Under the
- * communicator's lock. Error: the job has failed meanwhile.
+ * program of this collective. no_adds: of GPUs, the host has the sums in any case. The first call waits until all ranks
+ * have published what moves their data. Under the communicator's lock. Error: the job has failed meanwhile.
  */
 ferryResult_t ferry_fabrics_divide(struct ferry_fabrics *fabrics, enum ferry_collective collective, uint64_t count,
-                                   size_t element, uint64_t *host);
+                                   size_t element, bool no_adds, uint64_t *host);
 
 /**
  * The network that pushed calls are divided over. Host devices have one where their links are modelled; it has relays,

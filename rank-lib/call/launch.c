@@ -42,8 +42,12 @@ static uint32_t shape_of(const struct ferry_request *request)
 	       (uint32_t)request->sums << 24;
 }
 
-/* The key of the request's plan, without a user's program. If nothing is left out, `mirrored` does not count. */
-static struct ferry_plan_key key_of(const struct ferry_request *request)
+/*
+ * The key of the request's plan, without a user's program. If nothing is left out, `mirrored` does not count. captures:
+ * its stream is captured. A kernel that adds beside a call knows the call's number, which a router gives it late in and
+ * after captures.
+ */
+static struct ferry_plan_key key_of(const struct ferry_request *request, bool captures)
 {
 	enum ferry_collective collective = request->collective;
 	struct ferry_plan_key key = {.collective = collective,
@@ -53,13 +57,25 @@ static struct ferry_plan_key key_of(const struct ferry_request *request)
 	if (request->left_out.count)
 		key.left_out = request->left_out;
 	key.redop = request->sums ? ferrySum : redop_of(request);
+	key.no_adds = ferry_collective_reduces(collective) &&
+	              (captures || request->comm->numbers.fixed != UINT64_MAX || key.redop == ferryNumOps);
 	return key;
 }
 
-static ferryResult_t find_plan(const struct ferry_request *request, struct ferry_plan_entry **entry)
+/* All ranks refuse alike. */
+static ferryResult_t check_adds(const struct ferry_plan *plan)
+{
+	for (uint32_t i = 0; i < plan->ninstrs; i++)
+		if (ferry_plan_instrs(plan)[i].opcode == FERRY_ADD)
+			return ferry_fail(ferryInvalidUsage, "a program with ADD on GPUs, in a call that is captured, "
+			                  "comes after one that was, or is a premulsum");
+	return ferrySuccess;
+}
+
+static ferryResult_t find_plan(const struct ferry_request *request, bool captures, struct ferry_plan_entry **entry)
 {
 	struct ferryComm *comm = request->comm;
-	struct ferry_plan_key key = key_of(request);
+	struct ferry_plan_key key = key_of(request, captures);
 	if (request->program) {
 		ferryResult_t result = ferry_user_programs_find(&comm->programs, &comm->topology, request->program,
 		                                                &key.program);
@@ -69,7 +85,11 @@ static ferryResult_t find_plan(const struct ferry_request *request, struct ferry
 			return ferry_fail(ferryProgramError, "the program is for %s",
 			                  ferry_collective_name(key.program->collective));
 	}
-	return key.program ? ferry_plans_find(&comm->plans, &key, entry) : find_replaceable(comm, &key, entry);
+	ferryResult_t result = key.program ? ferry_plans_find(&comm->plans, &key, entry)
+	                                   : find_replaceable(comm, &key, entry);
+	if (!result && key.no_adds && key.program && (result = check_adds((*entry)->plan)))
+		ferry_plan_cache_give_back(&comm->plans.cache, *entry);
+	return result;
 }
 
 /* Calls that are open in a stream at the same time get different stream ids, so that each has a flag. */
@@ -94,7 +114,7 @@ static ferryResult_t launch_one(const struct ferry_request *request)
 	bool mapped = ferry_comm_is_mapped(comm), is_short = !mapped && ferry_short_calls_fit(&comm->shorts, request);
 	ferryResult_t result = look_at_stream(request, &call.stream);
 	if (!result && !is_short)
-		result = find_plan(request, &call.entry);
+		result = find_plan(request, call.stream.captures, &call.entry);
 	if (result)
 		return result;
 	call.shape = shape_of(request);
@@ -411,7 +431,7 @@ static bool is_planned(const struct ferry_request *request)
 static ferryResult_t prepare_plan(const struct ferry_request *request, bool *put_target)
 {
 	struct ferryComm *comm = request->comm;
-	struct ferry_plan_key key = key_of(request);
+	struct ferry_plan_key key = key_of(request, false);
 	struct ferry_device_visit visit;
 	ferryResult_t result = enter(comm, request->collective, false, &visit);
 	if (result)
@@ -476,7 +496,7 @@ ferryResult_t ferry_launch_preregister(const struct ferry_request *request, bool
 /* Under the lock. */
 static bool has_plan(const struct ferry_request *request, bool *put_target)
 {
-	struct ferry_plan_key key = key_of(request);
+	struct ferry_plan_key key = key_of(request, false);
 	const struct ferry_plan_entry *entry = ferry_plan_cache_look(&request->comm->plans.cache, &key);
 	if (entry)
 		*put_target = entry->plan->flags & FERRY_PLAN_PUTS;

@@ -2,6 +2,7 @@
 /* Collectives of a rank whose router moves its data: names the buffers, or bounce buffers instead, then submits. */
 #include "rank-lib/call/mapped.h"
 
+#include "rank-lib/call/adds.h"
 #include "rank-lib/call/gpu_sums.h"
 
 #include <stdlib.h>
@@ -116,15 +117,16 @@ static ferryResult_t name_buffer(struct ferry_mapped *mapped, const void *buffer
  * Names the rank's device memory, which all calls of the communicator share: a half for each parity. A bounce buffer of
  * a stream that no call has, made at the first call that needs it.
  */
-static ferryResult_t name_memory(struct ferry_mapped *mapped, const struct ferry_collective_call *collective,
+static ferryResult_t name_memory(struct ferry_mapped *mapped, struct ferry_collective_call *collective,
                                  struct ferry_buffer_name *name)
 {
 	const uint64_t bytes = FERRY_PARITIES * collective->entry->plan->memory;
-	void *memory;
+	void *memory = NULL;
 	if (!bytes)
 		return ferrySuccess;
 	ferryResult_t result = ferry_bounce_buffers_take(&mapped->bounces, mapped->device, MEMORY_STREAM, FERRY_DIR_H2D,
 	                                                 bytes, &memory);
+	collective->memory = memory;
 	return result ? result
 	              : ferry_exports_name(mapped->exports, memory, bytes, mapped->journal->number + 1,
 	                                   collective->stream.captures, true, name);
@@ -290,6 +292,7 @@ ferryResult_t ferry_mapped_collective(struct ferry_mapped *mapped, const struct 
 	struct ferry_call_buffers buffers;
 	struct ferry_submission head;
 	struct ferry_stream_call in_stream = collective->in_stream;
+	struct ferry_kernel_adds adds;
 	ferry_request_buffers(request, mapped->rank, mapped->device, &parts, &buffers);
 	fill_head(collective, &head);
 	in_stream.flag = ferry_stream_flag_at(head.flag);
@@ -298,6 +301,9 @@ ferryResult_t ferry_mapped_collective(struct ferry_mapped *mapped, const struct 
 	if (collective->number.seq)
 		atomic_store_explicit(&steps->last_seq, collective->number.seq, memory_order_relaxed);
 	ferryResult_t result = fill_copies(collective, &buffers, &in_stream);
+	if (!result && collective->memory)
+		ferry_adds_kernel(request, steps->plan, collective->number.seq, collective->memory, &adds,
+		                  &in_stream.beside);
 	if (!result)
 		result = submit_collective(mapped, collective, &head, &parts);
 	if (!collective->stream.captures)

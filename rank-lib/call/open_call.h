@@ -4,6 +4,9 @@
  * Work that the caller puts into the stream in between runs beside the call. For callers that divide calls between
  * Ferry and other libraries.
  *
+ * A call that a kernel adds up for (adds.h) has that kernel in the stream at the first step: what the caller puts in
+ * comes behind the kernel.
+ *
  * On streams with stream flags (ipc/stream_flag.h). On host devices the first step is the whole call, and nothing runs
  * beside it.
  */

@@ -27,7 +27,7 @@ static bool same_key(const struct ferry_plan_key *a, const struct ferry_plan_key
 	return a->collective == b->collective && a->type == b->type && a->redop == b->redop && a->count == b->count &&
 	       a->left_out.count == b->left_out.count && a->left_out.mirrored == b->left_out.mirrored &&
 	       a->left_out.packed == b->left_out.packed &&
-	       a->root == b->root && a->program == b->program;
+	       a->root == b->root && a->no_adds == b->no_adds && a->program == b->program;
 }
 
 static struct ferry_plan_entry **bucket_of_key(const struct ferry_plan_cache *cache, const struct ferry_plan_key *key)

@@ -26,6 +26,7 @@ struct ferry_plan_key {
 	uint64_t count;
 	struct ferry_left_out left_out;
 	uint32_t root;
+	bool no_adds; /* a sum that no kernel beside the call may make: it is captured, or others were */
 	const struct ferry_program *program; /* a user's program, or NULL for the built-in one */
 };
 

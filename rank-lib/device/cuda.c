@@ -146,11 +146,14 @@ static CUresult pass_flag(const struct ferry_cuda_device *device, CUstream strea
 	const struct ferry_cuda_driver *driver = device->driver;
 	CUstreamBatchMemOpParams operations[2] = {write_flag(&call->flag->flag, 1),
 	                                          wait_for_flag(&call->flag->flag, 0, device->wait_flags)};
-	if (!call->ncopies && !device->wait_kernel && !call->open)
+	if (!call->ncopies && !device->wait_kernel && !call->open && !call->beside.function)
 		return driver->StreamBatchMemOp(stream, 2, operations, 0);
 	CUresult refused = driver->StreamBatchMemOp(stream, 1, operations, 0);
 	if (!refused)
 		refused = copy_within(driver, stream, call->copies, call->ncopies);
+	if (!refused && call->beside.function)
+		refused = driver->LaunchKernel(call->beside.function, call->beside.blocks, 1, 1, call->beside.threads,
+		                               1, 1, 0, stream, (void *[]){call->beside.adds}, NULL);
 	return refused || call->open ? refused : wait_in_stream(device, stream, &call->flag->flag);
 }
 

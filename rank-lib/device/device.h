@@ -35,6 +35,13 @@ struct ferry_local_kernel {
 	struct ferry_kernel_call call;
 };
 
+/** A kernel that goes on while the call does. */
+struct ferry_beside_kernel {
+	void *function; /* NULL: none */
+	uint32_t blocks, threads;
+	struct ferry_kernel_adds *adds; /* its argument, which the driver copies */
+};
+
 /** A call in a stream of a device with stream flags (ipc/stream_flag.h): what the stream does itself. */
 struct ferry_stream_call {
 	struct ferry_stream_flag *flag;  /* the stream writes 1 when it reaches the call, then waits for 0 */
@@ -42,6 +49,7 @@ struct ferry_stream_call {
 	uint32_t ncopies;
 	struct ferry_local_copy *before, *after; /* made before the write of 1; behind the wait */
 	uint32_t nbefore, nafter;
+	struct ferry_beside_kernel beside; /* behind `copies`, before the wait */
 	struct ferry_local_kernel kernel; /* behind `after` */
 	bool open;                       /* the wait, and what follows it, are left to finish_flag */
 	const void *scalar;              /* NULL, or in device memory: the stream first copies it to flag->scalar */

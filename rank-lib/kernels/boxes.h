@@ -39,7 +39,7 @@ struct ferry_box {
 	struct ferry_kernel_state *states;
 	uint32_t word;                 /* number of the stream flag that has its abort word, `flag` */
 	struct ferry_stream_flag *aborted; /* that flag */
-	struct ferry_box_window windows[FERRY_KERNEL_RANKS];
+	struct ferry_box_window windows[FERRY_KERNEL_RANKS + 1]; /* outboxes, and cells of ADDs */
 	uint32_t nwindows;
 	struct ferry_box *next;        /* under the lock of boxes.c; so are the next two */
 	bool failed;                   /* its communicator had failed: others' kernels may write to it yet */

@@ -18,6 +18,7 @@ enum ferry_kernel {
 	FERRY_KERNEL_LL128,    /* 120 bytes of data in a line of 128: peer memory */
 	FERRY_KERNEL_BULK,     /* a chunk of data, then one flag: host memory */
 	FERRY_KERNEL_REDUCE,   /* of blocks that copies have brought; chosen for no call alone */
+	FERRY_KERNEL_ADD,      /* ADDs of a program, as their sources come; chosen for no call alone */
 	FERRY_KERNEL_MESSAGES, /* Sends and Recvs of a group; chosen for no collective, and loaded for uint8 alone */
 	FERRY_NUM_KERNELS
 };

@@ -120,6 +120,39 @@ struct ferry_kernel_group {
 	uint32_t count;
 };
 
+/*
+ * The ADDs of a program in a rank's memory, as one kernel makes them. Its cells in the rank's arena (ipc/arena.h): a
+ * word for each ADD, by the router: how many of its slices may be added; then a word for each ADD and block, by the
+ * kernel: how many it has added its part of. A word is the call's number << 32 | slices.
+ */
+#define FERRY_KERNEL_ADDS       96u
+#define FERRY_KERNEL_ADD_BLOCKS 16u  /* at most; a kernel of fewer writes the words of the rest, too */
+#define FERRY_KERNEL_SOURCES    384u /* of all its ADDs together */
+#define FERRY_KERNEL_ADD_DONE(add, block) (8ull * (FERRY_KERNEL_ADDS + (add) * FERRY_KERNEL_ADD_BLOCKS + (block)))
+
+struct ferry_kernel_add {
+	uint64_t bytes;
+	uint32_t to; /* its window: bytes from the start of the memory, over 64 */
+	uint16_t first_source;
+	uint8_t nsources;
+	uint8_t last; /* 1: of all ranks' data: an average of integers divides here */
+};
+
+struct ferry_kernel_adds {
+	struct ferry_kernel_call call; /* the type's operation, abort and state; the rest is the kernel's scratch */
+	char *memory; /* the rank's, of the call's parity */
+	uint64_t memory_bytes;
+	char *cells;
+	uint64_t one;    /* in the type's bits: the factor of a source that is a sum already */
+	uint32_t number; /* of the call, its low half */
+	uint32_t lap;    /* slot of slice 0 */
+	uint32_t slice, window; /* bytes; slots */
+	uint32_t count;
+	/* windows as `to`, << 1 | 1: one rank's data, of which averages take the factor */
+	uint32_t sources[FERRY_KERNEL_SOURCES];
+	struct ferry_kernel_add adds[FERRY_KERNEL_ADDS];
+};
+
 /* The messages of a group, as one kernel carries them. */
 struct ferry_kernel_message {
 	char *buffer;

@@ -519,7 +519,9 @@ KERNEL(NAME(bulk), 512, ferry_kernel_call)
 
 /* ---- blocks that have come ---- */
 
-DEVICE void NAME(reduce_local)(const struct ferry_kernel_call *c, uint64_t at, uint64_t step, uint32_t granule)
+/* factors: of each block; NULL: the call's, of all. */
+DEVICE void NAME(reduce_local)(const struct ferry_kernel_call *c, uint64_t at, uint64_t step, uint32_t granule,
+                               const uint64_t *factors)
 {
 	WIDE total[SUMS][2][PER_WORD];
 	struct ferry_vector v[SUMS];
@@ -527,8 +529,8 @@ DEVICE void NAME(reduce_local)(const struct ferry_kernel_call *c, uint64_t at, u
 		EACH_OF_SUMS (i, at, step, c->bytes)
 			v[i] = ferry_read_vector(c->in[r], at + i * step, c->bytes, granule);
 		EACH_OF_SUMS (i, at, step, c->bytes) {
-			NAME(add)(total[i][0], v[i].low, c, c->factor, !r);
-			NAME(add)(total[i][1], v[i].high, c, c->factor, !r);
+			NAME(add)(total[i][0], v[i].low, c, factors ? factors[r] : c->factor, !r);
+			NAME(add)(total[i][1], v[i].high, c, factors ? factors[r] : c->factor, !r);
 		}
 	}
 	EACH_OF_SUMS (i, at, step, c->bytes)
@@ -546,7 +548,89 @@ KERNEL(NAME(reduce), 512, ferry_kernel_call)
 		addresses |= (uint64_t)(uintptr_t)c->in[r];
 	EACH_LANE (lane)
 		for (uint64_t at = first + 16ull * lane; at < c->bytes; at += SUMS * step)
-			NAME(reduce_local)(c, at, step, ferry_granule(addresses));
+			NAME(reduce_local)(c, at, step, ferry_granule(addresses), NULL);
+}
+
+/* ---- ADDs of a program ---- */
+
+/* This block's part of one slice. c: of the block, as scratch, like factors. */
+DEVICE void NAME(add_slice)(const struct ferry_kernel_adds *adds, const struct ferry_kernel_add *add, uint32_t slice,
+                            struct ferry_kernel_call *c, uint64_t *factors)
+{
+	const uint64_t step = 16ull * BLOCKS * THREADS, first = 16ull * BLOCK * THREADS;
+	const uint64_t slot = (uint64_t)((adds->lap + slice) % adds->window) * adds->slice;
+	const uint64_t left = add->bytes - (uint64_t)slice * adds->slice;
+	EACH_LANE (lane) {
+		if (lane < add->nsources) {
+			const uint32_t source = adds->sources[add->first_source + lane];
+			c->in[lane] = adds->memory + 64ull * (source >> 1) + slot;
+			factors[lane] = source & 1 ? adds->call.factor : adds->one;
+		}
+		if (lane)
+			continue;
+		c->receive = adds->memory + 64ull * add->to + slot;
+		c->bytes = left < adds->slice ? left : adds->slice;
+		c->nranks = add->nsources;
+		c->divisor = add->last ? adds->call.divisor : 1;
+	}
+	BARRIER();
+	EACH_LANE (lane)
+		for (uint64_t at = first + 16ull * lane; at < c->bytes; at += SUMS * step)
+			NAME(reduce_local)(c, at, step, 16, factors);
+	BARRIER();
+}
+
+/*
+ * The ADDs of a call in a rank's memory, slice by slice as the rank's router opens them. Each block has a part of every
+ * slice, and says for itself how far it is, so it waits for no other block.
+ */
+KERNEL(NAME(adds), 512, ferry_kernel_adds)
+{
+	SHARED struct ferry_kernel_call c;
+	SHARED uint64_t factors[FERRY_KERNEL_RANKS];
+	SHARED uint32_t made[FERRY_KERNEL_ADDS], open[FERRY_KERNEL_ADDS];
+	uint32_t left = 0, misses = 0;
+	bool gone = false;
+	for (uint32_t i = 0; i < call.count; i++)
+		left += call.adds[i].bytes > 0;
+	EACH_LANE (lane) {
+		if (!lane)
+			c = call.call;
+		if (lane < call.count)
+			made[lane] = open[lane] = 0;
+	}
+	BARRIER();
+	while (left && !gone) {
+		bool any = false, given_up = false;
+		EACH_LANE (lane)
+			if (lane < call.count && (uint64_t)made[lane] * call.slice < call.adds[lane].bytes)
+				open[lane] = ferry_slices_of(ferry_load_word(call.cells + 8 * lane), call.number);
+		BARRIER();
+		for (uint32_t i = 0; i < call.count; i++) {
+			const struct ferry_kernel_add *add = &call.adds[i];
+			const uint32_t slices = (uint32_t)((add->bytes + call.slice - 1) / call.slice);
+			const uint32_t before = made[i], end = open[i] < slices ? open[i] : slices;
+			for (uint32_t slice = before; slice < end; slice++) {
+				NAME(add_slice)(&call, add, slice, &c, factors);
+				EACH_LANE (lane)
+					for (uint32_t b = BLOCK; !lane && b < FERRY_KERNEL_ADD_BLOCKS; b += BLOCKS)
+						ferry_store_word(call.cells + FERRY_KERNEL_ADD_DONE(i, b),
+						                 (uint64_t)call.number << 32 | (slice + 1));
+			}
+			any |= end > before;
+			left -= end > before && end == slices;
+			EACH_LANE (lane)
+				if (!lane && end > before)
+					made[i] = end;
+		}
+		BARRIER();
+		if (any)
+			continue;
+		EACH_LANE (lane)
+			if (!lane)
+				given_up = ferry_gives_up(call.call.abort, &call.call.state->given_up, &misses);
+		gone = ferry_any_of_block(given_up);
+	}
 }
 
 #include "rank-lib/kernels/ll128.h"

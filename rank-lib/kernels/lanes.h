@@ -86,6 +86,19 @@ DEVICE uint64_t ferry_load64(const uint64_t *from)
 	return *(const volatile uint64_t *)from;
 }
 
+/* A word that orders what another processor has stored before it, or this block's lanes before a barrier. */
+DEVICE uint64_t ferry_load_word(const char *from)
+{
+	uint64_t word;
+	asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
+	return word;
+}
+
+DEVICE void ferry_store_word(char *to, uint64_t word)
+{
+	asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
+}
+
 DEVICE void ferry_store64(uint64_t *to, uint64_t value)
 {
 	*(volatile uint64_t *)to = value;
@@ -199,6 +212,16 @@ DEVICE void ferry_store64(uint64_t *to, uint64_t value)
 	__atomic_store_n(to, value, __ATOMIC_RELEASE);
 }
 
+DEVICE uint64_t ferry_load_word(const char *from)
+{
+	return __atomic_load_n((const uint64_t *)(const void *)from, __ATOMIC_ACQUIRE);
+}
+
+DEVICE void ferry_store_word(char *to, uint64_t word)
+{
+	__atomic_store_n((uint64_t *)(void *)to, word, __ATOMIC_RELEASE);
+}
+
 DEVICE bool ferry_arrive(uint32_t *arrived)
 {
 	bool last = __atomic_add_fetch(arrived, 1, __ATOMIC_ACQ_REL) == ferry_block.blocks;
@@ -208,5 +231,11 @@ DEVICE bool ferry_arrive(uint32_t *arrived)
 }
 
 #endif
+
+/* As ferry_counter_slices of ipc/arena.h: of another call, none. */
+DEVICE uint32_t ferry_slices_of(uint64_t word, uint32_t number)
+{
+	return (uint32_t)(word >> 32) == number ? (uint32_t)word : 0;
+}
 
 #endif

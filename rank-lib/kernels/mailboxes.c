@@ -21,8 +21,11 @@
 #define SIGNAL_BYTES    4096u
 #define SILENT_NS       1000000000u /* a kernel that has said nothing for so long waits no more, or has no processor */
 
-_Static_assert(FERRY_BOX_REGION(HOST_DATA_BYTES, true) + FERRY_OUTBOX_CHANNELS == FERRY_OUTBOX_BYTES,
-               "an outbox of the arena is a region, and memory for channels");
+_Static_assert(FERRY_BOX_REGION(HOST_DATA_BYTES, true) + FERRY_OUTBOX_CHANNELS == FERRY_OUTBOX_ADDS,
+               "an outbox of the arena is a region, memory for channels, and cells of ADDs");
+_Static_assert(FERRY_KERNEL_ADDS == FERRY_MOST_ADDS && FERRY_KERNEL_ADD_BLOCKS == FERRY_ADD_BLOCKS &&
+                       FERRY_KERNEL_SOURCES == FERRY_MOST_ADD_SOURCES && FERRY_KERNEL_RANKS == FERRY_ADD_RANKS,
+               "the kernel's are the arena's");
 _Static_assert(FERRY_CHANNEL_RANKS == FERRY_KERNEL_RANKS, "who has kernels may have channels");
 _Static_assert(4 * FERRY_CHANNEL_RANKS * FERRY_CHANNELS <= SIGNAL_BYTES, "a word for each rank and channel");
 _Static_assert(FERRY_KERNEL_RANKS == FERRY_OUTBOX_RANKS, "each rank has one");
@@ -254,6 +257,17 @@ static ferryResult_t map_outbox(struct ferry_mailboxes *mailboxes, int other, vo
 	                            region_bytes(mailboxes) + channels_bytes(mailboxes), outbox);
 }
 
+static ferryResult_t map_adds(struct ferry_mailboxes *mailboxes)
+{
+	const struct ferry_rank *rank = mailboxes->rank;
+	const struct ferry_arena *arena = &rank->shared.arenas[rank->domain];
+	if (!arena->outbox_bytes)
+		return ferry_fail(ferryInternalError, "the arena has no outboxes");
+	uint64_t outbox = arena->outboxes_at + (uint64_t)rank->self * arena->outbox_bytes;
+	return ferry_box_add_window(mailboxes->box, arena->descriptor, outbox + FERRY_OUTBOX_ADDS, FERRY_ADD_BYTES,
+	                            &mailboxes->adds);
+}
+
 static void fill_channels(struct ferry_mailboxes *mailboxes, void *const *boxes)
 {
 	ferryChannels_t *channels = &mailboxes->channels;
@@ -294,7 +308,7 @@ static ferryResult_t map_all(struct ferry_mailboxes *mailboxes)
 	}
 	if (!result)
 		fill_channels(mailboxes, boxes);
-	return result;
+	return result ? result : map_adds(mailboxes);
 }
 
 /* How many blocks the rank's calls may have, so that those of all ranks on its GPU run at the same time. */

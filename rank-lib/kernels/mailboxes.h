@@ -43,6 +43,7 @@ struct ferry_mailboxes {
 	uint32_t blocks;       /* of a call at most: the least of all ranks' */
 	struct ferry_box *box; /* the rank's own; NULL: none */
 	struct ferry_kernel_call blank;          /* all that is the same for every call */
+	void *adds;            /* cells of its ADDs, of each parity (ipc/arena.h) */
 	ferryChannels_t channels; /* for kernels of the caller's own; bytes 0: none, */
 	char why_not[200];        /* as this says, if the caller has asked for them */
 	struct ferry_mailbox_waits waits[FERRY_BOX_LINES]; /* the router monitor's */

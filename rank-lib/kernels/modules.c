@@ -31,6 +31,7 @@ static const char *const names[FERRY_NUM_KERNELS] = {
         [FERRY_KERNEL_LL128] = "ll128",
         [FERRY_KERNEL_BULK] = "bulk",
         [FERRY_KERNEL_REDUCE] = "reduce",
+        [FERRY_KERNEL_ADD] = "adds",
         [FERRY_KERNEL_MESSAGES] = "messages"}; /* last: other types have none */
 
 #define KERNELS (FERRY_NUM_KERNELS - 1) /* without NONE */

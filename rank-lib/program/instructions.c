@@ -170,14 +170,16 @@ static void emit(struct ferry_part *part, uint32_t statement)
 	uint32_t carried = use->writes != FERRY_NO_VALUE ? use->writes : use->reads;
 	const struct ferry_value *value = &part->versions.values[carried];
 	bool passes_on = ferry_statement_passes_on(what);
-	bool lane = what->opcode == FERRY_D2H || what->opcode == FERRY_H2D || passes_on;
 	uint32_t home = ferry_part_home(part, value->place);
+	bool adds = what->opcode == FERRY_REDUCE && ferry_window_is_on_device(home);
+	bool lane = what->opcode == FERRY_D2H || what->opcode == FERRY_H2D || passes_on || adds;
 	if (use->writes != FERRY_NO_VALUE && part->absorbed[use->writes])
 		return; /* part of its root's instruction */
 	uint32_t owner = lane ? what->rank : home;
 	part->instr_of[statement] = part->compiler->instrs.count;
 	uint32_t domain = lane ? program->rank_domain[what->rank] : owner;
-	struct ferry_instr *instr = new_instr(part, passes_on ? FERRY_D2H : what->opcode, owner, domain, value->chunk);
+	struct ferry_instr *instr = new_instr(part, passes_on ? FERRY_D2H : adds ? FERRY_ADD : what->opcode, owner,
+	                                      domain, value->chunk);
 	if (!instr)
 		return;
 	ferry_compiler_origin(part->compiler, part->instr_of[statement])->statement = statement;
@@ -191,7 +193,7 @@ static void emit(struct ferry_part *part, uint32_t statement)
 	}
 	if (passes_on) {
 		add_source(part, instr, use->reads);
-	} else if (lane) {
+	} else if (lane && !adds) {
 		instr->user_offset = what->opcode == FERRY_D2H ? ferry_part_send_offset(part, what->rank, what->gpu)
 		                                               : ferry_part_receive_offset(part, what->rank, what->gpu);
 		instr->chunk = program->collective == FERRY_ALLTOALLV ? (uint16_t)(what->gpu / program->nchunks) : 0;

@@ -26,6 +26,10 @@
  */
 #define TREE_LEAST (4u << 10)
 #define TREE_DEPTH 64
+/* On GPUs, not measured: */
+#define ADDS_LEAST (256u << 10)
+#define ADDS_MOST  (4u << 20)
+#define ADDS_DEPTH 32
 #define TREE_SLOTS 8 /* of all trees of an allreduce together, but at least two for each */
 
 /*
@@ -155,7 +159,16 @@ static bool adds_on_trees(const struct ferry_tuning_facts *facts)
 	for (uint32_t i = 0; i < program->nstatements && !adds; i++)
 		adds = program->statements[i].opcode == FERRY_REDUCE &&
 		       ferry_statement_uses_memory(&program->statements[i]);
-	return adds && !facts->options->dma;
+	return adds;
+}
+
+/*
+ * The same where copy engines and kernels do that: slices as long as copies want that many queues share, in windows as
+ * other copies have.
+ */
+static bool adds_on_gpus(const struct ferry_tuning_facts *facts)
+{
+	return facts->options->dma && adds_on_trees(facts);
 }
 
 static uint64_t wanted_slice(const struct ferry_tuning_facts *facts)
@@ -165,10 +178,11 @@ static uint64_t wanted_slice(const struct ferry_tuning_facts *facts)
 	uint64_t longest = facts->longest;
 	bool dma = options->dma;
 	bool reduces = ferry_collective_reduces(program->collective);
-	if (adds_on_trees(facts) && longest > TREE_LEAST) {
-		uint64_t roots = program->collective == FERRY_REDUCESCATTER ? program->nranks : 1;
+	uint64_t roots = program->collective == FERRY_REDUCESCATTER ? program->nranks : 1;
+	if (adds_on_gpus(facts) && longest > ADDS_LEAST)
+		return between(ADDS_LEAST, up_to_line(longest * roots / ADDS_DEPTH), ADDS_MOST);
+	if (adds_on_trees(facts) && !dma && longest > TREE_LEAST)
 		return between(TREE_LEAST, up_to_line(longest * roots / TREE_DEPTH), SLICE_MOST);
-	}
 	if (longest <= (dma ? DMA_LEAST : ONE_SLICE))
 		return longest ? up_to_line(longest) : 64;
 	if (!dma)
@@ -218,7 +232,7 @@ static uint64_t wanted_window(const struct ferry_tuning_facts *facts, uint64_t s
 	const struct ferry_compile_options *options = facts->options;
 	bool both_ways = program->collective == FERRY_ALLREDUCE && adds_on_trees(facts);
 	uint64_t slots = both_ways ? between(2, TREE_SLOTS / program->nchunks, WINDOW_MOST) : WINDOW_MOST;
-	if (!options->dma)
+	if (!options->dma || adds_on_gpus(facts))
 		return between(1, nslices, slots);
 	uint64_t slot = slice * most_windows(facts);
 	if (ferry_collective_reduces(program->collective)) {
@@ -338,7 +352,8 @@ static uint64_t offered(const struct ferry_tuning_facts *facts)
 static uint32_t choose_workers(const struct ferry_tuning_facts *facts, const struct ferry_tuning *tuning)
 {
 	const struct ferry_compile_options *options = facts->options;
-	if (!options->dma || !options->core_cache || !ferry_collective_reduces(facts->program->collective))
+	if (!options->dma || !options->core_cache || !ferry_collective_reduces(facts->program->collective) ||
+	    adds_on_gpus(facts))
 		return 0;
 	uint64_t staging = options->window ? taken(facts, tuning) : offered(facts);
 	return (uint32_t)wanted_workers(options, staging, result_bytes(facts->program, facts->longest));
@@ -377,7 +392,7 @@ static uint32_t choose_guard(const struct ferry_tuning_facts *facts, const struc
 /* The next call begins behind the slots of this one, which cores have just read. */
 static uint32_t choose_advance(const struct ferry_tuning_facts *facts, const struct ferry_tuning *tuning)
 {
-	if (!facts->options->dma || !ferry_collective_reduces(facts->program->collective))
+	if (!facts->options->dma || !ferry_collective_reduces(facts->program->collective) || adds_on_gpus(facts))
 		return 0;
 	return (uint32_t)((facts->longest + tuning->slice - 1) / tuning->slice % tuning->window);
 }

@@ -15,6 +15,7 @@
 /* microseconds: programs compute some ms between calls, and some tens per step: up to then the lane polls so often, */
 #define PROMPT_US         100000
 #define PROMPT_STEP_US    30  /* which takes a tenth of a core */
+#define ADDS_STEP_US      10  /* while a kernel adds, which needs as long for some hundred KiB */
 #define UNHURRIED_STEP_US 250 /* a lane that does not spin, as CPUs are short, polls no more often */
 
 /* ---- when it sleeps ---- */
@@ -41,6 +42,17 @@ static bool awaits_start(const struct ferry_lane *lane)
 	return false;
 }
 
+/* Whether a kernel of a rank adds for a call, or is about to: it rings no bell. */
+static bool awaits_adds(const struct ferry_lane *lane)
+{
+	for (uint32_t i = 0; lane->direction == FERRY_DIR_H2D && i < lane->nlane_ranks; i++)
+		for (const struct ferry_call *call = lane->lane_ranks[i]->calls; call;
+		     call = call->halves[FERRY_DIR_H2D].next)
+			if (call->steps && call->steps->nadds && ferry_call_is_in_run(call, FERRY_DIR_H2D))
+				return true;
+	return false;
+}
+
 /*
  * How many microseconds to sleep at most; 0: not at all. Never for ever: the bell is in the arena, where another rank
  * of the job may have overwritten the count of its sleepers. A GPU rings no bell. While a GPU copies for this lane, the
@@ -58,6 +70,10 @@ static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 		most = copy < most ? copy : most;
 	}
 	most = ferry_pushes_wait_us(&lane->pushes, most);
+	if (awaits_adds(lane)) {
+		int64_t step = lane->lanes->spin.limit_ns ? ADDS_STEP_US : UNHURRIED_STEP_US;
+		most = most < step ? most : step;
+	}
 	if (!ops->polled || most == 0 || !awaits_start(lane))
 		return most;
 	int64_t waited = (int64_t)(ferry_idle_ns(&lane->idle, now) / 1000), step = waited / 64;

@@ -263,6 +263,44 @@ static bool wait_put(struct ferry_lane_rank *lane_rank, struct ferry_call *call,
 	return true;
 }
 
+/* Slices of which the kernel has added all parts. */
+static uint32_t added(const struct ferry_step *step, uint64_t seq)
+{
+	uint32_t least = UINT32_MAX;
+	for (uint32_t block = 0; block < FERRY_ADD_BLOCKS; block++) {
+		uint64_t value = atomic_load_explicit(&step->adds->done[step->add][block], memory_order_acquire);
+		uint32_t slices = ferry_counter_slices(value, seq);
+		least = slices < least ? slices : least;
+	}
+	return least;
+}
+
+/*
+ * Copies nothing: the rank's kernel adds what this opens. The kernel goes on when a router dies: what was opened once
+ * may have been added, and its successor finds that in the cells.
+ */
+static bool move_add(struct ferry_lane_rank *lane_rank, struct ferry_call *call, struct ferry_transfer *transfer)
+{
+	const struct ferry_step *step = transfer->step;
+	uint64_t seq = ferry_call_number(call);
+	uint32_t open = ferry_gates_open(step->gates, step->ngates, seq, transfer->nslices);
+	bool progress = open > transfer->issued;
+	if (progress) {
+		transfer->issued = open;
+		atomic_store_explicit(&step->adds->open[step->add], ferry_counter_value(seq, open),
+		                      memory_order_release);
+	}
+	uint32_t done = transfer->issued > transfer->finished ? added(step, seq) : 0;
+	done = done < transfer->issued ? done : transfer->issued;
+	if (done <= transfer->finished)
+		return progress;
+	transfer->finished = done;
+	ferry_publish(lane_rank->member->shared, step->instr, step->counter, seq, done);
+	if (done == transfer->nslices)
+		transfer_done(lane_rank, call, transfer);
+	return true;
+}
+
 static bool issue_step(struct ferry_copies *copies, struct ferry_pushes *pushes, struct ferry_lane_rank *lane_rank,
                        struct ferry_call *call, struct ferry_transfer *transfer)
 {
@@ -279,6 +317,8 @@ static bool issue_step(struct ferry_copies *copies, struct ferry_pushes *pushes,
 		}
 	}
 	uint32_t slice = transfer->issued;
+	if (step->instr->opcode == FERRY_ADD)
+		return move_add(lane_rank, call, transfer);
 	if (slice >= transfer->nslices || (step->instr->opcode == FERRY_PUT && !transfer->destination) ||
 	    (ferry_instr_puts_into_memory(step->instr) && !transfer->window))
 		return false;

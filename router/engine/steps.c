@@ -35,6 +35,8 @@ static void find(const struct ferry_job_arenas *shared, const struct ferry_plan 
 	step->counter = &arenas[instr->domain].counters[parity][instr->counter];
 	bool device = ferry_window_is_on_device(instr->window_domain);
 	step->half = parity * plan->memory;
+	if (instr->opcode == FERRY_ADD)
+		step->adds = ferry_arena_add_cells(&arenas[instr->domain], instr->owner, parity);
 	step->window = ferry_opcode_has_window(instr->opcode) && !device
 	                       ? arenas[instr->window_domain].staging[parity] + instr->window_offset
 	                       : NULL;
@@ -99,8 +101,20 @@ static void count(struct ferry_steps *steps, uint32_t rank, size_t *nsteps, size
 				steps->nputs++;
 				steps->puts_to |= 1ull << instrs[i].peer;
 			}
+			steps->nadds += instrs[i].opcode == FERRY_ADD;
 			reach(steps, &instrs[i]);
 		}
+	}
+}
+
+/* Numbers the ADDs, in the order of the plan's instructions. */
+static void number_adds(struct ferry_steps *steps)
+{
+	for (uint32_t parity = 0; parity < FERRY_PARITIES; parity++) {
+		uint32_t add = 0;
+		for (uint32_t i = 0; i < steps->nsteps[FERRY_DIR_H2D]; i++)
+			if (steps->steps[FERRY_DIR_H2D][parity][i].instr->opcode == FERRY_ADD)
+				steps->steps[FERRY_DIR_H2D][parity][i].add = add++;
 	}
 }
 
@@ -112,6 +126,9 @@ ferryResult_t ferry_steps_find(struct ferry_steps *steps, const struct ferry_pla
 	memset(steps, 0, sizeof *steps);
 	steps->plan = plan;
 	count(steps, rank, &nsteps, &ngates);
+	if (steps->nadds && !shared->arenas[shared->rank_domain[rank]].outbox_bytes)
+		return ferry_fail(ferryProgramError, "%u ADDs of rank %u: 2 to %u ranks on GPUs have kernels",
+		                  steps->nadds, rank, FERRY_OUTBOX_RANKS);
 	steps->memory = calloc(FERRY_PARITIES,
 	                       nsteps * sizeof(struct ferry_step) + ngates * sizeof(struct ferry_gate) + 1);
 	if (!steps->memory)
@@ -125,6 +142,7 @@ ferryResult_t ferry_steps_find(struct ferry_steps *steps, const struct ferry_pla
 				if (is_step(&instrs[i], rank, direction))
 					find(shared, plan, &instrs[i], parity, step++, &gates);
 		}
+	number_adds(steps);
 	return ferrySuccess;
 }
 

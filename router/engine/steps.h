@@ -16,6 +16,8 @@ struct ferry_step {
 	struct ferry_counter *counter;
 	char *window; /* NULL: it has none, or on a device: a transfer has its address */
 	char *source; /* D2H, PUT: a window of the rank's own memory; NULL: a buffer of the rank's, or on a device */
+	struct ferry_add_cells *adds; /* ADD: of the rank; this is number `add` of its ADDs */
+	uint32_t add;
 	uint64_t half; /* bytes from the start of a rank's device memory to what this parity's windows lie in */
 	struct ferry_gate *gates;
 	uint32_t ngates;
@@ -32,6 +34,7 @@ struct ferry_steps {
 	uint32_t domains;              /* bit d: router d has work in the plan */
 	/* by enum ferry_direction; PUTs are the D2H lane's, COPYs and WAIT_PUTs the H2D lane's */
 	uint32_t nsteps[2];
+	uint32_t nadds;                /* ADDs among the H2D lane's */
 	/* among the D2H lane's: PUTs, and D2Hs into device memory of other ranks */
 	uint32_t nputs;
 	uint64_t puts_to;              /* bit r: rank r is one that they go to */
@@ -50,7 +53,7 @@ static inline bool ferry_instr_puts_into_memory(const struct ferry_instr *instr)
 	       instr->peer != instr->owner;
 }
 
-/** Error: ferrySystemError, and nothing to free. */
+/** Errors: ferrySystemError; ferryProgramError for ADDs where nobody makes them; after one nothing is to be freed. */
 ferryResult_t ferry_steps_find(struct ferry_steps *steps, const struct ferry_plan *plan,
                                const struct ferry_job_arenas *shared, uint32_t rank);
 void ferry_steps_free(struct ferry_steps *steps);

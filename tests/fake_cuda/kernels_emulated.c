@@ -75,6 +75,7 @@ typedef void kernel(const void *call);
 #define KERNELS(type)                                                                                                  \
 	{"ferry_ll_" #type, ferry_ll_##type}, {"ferry_bulk_" #type, ferry_bulk_##type},                                \
 	        {"ferry_ll_group_" #type, ferry_ll_group_##type}, {"ferry_reduce_" #type, ferry_reduce_##type},        \
+	        {"ferry_adds_" #type, ferry_adds_##type},                                                              \
 	{                                                                                                              \
 		"ferry_ll128_" #type, ferry_ll128_##type                                                               \
 	}
@@ -133,7 +134,8 @@ bool ferry_kernel_emulate(const char *name, const void *call, uint32_t blocks, u
 	for (uint32_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
 		if (strcmp(kernels[i].name, name))
 			continue;
-		if (!strcmp(name, MESSAGES)) /* its blocks may wait for each other */
+		/* blocks may wait for each other, or for what others make of what each of them has done */
+		if (!strcmp(name, MESSAGES) || !strncmp(name, "ferry_adds_", strlen("ferry_adds_")))
 			return run_side_by_side(kernels[i].run, call, blocks, threads);
 		ferry_block = (struct ferry_block){.blocks = blocks, .threads = threads};
 		for (; ferry_block.block < blocks; ferry_block.block++)

@@ -18,8 +18,9 @@ struct launch {
 	union {
 		struct ferry_kernel_group calls; /* its first one alone, but of a group */
 		struct ferry_kernel_messages messages;
+		struct ferry_kernel_adds adds;
 	};
-	uint32_t ncalls; /* 0: they are messages */
+	uint32_t ncalls; /* 0: they are messages, or ADDs */
 	char name[40];
 	unsigned blocks, threads;
 	CUcontext context;
@@ -130,6 +131,21 @@ static void find_messages(struct held *held, const struct launch *launch, struct
 	                               FERRY_MESSAGES_TABLE * sizeof *messages->table);
 }
 
+static bool is_of_adds(const char *name)
+{
+	return !strncmp(name, "ferry_adds_", strlen("ferry_adds_"));
+}
+
+static void find_adds(struct held *held, const struct launch *launch, struct ferry_kernel_adds *adds)
+{
+	struct ferry_kernel_call *call = &adds->call;
+	call->state = (struct ferry_kernel_state *)(void *)hold(held, launch->context, call->state,
+	                                                        sizeof *call->state);
+	call->abort = (uint32_t *)(void *)hold(held, launch->context, call->abort, sizeof *call->abort);
+	adds->memory = hold(held, launch->context, adds->memory, adds->memory_bytes);
+	adds->cells = hold(held, launch->context, adds->cells, FERRY_KERNEL_ADD_DONE(FERRY_KERNEL_ADDS, 0));
+}
+
 static void run(void *argument)
 {
 	struct held held = {.count = 0};
@@ -140,7 +156,9 @@ static void run(void *argument)
 		forget(argument);
 	for (uint32_t i = 0; i < launch.ncalls; i++)
 		find(&held, &launch, &launch.calls.calls[i]);
-	if (!launch.ncalls)
+	if (is_of_adds(launch.name))
+		find_adds(&held, &launch, &launch.adds);
+	else if (!launch.ncalls)
 		find_messages(&held, &launch, &launch.messages);
 	if (held.fault || !ferry_kernel_emulate(launch.name, &launch.calls, launch.blocks, launch.threads))
 		fake_fail_context(launch.context);
@@ -168,11 +186,12 @@ CUresult fake_kernel_launch(CUstream stream, const char *name, const void *call,
 	if (!launch)
 		return refused ? refused : CUDA_ERROR_OUT_OF_MEMORY;
 	wait_for_room(stream);
-	launch->ncalls = strstr(name, "messages") ? 0
+	launch->ncalls = strstr(name, "messages") || is_of_adds(name) ? 0
 	                 : strstr(name, "group")  ? ((const struct ferry_kernel_group *)call)->count
 	                                          : 1;
 	memcpy(&launch->calls, call,
-	       !launch->ncalls      ? sizeof launch->messages
+	       is_of_adds(name)     ? sizeof launch->adds
+	       : !launch->ncalls    ? sizeof launch->messages
 	       : launch->ncalls > 1 ? sizeof launch->calls
 	                            : sizeof launch->calls.calls[0]);
 	snprintf(launch->name, sizeof launch->name, "%s", name);

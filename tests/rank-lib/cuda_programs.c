@@ -41,7 +41,7 @@ static struct ferry_topology topology_of(const struct gang *gang)
 static void start(struct flight *flight, const struct gang *gang, const struct ferry_topology *topology)
 {
 	struct program_run *run = &flight->run;
-	program_run_open(run, topology, LARGEST, false, &seed);
+	program_run_open(run, topology, LARGEST, true, &seed);
 	int turn = (int)draw_below(&seed, MOST_PLACES);
 	for (int i = 0; i < gang->nranks; i++) {
 		int rank = (turn + i) % gang->nranks;
@@ -70,7 +70,7 @@ static void random_programs_are_right_on(int nranks, const int *devices)
 {
 	static struct flight flights[FLIGHTS];
 	struct gang gang;
-	uint32_t puts = 0, forwards = 0;
+	uint32_t puts = 0, forwards = 0, sums = 0;
 	open_with(&gang, nranks, devices, NULL, NULL);
 	struct ferry_topology topology = topology_of(&gang);
 	for (int done = 0; done < PROGRAMS; done += FLIGHTS) {
@@ -78,14 +78,15 @@ static void random_programs_are_right_on(int nranks, const int *devices)
 			start(&flights[i], &gang, &topology);
 			puts += flights[i].run.puts;
 			forwards += flights[i].run.forwards;
+			sums += flights[i].run.sums;
 		}
 		for (int i = 0; i < FLIGHTS; i++)
 			land(&flights[i], &gang);
 	}
 	gang_close(&gang);
-	print_message("seed %llu: %d programs of %d ranks in %u domains, %u PUTs, %u of which forward\n",
-	              (unsigned long long)first_seed, PROGRAMS, nranks, topology.ndomains, puts, forwards);
-	assert_true(puts > PROGRAMS && (nranks == 2 || forwards));
+	print_message("seed %llu: %d programs of %d ranks in %u domains, %u PUTs, %u of which forward, %u ADDs\n",
+	              (unsigned long long)first_seed, PROGRAMS, nranks, topology.ndomains, puts, forwards, sums);
+	assert_true(puts > PROGRAMS && (nranks == 2 || forwards) && sums);
 }
 
 static void random_pushing_programs_are_right_on_a_gpu_each(void **state)
@@ -113,7 +114,7 @@ static void random_pushing_programs_are_right_through_one_slot_of_few_bytes(void
 	unsetenv("FERRY_WINDOW");
 }
 
-static void programs_that_use_ranks_memory_are_refused(void **state)
+static void programs_that_add_are_refused_without_kernels(void **state)
 {
 	static const char program[] = "program allreduce ranks 2 domains 1 chunks 1\n"
 	                              "rank 0\nPUT gpu[0] -> mem@1[0]\n"
@@ -126,10 +127,12 @@ static void programs_that_use_ranks_memory_are_refused(void **state)
 	if (domains_asked_for() > 1)
 		skip(); /* it is refused for another reason: it is a program for one domain */
 	assert_true(ferry_trial_open(&trial));
+	setenv("FERRY_KERNELS", "off", 1);
 	open_with(&gang, 2, spread, NULL, NULL);
+	unsetenv("FERRY_KERNELS");
 	for (int rank = 0; rank < 2; rank++) {
 		device_buffers_open(&trial, rank, gang.devices[rank], 0, &buffers);
-		REFUSED(ferryProgramError, "program:6: programs ADD on host devices alone so far",
+		REFUSED(ferryProgramError, "program:6: ADD on GPUs without kernels",
 		        ferryRunProgram(program, buffers.send, buffers.receive, trial.count, trial.type, ferrySum,
 		                        gang.comms[rank], (ferryStream_t)buffers.stream));
 		device_buffers_close(&trial, rank, gang.devices[rank], &buffers);
@@ -146,11 +149,12 @@ int main(int argc, char **argv)
 	        TEST(random_pushing_programs_are_right_on_a_gpu_each),
 	        TEST(random_pushing_programs_are_right_where_ranks_share_gpus),
 	        TEST(random_pushing_programs_are_right_through_one_slot_of_few_bytes),
-	        TEST(programs_that_use_ranks_memory_are_refused),
+	        TEST(programs_that_add_are_refused_without_kernels),
 	};
 	if (argc > 1)
 		first_seed = strtoull(argv[1], NULL, 0);
 	seed = first_seed;
+	setenv("FERRY_KERNELS", "2", 1); /* blocks that add up: each is a thread here */
 	fake_is_the_driver();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Programs over memory of the ranks' GPUs, where links lead between some GPUs alone, over the double of the driver:
- * relays of an AllToAllv. Every byte arrives, none goes by the host where links connect the ranks, and a router that
- * dies changes nothing.
+ * relays of an AllToAllv, and sums up trees. All is right, nothing goes by the host where links connect the ranks, and
+ * a router that dies changes nothing. Short kernels carry 8 KiB at most (tests/CMakeLists.txt).
  */
+#include "tests/fake_cuda/device_buffers.h"
 #include "tests/fake_cuda/routers.h"
 #include "tests/rounds.h"
 #include "tests/status_line.h"
@@ -37,16 +38,17 @@ static void machine_close(struct gang *gang)
 	no_misuse(NULL); /* the next one is a router's first job again */
 }
 
-/* Of this router's ranks: pushed, and from staging to GPUs. */
-static void count_bytes(uint64_t *pushed, uint64_t *down)
+/* Bytes that routers have pushed and brought down to GPUs, and the time of their workers. */
+static void count_bytes(uint64_t *pushed, uint64_t *down, uint64_t *working_ns)
 {
-	*pushed = *down = 0;
+	*pushed = *down = *working_ns = 0;
 	for (int domain = 0; domain < domains_asked_for(); domain++) {
 		static struct ferry_counters counters;
 		char path[128];
 		snprintf(path, sizeof path, "%s/router-%d.sock", getenv("FERRY_SOCKET_DIR"), domain);
 		assert_int_equal(counters_take(path, &counters), ferrySuccess);
 		*down += counters.job_rows[0].h2d;
+		*working_ns += counters.job_rows[0].working_ns;
 		for (uint32_t i = 0; i < counters.nlink_rows; i++)
 			*pushed += counters.link_rows[i].bytes;
 	}
@@ -71,11 +73,11 @@ static void relays_bring_what_no_link_leads_to(void **state)
 	} cases[] = {{ROUND, 4}, {STAR, 4}, {LINE, 4}, {CUBES, 8}};
 	(void)state;
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-		uint64_t pushed, down;
+		uint64_t pushed, down, working;
 		struct gang gang;
 		machine_open(&gang, cases[i].nranks, cases[i].links, "peer");
 		rounds_of(&gang, (struct what){.kind = UNEVEN, .bytes = 100000}, 3, 1, false);
-		count_bytes(&pushed, &down);
+		count_bytes(&pushed, &down, &working);
 		for (int rank = 0; rank < cases[i].nranks; rank++)
 			assert_true(has_memory(gang.comms[rank]));
 		machine_close(&gang);
@@ -112,6 +114,44 @@ static void where_all_links_are_alike_there_are_none(void **state)
 	assert_false(has_memory(gang.comms[0]));
 	machine_close(&gang);
 	unsetenv("FAKE_CUDA_NVLINKS");
+}
+
+/* All GPUs reach each other, by the driver's word. */
+static void pairs_that_are_left_out_do_not_push(void **state)
+{
+	static struct ferry_counters counters;
+	struct gang gang;
+	char path[128];
+	(void)state;
+	if (domains_asked_for() > 1)
+		skip();
+	setenv("FAKE_CUDA_NVLINKS", "1", 1);
+	setenv("FERRY_PEERS", ROUND, 1);
+	machine_open(&gang, 4, NULL, "peer");
+	unsetenv("FAKE_CUDA_NVLINKS");
+	unsetenv("FERRY_PEERS");
+	all_kinds(&gang, 70001, 0, false);
+	assert_true(has_memory(gang.comms[0]));
+	snprintf(path, sizeof path, "%s/router-0.sock", getenv("FERRY_SOCKET_DIR"));
+	assert_int_equal(counters_take(path, &counters), ferrySuccess);
+	assert_true(counters.nlink_rows > 0);
+	for (uint32_t i = 0; i < counters.nlink_rows; i++)
+		assert_int_not_equal((counters.link_rows[i].number >> 8 ^ counters.link_rows[i].number) & 3, 2);
+	machine_close(&gang);
+}
+
+static void nonsense_about_pairs_is_refused(void **state)
+{
+	static const char *const texts[] = {"0", "0-", "0-1,", "0-64", "0-1;2-3", "-1-2"};
+	ferryComm_t comms[2];
+	(void)state;
+	domains_open(1);
+	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+		setenv("FERRY_PEERS", texts[i], 1);
+		REFUSED(ferryInvalidArgument, "FERRY_PEERS=", ferryCommInitAll(comms, 2, devices));
+	}
+	unsetenv("FERRY_PEERS");
+	domains_close();
 }
 
 /* ---- users' programs ---- */
@@ -153,6 +193,93 @@ static void two_calls_under_way_have_memory_of_their_own(void **state)
 	unsetenv("FAKE_CUDA_PUSH_MS");
 }
 
+/* ---- sums ---- */
+
+/* Kernels of the ranks add up in their memory; alone: no router does. */
+static void sum_is_right(const struct gang *gang, struct ferry_trial trial, bool alone)
+{
+	struct device_buffers buffers[MOST_PLACES];
+	uint64_t pushed, down, before, working;
+	size_t wrong = 0;
+	trial.nranks = gang->nranks;
+	trial.ndomains = 1;
+	trial.partly = true;
+	assert_true(ferry_trial_open(&trial));
+	count_bytes(&pushed, &down, &before);
+	for (int rank = 0; rank < gang->nranks; rank++)
+		device_buffers_open(&trial, rank, gang->devices[rank], 3, &buffers[rank]);
+	for (int rank = 0; rank < gang->nranks; rank++) {
+		place_enter(&(struct place){.device = gang->devices[rank]});
+		OK(ferry_trial_start(&trial, rank, buffers[rank].send, buffers[rank].receive, trial.op,
+		                     gang->comms[rank], (ferryStream_t)buffers[rank].stream));
+	}
+	for (int rank = 0; rank < gang->nranks; rank++)
+		wrong += device_buffers_close(&trial, rank, gang->devices[rank], &buffers[rank]);
+	count_bytes(&pushed, &down, &working);
+	if (wrong || (alone && working != before))
+		fail_msg("%s: %zu wrong, routers have added for %llu ns", trial_text(&trial), wrong,
+		         (unsigned long long)(working - before));
+	ferry_trial_close(&trial);
+}
+
+static const enum ferry_collective sums[] = {FERRY_ALLREDUCE, FERRY_REDUCESCATTER, FERRY_REDUCE_TO_ROOT};
+
+static void sums_of_types_and_operations_are_right(const char *links, int nranks, int step, bool alone)
+{
+	struct gang gang;
+	int turn = 0;
+	machine_open(&gang, nranks, links, "peer");
+	for (int type = 0; type < ferryNumTypes; type += REPEATS(step, 5))
+		for (int i = 0; i < 3; i++, turn++) {
+			struct ferry_trial trial = {.collective = sums[i],
+			                            .type = (ferryDataType_t)type,
+			                            .op = (ferryRedOp_t)(turn % ferryNumOps),
+			                            .count = turn % 4 ? 20011 : 70000,
+			                            .root = turn % nranks,
+			                            .in_place = turn % 2,
+			                            .seed = 1 + (uint64_t)turn};
+			sum_is_right(&gang, trial, alone);
+		}
+	assert_int_equal(alone, alone && has_memory(gang.comms[0]));
+	machine_close(&gang);
+}
+
+static void sums_go_up_trees_over_the_links_that_there_are(void **state)
+{
+	(void)state;
+	sums_of_types_and_operations_are_right(ROUND, 4, 1, true);
+	sums_of_types_and_operations_are_right(STAR, 4, 3, true);
+	sums_of_types_and_operations_are_right(LINE, 4, 4, true);
+	sums_of_types_and_operations_are_right(CUBES, 8, 5, true);
+}
+
+/* Two islands, and pairs of GPUs with faster links in each. */
+static void sums_are_right_where_trees_do_not_carry_them_all(void **state)
+{
+	(void)state;
+	sums_of_types_and_operations_are_right("0-1,2-3", 4, 4, false);
+	sums_of_types_and_operations_are_right(NULL, 4, 3, false);
+}
+
+/* What kernels of calls would carry, and calls of several slices by turns in two streams. */
+static void sums_of_all_sizes_follow_each_other(void **state)
+{
+	struct gang gang;
+	(void)state;
+	setenv("FERRY_SLICE", "4096", 1);
+	machine_open(&gang, 4, ROUND, "peer");
+	unsetenv("FERRY_SLICE");
+	for (int i = 0; i < REPEATS(30, 8); i++)
+		sum_is_right(&gang,
+		             (struct ferry_trial){.collective = sums[i % 3],
+		                                  .type = ferryFloat32,
+		                                  .count = 1 + (size_t)(i * 7919) % 60000,
+		                                  .root = i % 4,
+		                                  .seed = 1 + (uint64_t)i},
+		             false);
+	machine_close(&gang);
+}
+
 /* ---- routers die ---- */
 
 static void a_router_that_dies_changes_nothing(struct what what, const char *links, int nranks)
@@ -184,6 +311,94 @@ static void relays_go_on_when_a_router_dies(void **state)
 	unsetenv("FAKE_CUDA_PUSH_MS");
 }
 
+#define FLOATS 60001
+
+/* Floats of which sums depend on the order. */
+static void fill_floats(void *argument)
+{
+	struct rank *mine = argument;
+	float *floats = (float *)(void *)seen(mine->send);
+	for (uint32_t i = 0; i < FLOATS; i++)
+		floats[i] = (float)((i * 2654435761u ^ (uint32_t)mine->rank * 40503u) % 1000003) * 1e-3f;
+}
+
+/* The bits of the first round; `judged` counts rounds with others. */
+static void keep_or_compare(void *argument)
+{
+	static unsigned char bits[MOST_PLACES][4 * FLOATS];
+	struct rank *mine = argument;
+	const unsigned char *got = seen(mine->receive);
+	if (!mine->judged++)
+		memcpy(bits[mine->rank], got, sizeof bits[0]);
+	mine->wrong += memcmp(bits[mine->rank], got, sizeof bits[0]) != 0;
+}
+
+static void sums_have_the_same_bits_when_routers_die(void **state)
+{
+	struct gang gang;
+	struct rank ranks[MOST_PLACES];
+	struct what what = {.kind = ALLGATHER, .bytes = 4 * FLOATS, .nranks = 4};
+	uint32_t rounds = 0;
+	(void)state;
+	setenv("FAKE_CUDA_PUSH_MS", "1", 1);
+	setenv("FERRY_SLICE", "16384", 1);
+	machine_open(&gang, 4, ROUND, "peer");
+	unsetenv("FERRY_SLICE");
+	ranks_open(ranks, &what, &gang, false);
+	for (int death = 0; death < REPEATS(6, 2); death++) {
+		for (int round = 0; round < 4; round++, rounds++)
+			for (int rank = 0; rank < 4; rank++) {
+				ferryStream_t stream = (ferryStream_t)ranks[rank].stream;
+				place_enter(&(struct place){.device = ranks[rank].device});
+				CU(fake_cuda_launch(ranks[rank].stream, fill_floats, &ranks[rank]));
+				OK(ferryAllReduce(ranks[rank].send, ranks[rank].receive, FLOATS, ferryFloat32,
+				                  ferrySum, gang.comms[rank], stream));
+				CU(fake_cuda_launch(ranks[rank].stream, keep_or_compare, &ranks[rank]));
+			}
+		doze(5 + 7 * death);
+		for (int domain = 0; domain < domains_asked_for(); domain++) {
+			routers_kill(domain);
+			routers_open_again(domain);
+		}
+		settle(ranks, &gang, rounds);
+	}
+	ranks_close(ranks, &gang);
+	machine_close(&gang);
+	unsetenv("FAKE_CUDA_PUSH_MS");
+}
+
+/* ---- ranks that go ---- */
+
+/* One gives up while the others' kernels wait for what it sends. */
+static void kernels_that_add_end_when_a_rank_gives_up(void **state)
+{
+	struct gang gang;
+	struct place places[MOST_PLACES];
+	(void)state;
+	machine_open(&gang, 4, ROUND, "peer");
+	places_open(places, &gang, FLOATS);
+	for (int rank = 0; rank < 3; rank++) {
+		place_enter(&places[rank]);
+		OK(ferryAllReduce(pointer_of(places[rank].input), pointer_of(places[rank].output), FLOATS, ferryUint32,
+		                  ferrySum, gang.comms[rank], (ferryStream_t)places[rank].stream));
+	}
+	doze(20);
+	OK(ferryCommAbort(gang.comms[3]));
+	for (int rank = 0; rank < 3; rank++) {
+		ferryResult_t error = ferrySuccess;
+		place_enter(&places[rank]);
+		CU(cuStreamSynchronize(places[rank].stream));
+		for (int waited = 0; !error && waited < 60000; waited++) {
+			OK(ferryCommGetAsyncError(gang.comms[rank], &error));
+			doze(1);
+		}
+		assert_int_equal(error, ferryRemoteError);
+		OK(ferryCommAbort(gang.comms[rank]));
+	}
+	domains_close();
+	places_close(places, &gang);
+}
+
 #define TEST(name) cmocka_unit_test_teardown(name, no_misuse)
 
 int main(int argc, char **argv)
@@ -192,12 +407,20 @@ int main(int argc, char **argv)
 	        TEST(relays_bring_what_no_link_leads_to),
 	        TEST(every_kind_is_right_on_every_machine),
 	        TEST(where_all_links_are_alike_there_are_none),
+	        TEST(pairs_that_are_left_out_do_not_push),
+	        TEST(nonsense_about_pairs_is_refused),
 	        TEST(two_calls_under_way_have_memory_of_their_own),
+	        TEST(sums_go_up_trees_over_the_links_that_there_are),
+	        TEST(sums_are_right_where_trees_do_not_carry_them_all),
+	        TEST(sums_of_all_sizes_follow_each_other),
+	        TEST(sums_have_the_same_bits_when_routers_die),
+	        TEST(kernels_that_add_end_when_a_rank_gives_up),
 	        TEST(relays_go_on_when_a_router_dies),
 	};
 	if (argc > 1)
 		cmocka_set_test_filter(argv[1]);
 	setenv("FAKE_CUDA_DEVICES", "8", 1);
+	setenv("FERRY_KERNELS", "2", 1); /* blocks that add up: each is a thread here */
 	fake_is_the_driver();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
