@@ -5,6 +5,7 @@
  * a router that dies changes nothing. Short kernels carry 8 KiB at most (tests/CMakeLists.txt).
  */
 #include "tests/fake_cuda/device_buffers.h"
+#include "tests/fake_cuda/rank_process.h"
 #include "tests/fake_cuda/routers.h"
 #include "tests/rounds.h"
 #include "tests/status_line.h"
@@ -399,6 +400,88 @@ static void kernels_that_add_end_when_a_rank_gives_up(void **state)
 	places_close(places, &gang);
 }
 
+/* Processes, of which each has kernels for its sums. */
+static void processes_start(struct rank_process *ranks)
+{
+	setenv("FERRY_FABRICS", "peer", 1);
+	setenv("FAKE_CUDA_PEERS", ROUND, 1);
+	setenv("FAKE_CUDA_PUSH_MS", "1", 1);
+	domains_open(domains_asked_for());
+	for (int rank = 0; rank < 4; rank++)
+		ranks[rank] = rank_start(NULL);
+	unsetenv("FERRY_FABRICS");
+	unsetenv("FAKE_CUDA_PEERS");
+	unsetenv("FAKE_CUDA_PUSH_MS");
+	ranks_join(ranks, 4, devices, FLOATS);
+	ranks_round(ranks, 4, 1, 1);
+}
+
+static void survivors_streams_go_on_when_a_rank_dies(void **state)
+{
+	(void)state;
+	for (int after = 0; after < REPEATS(3, 1); after++) {
+		struct rank_process ranks[4];
+		processes_start(ranks);
+		for (int rank = 0; rank < 4; rank++)
+			rank_order(&ranks[rank], (struct rank_ordered){.order = RANK_ROUNDS, .number = 20});
+		doze(5 + 10 * after);
+		rank_kill(&ranks[3]);
+		for (int rank = 0; rank < 3; rank++)
+			(void)rank_heard(&ranks[rank]);
+		for (int rank = 0; rank < 3; rank++)
+			rank_released(&ranks[rank], "rank 3");
+		for (int rank = 0; rank < 3; rank++) {
+			rank_tell(&ranks[rank], (struct rank_ordered){.order = RANK_ABORT});
+			rank_finish(&ranks[rank]);
+		}
+		domains_close();
+	}
+}
+
+/* It may have no part in calls that are over, and the others' next call tells them. */
+static void a_rank_leaves_when_its_calls_are_over(void **state)
+{
+	struct rank_process ranks[4];
+	(void)state;
+	processes_start(ranks);
+	ranks_round(ranks, 4, 3, 4);
+	rank_tell(&ranks[3], (struct rank_ordered){.order = RANK_DESTROY});
+	rank_finish(&ranks[3]);
+	for (int rank = 0; rank < 3; rank++)
+		rank_order(&ranks[rank], (struct rank_ordered){.order = RANK_ROUNDS, .number = 1});
+	for (int rank = 0; rank < 3; rank++)
+		(void)rank_heard(&ranks[rank]);
+	for (int rank = 0; rank < 3; rank++)
+		rank_released(&ranks[rank], "rank 3");
+	for (int rank = 0; rank < 3; rank++) {
+		rank_tell(&ranks[rank], (struct rank_ordered){.order = RANK_ABORT});
+		rank_finish(&ranks[rank]);
+	}
+	domains_close();
+}
+
+/* Sums of a graph, and all behind it, are the routers'. */
+static void captured_sums_go_by_the_host(void **state)
+{
+	struct rank_process ranks[4];
+	struct rank_answer answers[4];
+	(void)state;
+	processes_start(ranks);
+	ranks_tell(ranks, 4, (struct rank_ordered){.order = RANK_CAPTURE, .number = 2}, NULL);
+	ranks_tell(ranks, 4, (struct rank_ordered){.order = RANK_REPLAY, .number = 2}, NULL);
+	ranks_tell(ranks, 4, (struct rank_ordered){.order = RANK_ROUNDS, .number = 3}, NULL);
+	ranks_tell(ranks, 4, (struct rank_ordered){.order = RANK_SETTLE, .number = 60000}, answers);
+	for (int rank = 0; rank < 4; rank++)
+		if (!answers[rank].settled || answers[rank].wrong || answers[rank].round != 6)
+			fail_msg("rank %d: %zu wrong in %u rounds: %s", rank, answers[rank].wrong, answers[rank].round,
+			         answers[rank].message);
+	ranks_tell(ranks, 4, (struct rank_ordered){.order = RANK_FORGET}, NULL);
+	ranks_tell(ranks, 4, (struct rank_ordered){.order = RANK_DESTROY}, NULL);
+	for (int rank = 0; rank < 4; rank++)
+		rank_finish(&ranks[rank]);
+	domains_close();
+}
+
 #define TEST(name) cmocka_unit_test_teardown(name, no_misuse)
 
 int main(int argc, char **argv)
@@ -415,8 +498,13 @@ int main(int argc, char **argv)
 	        TEST(sums_of_all_sizes_follow_each_other),
 	        TEST(sums_have_the_same_bits_when_routers_die),
 	        TEST(kernels_that_add_end_when_a_rank_gives_up),
+	        TEST(survivors_streams_go_on_when_a_rank_dies),
+	        TEST(a_rank_leaves_when_its_calls_are_over),
+	        TEST(captured_sums_go_by_the_host),
 	        TEST(relays_go_on_when_a_router_dies),
 	};
+	if (argc > 1 && *argv[1] >= '0' && *argv[1] <= '9')
+		return rank_process_main(atoi(argv[1]));
 	if (argc > 1)
 		cmocka_set_test_filter(argv[1]);
 	setenv("FAKE_CUDA_DEVICES", "8", 1);
