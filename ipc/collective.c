@@ -30,11 +30,6 @@ const struct ferry_type_facts ferry_types[ferryNumTypes] = {
 
 static const char *const redop_names[] = {"sum", "prod", "max", "min", "avg", "premulsum"};
 
-const char *ferry_collective_name(enum ferry_collective collective)
-{
-	return ferry_collective_is_valid(collective) ? ferry_collectives[collective].name : NULL;
-}
-
 enum ferry_collective ferry_collective_parse(const char *name)
 {
 	unsigned i = 0;

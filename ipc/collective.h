@@ -9,6 +9,7 @@
 #include "ipc/ferry_types.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 
 enum ferry_collective {
 	FERRY_ALLREDUCE,
@@ -33,9 +34,6 @@ enum ferry_collective {
 #define FERRY_COLLECTIVE_NAMES \
 	"allreduce, allgather, reducescatter, broadcast, reduce, gather, scatter, alltoall, alltoallv, sendrecv"
 
-/** "allreduce", "allgather", ...; NULL for a value out of range. */
-const char *ferry_collective_name(enum ferry_collective collective);
-
 /** The collective of that name, or FERRY_NUM_COLLECTIVES. */
 enum ferry_collective ferry_collective_parse(const char *name);
 
@@ -52,6 +50,12 @@ extern const struct ferry_type_facts {
 static inline bool ferry_collective_is_valid(enum ferry_collective collective)
 {
 	return (unsigned)collective < FERRY_NUM_COLLECTIVES;
+}
+
+/** "allreduce", "allgather", ...; NULL for a value out of range. */
+static inline const char *ferry_collective_name(enum ferry_collective collective)
+{
+	return ferry_collective_is_valid(collective) ? ferry_collectives[collective].name : NULL;
 }
 
 /** True for allreduce, reduce-scatter and reduce. */

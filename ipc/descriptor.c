@@ -10,7 +10,7 @@ void ferry_descriptor_write(struct ferry_descriptor *descriptor, uint64_t seq,
                             const struct ferry_descriptor_fields *fields)
 {
 	atomic_store_explicit(&descriptor->seq, 0, memory_order_relaxed);
-	ferry_full_fence(); /* a reader that loads a new field below no longer loads the old number */
+	ferry_store_fence(); /* a reader that loads a new field below no longer loads the old number */
 	atomic_store_explicit(&descriptor->plan_hash, fields->plan_hash, memory_order_relaxed);
 	atomic_store_explicit(&descriptor->count, fields->count, memory_order_relaxed);
 	atomic_store_explicit(&descriptor->scalar, fields->scalar, memory_order_relaxed);

@@ -42,6 +42,16 @@ static inline void ferry_full_fence(void)
 #endif
 }
 
+/** Orders all earlier stores before all later stores. */
+static inline void ferry_store_fence(void)
+{
+#ifdef __SANITIZE_THREAD__
+	ferry_full_fence();
+#else
+	atomic_thread_fence(memory_order_release);
+#endif
+}
+
 /** To be called before the last check of the condition; ferry_doorbell_cancel or ferry_doorbell_wait must follow. */
 static inline uint32_t ferry_doorbell_prepare(struct ferry_doorbell *bell)
 {

@@ -15,6 +15,9 @@ static void wait_for_calls(struct ferryComm *comm)
 	ferry_short_calls_settle(&comm->shorts);
 	pthread_mutex_unlock(&comm->lock);
 	ferry_direct_wait(&comm->direct);
+	pthread_mutex_lock(&comm->lock);
+	ferry_short_calls_hear(&comm->shorts);
+	pthread_mutex_unlock(&comm->lock);
 }
 
 /*

@@ -105,31 +105,53 @@ static ferryResult_t look_at_stream(const struct ferry_request *request, struct 
 	return result;
 }
 
-static ferryResult_t launch_one(const struct ferry_request *request)
+static struct ferry_redop factor_of(const struct ferry_request *request)
+{
+	return request->kept ? request->factor : ferry_request_factor(request, &request->comm->redops);
+}
+
+static ferryResult_t launch_short(const struct ferry_request *request)
+{
+	struct ferryComm *comm = request->comm;
+	struct ferry_stream_state stream;
+	ferryResult_t result = look_at_stream(request, &stream);
+	if (result)
+		return result;
+	struct ferry_redop factor = factor_of(request);
+	ferry_short_calls_settle(&comm->shorts);
+	return ferry_short_calls_make(&comm->shorts, request, shape_of(request), &factor,
+	                              ferry_numbering_next(&comm->numbers, false).seq, stream.stream);
+}
+
+static ferryResult_t launch_by_plan(const struct ferry_request *request)
 {
 	struct ferryComm *comm = request->comm;
 	struct ferry_collective_call call = {.request = request};
-	if (ferry_kernels_carry(comm, request))
-		return ferry_kernels_launch(request, 1);
-	bool mapped = ferry_comm_is_mapped(comm), is_short = !mapped && ferry_short_calls_fit(&comm->shorts, request);
+	const bool mapped = ferry_comm_is_mapped(comm);
 	ferryResult_t result = look_at_stream(request, &call.stream);
-	if (!result && !is_short)
+	if (!result)
 		result = find_plan(request, call.stream.captures, &call.entry);
 	if (result)
 		return result;
 	call.shape = shape_of(request);
-	call.factor = request->kept ? request->factor : ferry_request_factor(request, &comm->redops);
+	call.factor = factor_of(request);
 	ferry_short_calls_settle(&comm->shorts);
-	if (is_short) {
-		call.number = ferry_numbering_next(&comm->numbers, false);
-		return ferry_short_calls_make(&comm->shorts, &call);
-	}
 	if (mapped && (result = ferry_mapped_name(&comm->mapped, &call))) {
 		ferry_plan_cache_give_back(&comm->plans.cache, call.entry);
 		return ferry_fail_context(result, "%s", ferry_collective_name(request->collective));
 	}
 	call.number = ferry_numbering_next(&comm->numbers, call.stream.captures);
 	return mapped ? ferry_mapped_collective(&comm->mapped, &call) : ferry_direct_collective(&comm->direct, &call);
+}
+
+static ferryResult_t launch_one(const struct ferry_request *request)
+{
+	struct ferryComm *comm = request->comm;
+	if (ferry_kernels_carry(comm, request))
+		return ferry_kernels_launch(request, 1);
+	if (!ferry_comm_is_mapped(comm) && ferry_short_calls_fit(&comm->shorts, request))
+		return launch_short(request);
+	return launch_by_plan(request);
 }
 
 /* ---- sums that GPUs make ---- */

@@ -42,6 +42,7 @@ struct ferry_short_calls {
 	struct ferry_steps steps;
 	struct ferry_short_call *own; /* memory of the next call, if there is none in it; under the lock */
 	_Atomic uint32_t own_used;    /* there is: to 1 under the lock; to 0 by the call's last holder, release */
+	_Atomic uint32_t looks;        /* of a call's maker, at most; relaxed, as it only says how long to look */
 	_Atomic uint32_t yields_taken; /* by threads that wait, in a row: another thread ran meanwhile; relaxed */
 	struct ferry_short_call *left; /* that no thread may wait for, with a reference; under the lock */
 };
@@ -58,8 +59,10 @@ ferryResult_t ferry_short_calls_open(struct ferry_short_calls *shorts);
  */
 bool ferry_short_calls_fit(const struct ferry_short_calls *shorts, const struct ferry_request *request);
 
-/** Makes a call that fits. entry of `call` is not used. */
-ferryResult_t ferry_short_calls_make(struct ferry_short_calls *shorts, const struct ferry_collective_call *call);
+/** Makes a call that fits, call number seq. shape, factor: as in struct ferry_collective_call. */
+ferryResult_t ferry_short_calls_make(struct ferry_short_calls *shorts, const struct ferry_request *request,
+                                     uint32_t shape, const struct ferry_redop *factor, uint64_t seq,
+                                     ferryStream_t stream);
 
 /**
  * Whether these messages are a short call here: as long as lanes have none, and none is long or pushed (`fabrics` as
@@ -72,6 +75,9 @@ bool ferry_short_messages_fit(const struct ferry_short_calls *shorts, const stru
 ferryResult_t ferry_short_messages_make(struct ferry_short_calls *shorts, const struct ferry_request *requests,
                                         uint32_t nrequests, ferryStream_t stream,
                                         const struct ferry_fabrics *fabrics);
+
+/** No call is under way, and the rank makes no more: compares its last calls with the others' (ferry_order_hear). */
+void ferry_short_calls_hear(struct ferry_short_calls *shorts);
 
 /** Ends the call that was left, or gives it to the lanes; before the next call is made. */
 void ferry_short_calls_settle(struct ferry_short_calls *shorts);

@@ -28,26 +28,30 @@ static char *place_of(const struct ferry_call *call, const struct ferry_short_pa
 	return shared->arenas[shared->rank_domain[rank]].staging[call->parity] + rank * parts->place;
 }
 
-static bool puts_down(const struct ferry_call *call)
+bool ferry_short_parts_only_sends(const struct ferry_call *call)
 {
 	bool is_root = call->member->rank == call->root;
 	switch (collective_of(call)) {
-	case FERRY_ALLREDUCE:
-	case FERRY_ALLGATHER:
-	case FERRY_REDUCESCATTER:
-	case FERRY_ALLTOALL:
-		return true;
 	case FERRY_BROADCAST:
 	case FERRY_SCATTER:
 		return is_root;
 	case FERRY_REDUCE_TO_ROOT:
 	case FERRY_GATHER:
 		return !is_root;
+	case FERRY_ALLREDUCE:
+	case FERRY_ALLGATHER:
+	case FERRY_REDUCESCATTER:
+	case FERRY_ALLTOALL:
 	case FERRY_ALLTOALLV:
 	case FERRY_SENDRECV:
-		break; /* no short calls */
+		break;
 	}
 	return false;
+}
+
+static bool puts_down(const struct ferry_call *call)
+{
+	return !ferry_collective_has_root(collective_of(call)) || ferry_short_parts_only_sends(call);
 }
 
 /*

@@ -14,6 +14,9 @@ struct ferry_short_parts {
 	uint64_t place; /* bytes of a rank's place in the staging */
 };
 
+/** Whether the rank takes nothing of the others': the root of a Broadcast or Scatter, others of a Reduce or Gather. */
+bool ferry_short_parts_only_sends(const struct ferry_call *call);
+
 /** Before the descriptor: copies what others take of this rank into its place. */
 void ferry_short_parts_put_down(const struct ferry_call *call, const struct ferry_short_parts *parts);
 

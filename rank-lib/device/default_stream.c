@@ -15,8 +15,10 @@ struct kept {
 	struct kept *next;
 };
 
-static _Thread_local ferryStream_t mine[FERRY_HOST_DEVICES];
-static _Thread_local int devices; /* mine[] has none from this one on: a look at all takes longer than a short call */
+static _Thread_local struct {
+	int devices; /* none of these from here on: a look at all takes longer than a short call */
+	ferryStream_t streams[FERRY_HOST_DEVICES];
+} mine;
 static struct kept *free_ones[FERRY_HOST_DEVICES]; /* under free_lock */
 static pthread_mutex_t free_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_key_t at_end; /* set in threads that have a default stream */
@@ -40,12 +42,12 @@ static void keep(int ordinal, ferryStream_t stream)
 static void give_back(void *unused)
 {
 	(void)unused;
-	for (int i = 0; i < devices; i++) {
-		if (!mine[i])
+	for (int i = 0; i < mine.devices; i++) {
+		if (!mine.streams[i])
 			continue;
-		ferry_host_leave_stream(mine[i]);
-		keep(i, mine[i]);
-		mine[i] = NULL;
+		ferry_host_leave_stream(mine.streams[i]);
+		keep(i, mine.streams[i]);
+		mine.streams[i] = NULL;
 	}
 }
 
@@ -76,21 +78,21 @@ static ferryStream_t take(int ordinal)
 static ferryResult_t begin(int ordinal)
 {
 	ferryResult_t result = ferrySuccess;
-	if (!(mine[ordinal] = take(ordinal)))
-		result = ferryStreamCreate(&mine[ordinal], ordinal);
+	if (!(mine.streams[ordinal] = take(ordinal)))
+		result = ferryStreamCreate(&mine.streams[ordinal], ordinal);
 	if (result)
 		return result;
-	devices = devices > ordinal ? devices : ordinal + 1;
+	mine.devices = mine.devices > ordinal ? mine.devices : ordinal + 1;
 	pthread_once(&once, make_key);
 	if (has_key)
-		pthread_setspecific(at_end, mine);
+		pthread_setspecific(at_end, &mine);
 	return ferrySuccess;
 }
 
 ferryResult_t ferry_default_stream(int ordinal, ferryStream_t *stream)
 {
-	ferryResult_t result = mine[ordinal] ? ferrySuccess : begin(ordinal);
-	*stream = mine[ordinal];
+	ferryResult_t result = mine.streams[ordinal] ? ferrySuccess : begin(ordinal);
+	*stream = mine.streams[ordinal];
 	return result;
 }
 
@@ -101,8 +103,8 @@ ferryResult_t ferryStreamSynchronize(ferryStream_t stream)
 	ferryResult_t result = ferrySuccess;
 	if (stream)
 		return (result = ferry_host_check_stream(stream)) ? result : ferry_host_synchronize(stream, name);
-	for (int i = 0; i < devices; i++) {
-		ferryResult_t one = mine[i] ? ferry_host_synchronize(mine[i], name) : ferrySuccess;
+	for (int i = 0; i < mine.devices; i++) {
+		ferryResult_t one = mine.streams[i] ? ferry_host_synchronize(mine.streams[i], name) : ferrySuccess;
 		if (one && !result) /* a later one's message replaces it */
 			snprintf(text, sizeof text, "%s", ferry_last_message());
 		result = result ? result : one;
@@ -120,7 +122,7 @@ void ferry_default_streams_after_fork(bool in_child)
 	if (in_child) {
 		ferry_host_streams_forked();
 		memset(free_ones, 0, sizeof free_ones);
-		memset(mine, 0, sizeof mine); /* the only thread of the child is the one that forked */
+		memset(&mine, 0, sizeof mine); /* the only thread of the child is the one that forked */
 	}
 	pthread_mutex_unlock(&free_lock);
 }

@@ -52,6 +52,7 @@ struct ferryStream {
 	uint32_t waiters;            /* threads in synchronize that wait while another thread runs operations */
 	bool busy, wanted, stop, has_thread;
 	pthread_t thread;
+	_Atomic bool quiet;          /* no operation, no error; written under lock, release */
 	ferryResult_t error;         /* of the first call that failed since the last synchronize */
 	char message[512];
 };
@@ -101,12 +102,19 @@ static void record_wait(struct record *record)
 
 /* ---- running the queue ---- */
 
+/* Called when `head` or `error` has changed. Under lock. */
+static void note(struct ferryStream *stream)
+{
+	atomic_store_explicit(&stream->quiet, !stream->head && !stream->error, memory_order_release);
+}
+
 static void keep_error(struct ferryStream *stream, struct ferry_ticket *ticket)
 {
 	if (!ticket->result || stream->error)
 		return;
 	stream->error = ticket->result;
 	snprintf(stream->message, sizeof stream->message, "a call in this stream failed: %.400s", ticket->message);
+	note(stream);
 }
 
 static void run_function(const struct ferryStream *stream, const struct operation *operation)
@@ -174,6 +182,7 @@ static void retire(struct ferryStream *stream, struct operation *operation)
 	}
 	free(stream->spare);
 	stream->spare = operation;
+	note(stream);
 }
 
 /* Runs operations until `retired` is `target`. Under lock, which is free while one runs. */
@@ -227,6 +236,7 @@ static void append(struct ferryStream *stream, struct operation *operation)
 	*stream->end = operation;
 	stream->end = &operation->next;
 	stream->appended++;
+	note(stream);
 }
 
 /* Under lock. Drops finished calls at the head, so that a stream whose work is over counts as idle. */
@@ -335,6 +345,7 @@ ferryResult_t ferryStreamCreate(ferryStream_t *made, int ordinal)
 	stream->ordinal = ordinal;
 	stream->forks = forks;
 	stream->end = &stream->head;
+	note(stream);
 	pthread_mutex_init(&stream->lock, NULL);
 	pthread_cond_init(&stream->changed, NULL);
 	*made = stream;
@@ -355,8 +366,10 @@ bool ferry_host_take_stream(ferryStream_t stream)
 	pthread_mutex_lock(&stream->lock);
 	retire_finished(stream);
 	bool idle = !stream->head;
-	if (idle)
+	if (idle) {
 		stream->error = ferrySuccess;
+		note(stream);
+	}
 	pthread_mutex_unlock(&stream->lock);
 	return idle;
 }
@@ -372,6 +385,8 @@ void ferry_host_streams_forked(void)
  */
 ferryResult_t ferry_host_synchronize(ferryStream_t stream, const char *function)
 {
+	if (atomic_load_explicit(&stream->quiet, memory_order_acquire))
+		return ferrySuccess;
 	if (is_inside(stream))
 		return report_inside(function, "stream", stream);
 	pthread_mutex_lock(&stream->lock);
@@ -393,6 +408,7 @@ ferryResult_t ferry_host_synchronize(ferryStream_t stream, const char *function)
 	if (result)
 		ferry_fail(result, "%s", stream->message);
 	stream->error = ferrySuccess;
+	note(stream);
 	pthread_mutex_unlock(&stream->lock);
 	return result;
 }

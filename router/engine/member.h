@@ -104,6 +104,7 @@ struct ferry_order {
 	/* number of the last call begun in each parity; relaxed: a call begins after an acquire of that one's end */
 	_Atomic uint64_t last_seq[FERRY_PARITIES];
 	uint64_t router_seq[FERRY_PARITIES][FERRY_MAX_DOMAINS]; /* last call with work for that router */
+	uint64_t unheard[FERRY_PARITIES]; /* the parity's last call, if it ended before the others' was heard; else 0 */
 	uint64_t messages[2][FERRY_MAX_RANKS]; /* the last number given here, by direction and peer */
 	uint64_t runs;                         /* of named groups of messages */
 };

@@ -147,9 +147,10 @@ void ferry_order_begin_messages(struct ferry_member *member, struct ferry_call *
 uint64_t ferry_order_missing(const struct ferry_member *member, const struct ferry_call *call)
 {
 	uint64_t missing = 0;
+	uint64_t seq = ferry_call_number(call);
 	for (uint32_t rank = 0; rank < member->shared->nranks; rank++) {
 		struct ferry_descriptor *theirs = &ferry_rank_line(member->shared, rank)->ring[call->parity];
-		if (atomic_load_explicit(&theirs->seq, memory_order_acquire) != ferry_call_number(call))
+		if (atomic_load_explicit(&theirs->seq, memory_order_acquire) != seq)
 			missing |= 1ull << rank;
 	}
 	return missing;
@@ -231,6 +232,81 @@ void ferry_order_submit(struct ferry_member *member, struct ferry_call *call)
 		wake_ranks(member, call, call->steps->domains);
 }
 
+/*
+ * Whether the call of each rank that is at call `seq` is this rank's; a difference ends the job. all: false as well if
+ * a rank is not.
+ */
+static bool others_agree(struct ferry_member *member, uint64_t seq, const struct ferry_descriptor_fields *mine,
+                         bool all)
+{
+	struct ferry_descriptor_fields theirs;
+	for (uint32_t rank = 0; rank < member->shared->nranks; rank++) {
+		char text[FERRY_MESSAGE_BYTES];
+		const struct ferry_descriptor *other =
+		        &ferry_rank_line(member->shared, rank)->ring[seq % FERRY_PARITIES];
+		if (rank == member->rank)
+			continue;
+		if (atomic_load_explicit(&other->seq, memory_order_acquire) != seq) {
+			if (all)
+				return false;
+			continue;
+		}
+		ferry_descriptor_read(other, &theirs);
+		if (ferry_descriptor_agree(mine, &theirs))
+			continue;
+		ferry_full_fence(); /* ferry_descriptor_read */
+		if (atomic_load_explicit(&other->seq, memory_order_relaxed) != seq)
+			continue;
+		ferry_descriptor_disagreement(text, sizeof text, seq, member->rank, mine, rank, &theirs);
+		member->ops->fail(member, ferryInvalidUsage, text);
+		return false;
+	}
+	return true;
+}
+
+void ferry_order_hear_later(struct ferry_member *member, const struct ferry_call *call)
+{
+	member->order.unheard[call->parity] = ferry_call_number(call);
+}
+
+/* Compares the parity's last call with those of the ranks that are still there. False: the job has failed. */
+static bool hear(struct ferry_member *member, uint32_t parity)
+{
+	struct ferry_descriptor_fields mine;
+	uint64_t seq = member->order.unheard[parity];
+	if (!seq)
+		return true;
+	ferry_descriptor_read(&ferry_member_line(member)->ring[parity], &mine);
+	if (!others_agree(member, seq, &mine, false))
+		return false;
+	member->order.unheard[parity] = 0;
+	return true;
+}
+
+void ferry_order_hear(struct ferry_member *member)
+{
+	for (uint32_t parity = 0; parity < FERRY_PARITIES && hear(member, parity); parity++)
+		;
+}
+
+/*
+ * A rank that has begun the call has found that it may, so this one need not look for that itself. Where a call has a
+ * root others are often ahead, and their descriptors are read next; elsewhere that would take a line from its writer.
+ */
+static bool has_begun_elsewhere(const struct ferry_member *member, const struct ferry_call *call)
+{
+	uint64_t seq = ferry_call_number(call), own = atomic_load_explicit(
+	        &ferry_member_line(member)->finished[seq % FERRY_PARITIES], memory_order_acquire);
+	return ferry_collective_has_root(call->shape & 0xff) &&
+	       own + FERRY_PARITIES >= seq && /* acquires what its own lanes did in the parity's last call */
+	       ferry_order_missing(member, call) != every_rank(member);
+}
+
+static bool may_start(const struct ferry_member *member, const struct ferry_call *call)
+{
+	return has_begun_elsewhere(member, call) || ferry_order_may_begin(member, ferry_call_number(call));
+}
+
 bool ferry_order_start(struct ferry_member *member, struct ferry_call *call)
 {
 	bool numbered = !call->name || call->recovery;
@@ -240,7 +316,9 @@ bool ferry_order_start(struct ferry_member *member, struct ferry_call *call)
 		call->recovery = false;
 		return true;
 	}
-	if (numbered ? !ferry_order_may_begin(member, ferry_call_number(call)) : !ferry_order_begin(member, call))
+	if (numbered ? !may_start(member, call) : !ferry_order_begin(member, call))
+		return false;
+	if (!hear(member, call->parity))
 		return false;
 	set_last(member, call->parity, ferry_call_number(call));
 	if (call->aside)
@@ -254,21 +332,9 @@ bool ferry_order_start(struct ferry_member *member, struct ferry_call *call)
 
 bool ferry_order_agreed(struct ferry_member *member, const struct ferry_call *call)
 {
-	struct ferry_descriptor_fields mine, theirs;
-	if (ferry_order_missing(member, call))
-		return false;
+	struct ferry_descriptor_fields mine;
 	describe(call, &mine);
-	for (uint32_t rank = 0; rank < member->shared->nranks; rank++) {
-		char text[FERRY_MESSAGE_BYTES];
-		ferry_descriptor_read(&ferry_rank_line(member->shared, rank)->ring[call->parity], &theirs);
-		if (ferry_descriptor_agree(&mine, &theirs))
-			continue;
-		ferry_descriptor_disagreement(text, sizeof text, ferry_call_number(call), member->rank, &mine, rank,
-		                              &theirs);
-		member->ops->fail(member, ferryInvalidUsage, text);
-		return false;
-	}
-	return true;
+	return others_agree(member, ferry_call_number(call), &mine, true);
 }
 
 /* ---- the end ---- */

@@ -54,6 +54,16 @@ uint64_t ferry_order_missing(const struct ferry_member *member, const struct fer
 /** True once all ranks have submitted the same call; a difference ends the job. */
 bool ferry_order_agreed(struct ferry_member *member, const struct ferry_call *call);
 
+/**
+ * Takes a submitted call in which this rank only sends as agreed before the others have submitted it. They are compared
+ * when the parity's next call starts, so far as they have not gone on: of two ranks the first to start that call finds
+ * the other's descriptor, so a difference ends the job by then.
+ */
+void ferry_order_hear_later(struct ferry_member *member, const struct ferry_call *call);
+
+/** Before the rank leaves, with no call under way: the same for its last calls, so far as others have made them. */
+void ferry_order_hear(struct ferry_member *member);
+
 /** The run is over: the stream goes on. By the thread that runs a short call; lanes say it of their halves, below. */
 void ferry_order_end(struct ferry_member *member, struct ferry_call *call);
 

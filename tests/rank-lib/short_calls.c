@@ -264,6 +264,126 @@ static void a_thread_that_waits_long_sleeps(void **state)
 	pair_close();
 }
 
+/* ---- ranks that only send ---- */
+
+#define AHEAD 4 /* two are over before the others come; of the rest the first waits for them */
+
+static void call_ahead(const struct ranks *ranks, const struct shape *shape, int rank, ferryStream_t stream)
+{
+	size_t bytes = shape->count * element_bytes[shape->type];
+	for (size_t i = 0; i < AHEAD; i++) {
+		OK(call(shape, sends[rank] + i * 8, by_callers[rank] + i * 4 * bytes, ranks->comms[rank], stream));
+		if (i < 2)
+			OK(ferryStreamQuery(stream));
+	}
+}
+
+/* Rank 0 is the root. Ranks that only send make all their calls before the others make their first. */
+static void go_ahead(enum kind kind)
+{
+	const struct shape shape = {.kind = kind, .count = 2, .type = ferryFloat32, .op = ferryMax};
+	const bool root_sends = kind == BROADCAST || kind == SCATTER;
+	struct ranks ranks;
+	ferryStream_t streams[3];
+	open_with(&ranks, 3, 1, "1M");
+	memset(by_callers, 0, sizeof by_callers);
+	for (int rank = 0; rank < 3; rank++)
+		OK(ferryStreamCreate(&streams[rank], rank));
+	for (int turn = 0; turn < 3; turn++) {
+		int rank = root_sends ? turn : (turn + 1) % 3; /* senders first */
+		if (root_sends ? rank == 0 : rank != 0)
+			call_ahead(&ranks, &shape, rank, streams[rank]);
+		else
+			for (size_t i = 0; i < AHEAD; i++)
+				OK(call(&shape, sends[rank] + i * 8, by_callers[rank] + i * 32, ranks.comms[rank],
+				        streams[rank]));
+	}
+	for (int rank = 0; rank < 3; rank++) {
+		OK(ferryStreamSynchronize(streams[rank]));
+		OK(ferryStreamDestroy(streams[rank]));
+	}
+	for (size_t i = 0; i < AHEAD; i++)
+		for (int rank = 0; rank < 3; rank++) {
+			if (kind == BROADCAST || kind == SCATTER)
+				assert_memory_equal(by_callers[rank] + i * 32,
+				                    sends[0] + i * 8 + (kind == SCATTER ? 8 * rank : 0), 8);
+			else if (kind == GATHER)
+				assert_memory_equal(by_callers[0] + i * 32 + 8 * rank, sends[rank] + i * 8, 8);
+		}
+	close_ranks(&ranks);
+}
+
+static void a_rank_that_only_sends_does_not_wait_for_the_others(void **state)
+{
+	(void)state;
+	fill();
+	go_ahead(BROADCAST);
+	go_ahead(SCATTER);
+	go_ahead(GATHER);
+	go_ahead(REDUCE);
+}
+
+/* What it has sent stays for those that come later. */
+static void a_rank_that_only_sends_may_leave_before_the_others_call(void **state)
+{
+	struct ranks ranks;
+	float sent = 42, received = 0;
+	(void)state;
+	open_with(&ranks, 2, 1, "1M");
+	OK(ferryBroadcast(&sent, &sent, 1, ferryFloat32, 0, ranks.comms[0], NULL));
+	OK(ferryStreamSynchronize(NULL));
+	OK(ferryCommDestroy(ranks.comms[0]));
+	OK(ferryBroadcast(&received, &received, 1, ferryFloat32, 0, ranks.comms[1], NULL));
+	OK(ferryStreamSynchronize(NULL));
+	assert_true(received == 42);
+	OK(ferryCommDestroy(ranks.comms[1]));
+}
+
+/* Both ranks make the same calls, with roots in any order, and wait now and then; rank 1 as often as it likes. */
+static void *with_any_root(void *argument)
+{
+	struct rank *rank = argument;
+	uint32_t state = 1, own = (uint32_t)rank->rank + 7;
+	float *in = rank->input, *out = rank->output;
+	for (int i = 0; i < 20000 && !rank->wrong[0]; i++) {
+		struct shape shape = {.count = 1, .type = ferryFloat32};
+		state = state * 1664525 + 1013904223;
+		own = own * 22695477 + 1;
+		shape.kind = (state >> 24) % KINDS;
+		shape.root = state >> 20 & 1;
+		in[0] = (float)(i + rank->rank);
+		in[1] = in[0] + 1;
+		out[0] = out[1] = -1;
+		went(rank, call(&shape, in, out, rank->comms[0], rank->streams[0]));
+		if (own >> 28 == 3)
+			nanosleep(&(struct timespec){0, 1000}, NULL);
+		if (!waits(rank, 0))
+			break;
+		float from = (float)(i + shape.root);
+		bool is_root = rank->rank == shape.root, wrong = false;
+		if (shape.kind == BROADCAST)
+			wrong = out[0] != from;
+		else if (shape.kind == SCATTER)
+			wrong = out[0] != from + (float)rank->rank;
+		else if (shape.kind == GATHER && is_root)
+			wrong = out[0] != (float)i || out[1] != (float)i + 1;
+		else if (shape.kind == ALLREDUCE || (shape.kind == REDUCE && is_root))
+			wrong = out[0] != 2 * (float)i + 1;
+		if (wrong)
+			snprintf(rank->wrong, sizeof rank->wrong, "call %d, collective %d, root %d: %g, %g", i,
+			         shape.kind, shape.root, (double)out[0], (double)out[1]);
+	}
+	return NULL;
+}
+
+static void roots_may_change_from_call_to_call(void **state)
+{
+	(void)state;
+	pair_open("1M");
+	pair_run(with_any_root);
+	pair_close();
+}
+
 /* ---- errors ---- */
 
 static void disagree(size_t count, ferryRedOp_t op, const char *theirs)
@@ -300,6 +420,45 @@ static void ranks_that_call_differently_are_told_both_calls(void **state)
 	disagree(LONG / 4, ferrySum, "rank 1 calls allreduce of 1048576 f32 (sum)"); /* which is no short call */
 }
 
+/* Neither waits for the other, so they are told with the second call behind it. */
+static void ranks_that_both_send_as_roots_are_told_two_calls_later(void **state)
+{
+	struct ranks ranks;
+	ferryResult_t result[2] = {ferrySuccess, ferrySuccess};
+	float value = 1;
+	(void)state;
+	open_with(&ranks, 2, 1, "1M");
+	for (int i = 0; i < 3; i++)
+		for (int rank = 0; rank < 2; rank++) {
+			ferryResult_t made = ferryBroadcast(&value, &value, 1, ferryFloat32, i ? 0 : rank,
+			                                   ranks.comms[rank], NULL);
+			result[rank] = made ? made : ferryStreamSynchronize(NULL);
+			if (i < 2)
+				OK(result[rank]);
+		}
+	for (int rank = 0; rank < 2; rank++) {
+		const char *said = ferryGetLastError(ranks.comms[rank]);
+		if (!result[rank] || !strstr(said, "rank 0 calls broadcast of 1 f32 (root 0)") ||
+		    !strstr(said, "rank 1 calls broadcast of 1 f32 (root 1)"))
+			fail_msg("rank %d: \"%s\"", rank, said);
+		OK(ferryCommAbort(ranks.comms[rank]));
+	}
+}
+
+/* Of their last calls the rank that comes later hears as it ends. */
+static void ranks_that_both_send_in_their_last_call_are_told_as_they_end(void **state)
+{
+	struct ranks ranks;
+	float value = 1;
+	(void)state;
+	open_with(&ranks, 2, 1, "1M");
+	for (int rank = 0; rank < 2; rank++)
+		OK(ferryBroadcast(&value, &value, 1, ferryFloat32, rank, ranks.comms[rank], NULL));
+	OK(ferryStreamSynchronize(NULL));
+	for (int rank = 0; rank < 2; rank++)
+		assert_int_equal(ferryCommDestroy(ranks.comms[rank]), ferryInvalidUsage);
+}
+
 static void a_call_that_others_never_make_ends_when_the_rank_aborts(void **state)
 {
 	struct ranks ranks;
@@ -325,7 +484,12 @@ int main(void)
 	        cmocka_unit_test(calls_that_a_rank_does_not_wait_for_keep_no_other_waiting),
 	        cmocka_unit_test(short_and_long_calls_follow_each_other_in_any_order),
 	        cmocka_unit_test(a_thread_that_waits_long_sleeps),
+	        cmocka_unit_test(a_rank_that_only_sends_does_not_wait_for_the_others),
+	        cmocka_unit_test(a_rank_that_only_sends_may_leave_before_the_others_call),
+	        cmocka_unit_test(roots_may_change_from_call_to_call),
 	        cmocka_unit_test(ranks_that_call_differently_are_told_both_calls),
+	        cmocka_unit_test(ranks_that_both_send_as_roots_are_told_two_calls_later),
+	        cmocka_unit_test(ranks_that_both_send_in_their_last_call_are_told_as_they_end),
 	        cmocka_unit_test(a_call_that_others_never_make_ends_when_the_rank_aborts),
 	};
 	setenv("FERRY_DEVICE", "host", 1);
