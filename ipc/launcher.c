@@ -3,6 +3,7 @@
 
 #include "ipc/environment.h"
 #include "ipc/error.h"
+#include "ipc/hash.h"
 #include "ipc/process.h"
 
 #include <ctype.h>
@@ -203,11 +204,10 @@ static ferryResult_t parse_key(const char *text, uint8_t *key)
 	return ferrySuccess;
 }
 
+/* A text, which may be NULL, and what ends it. */
 static uint64_t hash_text(uint64_t hash, const char *text)
 {
-	for (; text && *text; text++)
-		hash = (hash ^ (unsigned char)*text) * 0x100000001b3ull;
-	return (hash ^ 0xff) * 0x100000001b3ull;
+	return ferry_hash(ferry_hash_text(hash, text ? text : ""), "\xff", 1);
 }
 
 /*
@@ -240,7 +240,7 @@ static void derive_key(struct ferry_launch *launch, const struct launcher *launc
 {
 	char identity[64];
 	snprintf(identity, sizeof identity, "%s %u", launch->launcher, (unsigned)geteuid());
-	uint64_t hash = hash_text(0xcbf29ce484222325ull, identity);
+	uint64_t hash = hash_text(FERRY_HASH_START, identity);
 	for (size_t i = 0; launcher->job[i]; i++)
 		hash = hash_text(hash, ferry_env(launcher->job[i]));
 	snprintf(identity, sizeof identity, "%d %llu", (int)starter, (unsigned long long)ferry_process_start(starter));

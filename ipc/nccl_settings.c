@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "ipc/hash.h"
 #include "ipc/nccl_settings.h"
 
 #include <stdbool.h>
@@ -33,20 +34,11 @@ static bool names_a_run(const char *variable)
 	return !strncmp(variable, "NCCL_TUNER_PLUGIN=", 18) && strstr(variable, "libferry-nccl");
 }
 
-/* FNV-1a. */
-static uint64_t hash(const char *text)
-{
-	uint64_t hash = UINT64_C(0xcbf29ce484222325);
-	for (; *text; text++)
-		hash = (hash ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
-	return hash;
-}
-
 uint64_t ferry_nccl_settings(void)
 {
 	uint64_t all = 1;
 	for (char **at = environ; at && *at; at++)
 		if ((!strncmp(*at, "NCCL_", 5) || !strncmp(*at, "FERRY_FABRICS=", 14)) && !names_a_run(*at))
-			all += hash(*at);
+			all += ferry_hash_text(FERRY_HASH_START, *at);
 	return all ? all : 1;
 }

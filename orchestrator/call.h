@@ -6,6 +6,7 @@
 #include "ipc/collective.h"
 #include "orchestrator/communicators.h"
 #include "orchestrator/nccl_types.h"
+#include "rank-lib/call/request.h"
 
 struct ferry_nccl_call {
 	enum ferry_collective collective; /* FERRY_SENDRECV: one end of a message */
@@ -30,6 +31,27 @@ static inline uint64_t ferry_nccl_call_bytes(const struct ferry_nccl_call *call)
 {
 	uint64_t block = (uint64_t)call->count * ferry_type_size((ferryDataType_t)call->type);
 	return ferry_collective_has_blocks(call->collective) ? block * (uint64_t)call->comm->nranks : block;
+}
+
+/** The operation; ferryNumOps: one that the program has made (redops.h). */
+static inline ferryRedOp_t ferry_nccl_call_redop(const struct ferry_nccl_call *call)
+{
+	return call->op < ncclNumOps ? (ferryRedOp_t)call->op : ferryNumOps;
+}
+
+/** The whole call, as a request to a communicator of Ferry's. */
+static inline struct ferry_request ferry_nccl_call_request(const struct ferry_nccl_call *call, ferryComm_t comm)
+{
+	return (struct ferry_request){.collective = call->collective,
+	                              .send = call->send,
+	                              .receive = call->receive,
+	                              .count = call->count,
+	                              .type = (ferryDataType_t)call->type,
+	                              .op = ferry_nccl_call_redop(call),
+	                              .root = call->root,
+	                              .direction = call->sends ? FERRY_DIR_D2H : FERRY_DIR_H2D,
+	                              .comm = comm,
+	                              .stream = (ferryStream_t)call->stream};
 }
 
 #endif

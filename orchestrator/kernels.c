@@ -9,17 +9,9 @@
 
 static struct ferry_request request_of(const struct ferry_nccl_call *call, ferryComm_t comm)
 {
-	return (struct ferry_request){.collective = call->collective,
-	                              .send = call->send,
-	                              .receive = call->receive,
-	                              .count = call->count,
-	                              .type = (ferryDataType_t)call->type,
-	                              .op = call->op < ncclNumOps ? (ferryRedOp_t)call->op : ferryNumOps,
-	                              .root = call->root,
-	                              .direction = call->sends ? FERRY_DIR_D2H : FERRY_DIR_H2D,
-	                              .comm = comm,
-	                              .stream = (ferryStream_t)call->stream,
-	                              .kept = true}; /* NCCL checks no more than is_sound has (collectives.c) */
+	struct ferry_request request = ferry_nccl_call_request(call, comm);
+	request.kept = true; /* NCCL checks no more than is_sound has (collectives.c) */
+	return request;
 }
 
 bool ferry_nccl_kernels_carry(const struct ferry_nccl_call *call, const struct ferry_shadow_comm *shadow_comm)

@@ -20,11 +20,6 @@ struct asking {
 	bool is_short; /* neither routers nor the tuner get it */
 };
 
-static ferryRedOp_t redop_of(const struct ferry_nccl_call *call)
-{
-	return call->op < ncclNumOps ? (ferryRedOp_t)call->op : ferryNumOps;
-}
-
 static uint64_t mixed(uint64_t kind, uint64_t with)
 {
 	kind = (kind ^ with) * UINT64_C(0xff51afd7ed558ccd);
@@ -57,7 +52,7 @@ static uint64_t kind_of(const struct ferry_nccl_call *call, const struct ferry_s
 	uint64_t kind = (uint64_t)call->collective << 8 | ferry_tuner_size_class(split->asked.bytes);
 	if (call->collective == FERRY_SENDRECV)
 		return mixed(kind, call->sends ? self << 8 | peer : peer << 8 | self);
-	kind = mixed(mixed(kind, call->count), peer << 16 | (uint64_t)call->type << 8 | redop_of(call));
+	kind = mixed(mixed(kind, call->count), peer << 16 | (uint64_t)call->type << 8 | ferry_nccl_call_redop(call));
 	return (kind & ~(uint64_t)FERRY_SHADOW_COMM_IN_PLACE) |
 	       (split->asked.in_place ? FERRY_SHADOW_COMM_IN_PLACE : 0);
 }
@@ -65,17 +60,9 @@ static uint64_t kind_of(const struct ferry_nccl_call *call, const struct ferry_s
 /* The whole call, as Ferry's. */
 static struct ferry_request request_of(const struct ferry_nccl_call *call, const struct ferry_split *split)
 {
-	return (struct ferry_request){.collective = call->collective,
-	                              .send = call->send,
-	                              .receive = call->receive,
-	                              .count = call->count,
-	                              .type = (ferryDataType_t)call->type,
-	                              .op = redop_of(call),
-	                              .root = call->root,
-	                              .comm = split->shadow_comm->comm,
-	                              .stream = (ferryStream_t)call->stream,
-	                              .direction = call->sends ? FERRY_DIR_D2H : FERRY_DIR_H2D,
-	                              .shared = true};
+	struct ferry_request request = ferry_nccl_call_request(call, split->shadow_comm->comm);
+	request.shared = true;
+	return request;
 }
 
 /*

@@ -3,6 +3,7 @@
 
 #include "ipc/environment.h"
 #include "ipc/error.h"
+#include "ipc/hash.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -169,12 +170,8 @@ static bool is_news(const char *reason, const char *name)
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	static uint64_t said[4 * FERRY_MAX_PROGRAMS];
 	static uint32_t count;
-	uint64_t hash = 0xcbf29ce484222325ull;
+	uint64_t hash = ferry_hash_text(ferry_hash_text(FERRY_HASH_START, reason), name);
 	uint32_t i = 0;
-	for (const char *at = reason; *at; at++)
-		hash = (hash ^ (unsigned char)*at) * 0x100000001b3ull;
-	for (const char *at = name; *at; at++)
-		hash = (hash ^ (unsigned char)*at) * 0x100000001b3ull;
 	pthread_mutex_lock(&lock);
 	while (i < count && said[i] != hash)
 		i++;

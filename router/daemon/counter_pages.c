@@ -2,6 +2,7 @@
 #include "router/daemon/counter_pages.h"
 
 #include "ipc/error.h"
+#include "ipc/hash.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,11 +55,9 @@ static void fill_head(struct ferry_jobs *jobs, struct ferry_counters *head)
 /* A hash in place of the key, which would let others join; of the owner, too, as users have keys of their own. */
 static uint32_t name_of(const struct ferry_job *job)
 {
-	uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
-	for (size_t i = 0; i < sizeof job->key; i++)
-		hash = (hash ^ job->key[i]) * 0x100000001b3u;
+	uint64_t hash = ferry_hash(FERRY_HASH_START, job->key, sizeof job->key);
 	if (job->owner)
-		hash = (hash ^ job->owner) * 0x100000001b3u;
+		hash = ferry_hash(hash, &job->owner, sizeof job->owner);
 	return (uint32_t)(hash >> 40);
 }
 

@@ -10,6 +10,7 @@
  * As nccl_kernels_random the same in streams of the double of the CUDA driver, so that short calls go by kernels,
  * longer ones by routers, and what comes before either is ready by NCCL; and steps are captured now and then.
  */
+#include "ipc/hash.h"
 #include "tests/nccl/ranks.h"
 #include "tests/sanitized.h"
 
@@ -136,9 +137,7 @@ static void in_graph(struct player *p, void (*step)(struct player *p, int c), in
 
 static void remember(struct player *p, const void *bytes, size_t count)
 {
-	const unsigned char *text = bytes;
-	for (size_t i = 0; i < count; i++)
-		p->digest = (p->digest ^ text[i]) * UINT64_C(0x100000001b3);
+	p->digest = ferry_hash(p->digest, bytes, count);
 }
 
 /* Small integers in all types but the 8-bit floats, whatever is made of them. */
