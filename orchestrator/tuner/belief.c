@@ -14,10 +14,10 @@
 #define FAR         4     /* a factor of 4 */
 
 /*
- * What a pause adds to pushes: lanes sleep through it, so of twenty ReduceScatters of 50 us the first two took 78 and
- * 66 (H200). Those are not counted, but the program has them. It matters where a call is short.
+ * What a pause adds to each of twenty pushes: lanes sleep through it, so the first two of 50 us took 78 and 66 (H200).
+ * Those are not counted, but the program has them.
  */
-#define PAUSE_US    2.5   /* to each of twenty */
+#define PAUSE_US    2.5
 
 /* Times of ferry-perf limits no longer hold if an arm takes WRONG times as long, by WRONG_CALLS calls at least. */
 #define WRONG       4
@@ -93,38 +93,26 @@ bool ferry_belief_by_limits(const struct ferry_tuner_line *line)
 	return known[0] && known[1] && !wrong;
 }
 
-static struct ferry_belief believe(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
-                                   const struct ferry_arm *arm)
+struct ferry_belief ferry_believe(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
+                                  const struct ferry_arm *arm)
 {
+	double pause = ferry_arm_is_ferrys(arm) && line->like.fabric == FERRY_FABRIC_PEER ? PAUSE_US : 0;
 	bool step = !ferry_arm_is_ferrys(arm) && !ferry_arm_is_ferrys(&line->arms[line->best]);
 	double us = ferry_arm_us(arm), before = (double)arm->before_us;
 	if (line->by_limits)
 		return (struct ferry_belief){before, before, FASTER_NEAR};
 	if (us > 0)
-		return (struct ferry_belief){us, us, step ? FASTER_STEP : FASTER};
-	if (arm->learned_us > 0)
-		return (struct ferry_belief){(double)arm->learned_us, (double)arm->learned_us, FASTER_NEAR};
+		return (struct ferry_belief){us + pause, us + pause, step ? FASTER_STEP : FASTER};
 	const struct ferry_arm *known = measured(line);
-	if ((us = like_others(tuner, line, arm, known, NEAR)) > 0)
-		return (struct ferry_belief){us, us, FASTER_NEAR};
+	if ((us = (double)arm->learned_us) > 0 || (us = like_others(tuner, line, arm, known, NEAR)) > 0)
+		return (struct ferry_belief){us + pause, us + pause, FASTER_NEAR};
 	if (before > 0) {
 		us = known && known->before_us > 0 ? before * ferry_arm_us(known) / (double)known->before_us : before;
-		return (struct ferry_belief){us, fmin(us, before), FASTER_NEAR};
+		return (struct ferry_belief){us + pause, fmin(us, before) + pause, FASTER_NEAR};
 	}
 	if ((us = like_others(tuner, line, arm, known, FAR)) > 0)
-		return (struct ferry_belief){us, 0, FASTER_NEAR};
+		return (struct ferry_belief){us + pause, 0, FASTER_NEAR};
 	return (struct ferry_belief){0, 0, 0};
-}
-
-struct ferry_belief ferry_believe(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,
-                                  const struct ferry_arm *arm)
-{
-	struct ferry_belief belief = believe(tuner, line, arm);
-	if (belief.us > 0 && ferry_arm_is_ferrys(arm) && line->like.fabric == FERRY_FABRIC_PEER) {
-		belief.us += PAUSE_US;
-		belief.hope += PAUSE_US;
-	}
-	return belief;
 }
 
 double ferry_belief_bound(const struct ferry_tuner *tuner, const struct ferry_tuner_line *line,

@@ -90,8 +90,7 @@ static struct ferry_arm *arm_of(struct ferry_tuner_line *line, uint32_t word)
 }
 
 /* Returns the tuning's arm, which is added if the line lacks it; NULL: there is no room. */
-static struct ferry_arm *add_tuning(const struct ferry_tuner *tuner, struct ferry_tuner_line *line,
-                                    uint32_t tuning)
+static struct ferry_arm *add_tuning(const struct ferry_tuner *tuner, struct ferry_tuner_line *line, uint32_t tuning)
 {
 	struct ferry_arm *arm = arm_of(line, tuning);
 	return arm || line->narms == FERRY_TUNER_ARMS ? arm : add_arm(tuner, line, tuning);

@@ -10,8 +10,7 @@
  * 3. A kind begins with the arm that is fastest by what an earlier job has learned, by what ferry-perf tune has
  *    measured on this machine, or by the nearest size whose calls were measured, up to a factor of 4 away; otherwise
  *    with NCCL.
- * 4. An arm that is likely to be the fastest and has not been measured is tried once: by a run of calls, one after
- *    another.
+ * 4. An arm that is likely to be the fastest and was never measured is tried once, by a run of calls.
  * 5. The fastest arm has the calls from then on; another one takes them over only if it is faster by more than noise.
  * 6. Arms that lost are tried again for credit: a two-hundredth of the time that the kind's calls have taken. Credit
  *    also pays for parameters of NCCL's that were never measured; where NCCL has the calls, three calls' time is

@@ -5,13 +5,10 @@
 
 static const struct {
 	int algorithm, protocol;
-} ways[FERRY_TUNING_WAYS] = {{-1, -1},
-                             {FERRY_NCCL_RING, FERRY_NCCL_SIMPLE},
-                             {FERRY_NCCL_RING, FERRY_NCCL_LL128},
-                             {FERRY_NCCL_RING, FERRY_NCCL_LL},
-                             {FERRY_NCCL_TREE, FERRY_NCCL_SIMPLE},
-                             {FERRY_NCCL_TREE, FERRY_NCCL_LL128},
-                             {FERRY_NCCL_TREE, FERRY_NCCL_LL}};
+} ways[FERRY_TUNING_WAYS] = {
+        {-1, -1}, /* NCCL's own choice */
+        {FERRY_NCCL_RING, FERRY_NCCL_SIMPLE}, {FERRY_NCCL_RING, FERRY_NCCL_LL128}, {FERRY_NCCL_RING, FERRY_NCCL_LL},
+        {FERRY_NCCL_TREE, FERRY_NCCL_SIMPLE}, {FERRY_NCCL_TREE, FERRY_NCCL_LL128}, {FERRY_NCCL_TREE, FERRY_NCCL_LL}};
 
 /* By step: its channels, and the steps beside it on the ladder, or itself; NCCL's own choice may be anywhere on it. */
 static const int channels[FERRY_TUNING_STEPS] = {0, 16, 8, 32, 24, 12, 4, 2};

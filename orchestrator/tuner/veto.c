@@ -372,8 +372,7 @@ static bool is_due(const struct ferry_veto *veto, bool free)
 	return veto->held || (veto->gaps >= GAPS && veto->busy_us <= BARE * veto->span_us);
 }
 
-struct ferry_veto_marks ferry_veto_call(struct ferry_veto *veto, uint8_t kind, uint32_t buffers, bool ferrys,
-                                          bool free)
+struct ferry_veto_marks ferry_veto_call(struct ferry_veto *veto, uint8_t kind, uint32_t buffers, bool ferrys, bool free)
 {
 	/* Ferry's calls of trials do not count: a trial that lost leaves nothing to compare */
 	veto->history[veto->calls++ % FERRY_VETO_HISTORY] =
