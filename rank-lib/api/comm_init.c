@@ -185,6 +185,9 @@ static ferryResult_t open_data(struct ferryComm *comm, bool mapped, const char *
 		result = ferry_mailboxes_open(&comm->mailboxes, until);
 	if (!result && comm->mailboxes.ready)
 		result = ferry_fabrics_choose(&comm->fabrics, comm->mailboxes.peer);
+	for (int i = 0; i < FERRY_NUM_COLLECTIVES && !result && comm->mailboxes.ready; i++)
+		if (comm->fabrics.adds[i]) /* now, as no kernel of the communicator waits for another rank's yet */
+			result = ferry_mailboxes_map_adds(&comm->mailboxes);
 	return result;
 }
 

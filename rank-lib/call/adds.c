@@ -24,6 +24,11 @@ static void add(const struct ferry_plan *plan, const struct ferry_instr *instr, 
 		                               (sources[i].rank != FERRY_PARTIAL);
 }
 
+ferryResult_t ferry_adds_prepare(const struct ferry_request *request)
+{
+	return ferry_mailboxes_map_adds(&request->comm->mailboxes);
+}
+
 void ferry_adds_kernel(const struct ferry_request *request, const struct ferry_plan *plan, uint64_t seq, char *memory,
                        struct ferry_kernel_adds *adds, struct ferry_beside_kernel *kernel)
 {

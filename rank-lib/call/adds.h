@@ -10,6 +10,9 @@
 #include "rank-lib/call/request.h"
 #include "rank-lib/device/device.h"
 
+/** Gets the rank ready for ADDs before the call is numbered: all that may fail. Errors: ferrySystemError. */
+ferryResult_t ferry_adds_prepare(const struct ferry_request *request);
+
 /**
  * Fills in the kernel of call `seq`. memory: the rank's; adds: the kernel's argument, the caller's, until the call is
  * in the stream. Leaves kernel->function NULL if the rank has no ADDs.

@@ -164,6 +164,8 @@ ferryResult_t ferry_mapped_name(struct ferry_mapped *mapped, struct ferry_collec
 			                     aside[i], &collective->names[i], &collective->bounces[i]);
 	if (!result)
 		result = name_memory(mapped, collective, &collective->names[MEMORY]);
+	if (!result && collective->entry->steps.nadds)
+		result = ferry_adds_prepare(request);
 	if (!result)
 		result = take_flag(mapped, collective);
 	if (result && collective->stream.captures)

@@ -257,10 +257,12 @@ static ferryResult_t map_outbox(struct ferry_mailboxes *mailboxes, int other, vo
 	                            region_bytes(mailboxes) + channels_bytes(mailboxes), outbox);
 }
 
-static ferryResult_t map_adds(struct ferry_mailboxes *mailboxes)
+ferryResult_t ferry_mailboxes_map_adds(struct ferry_mailboxes *mailboxes)
 {
 	const struct ferry_rank *rank = mailboxes->rank;
 	const struct ferry_arena *arena = &rank->shared.arenas[rank->domain];
+	if (mailboxes->adds)
+		return ferrySuccess;
 	if (!arena->outbox_bytes)
 		return ferry_fail(ferryInternalError, "the arena has no outboxes");
 	uint64_t outbox = arena->outboxes_at + (uint64_t)rank->self * arena->outbox_bytes;
@@ -308,7 +310,8 @@ static ferryResult_t map_all(struct ferry_mailboxes *mailboxes)
 	}
 	if (!result)
 		fill_channels(mailboxes, boxes);
-	return result ? result : map_adds(mailboxes);
+	/* a box in memory of peers has no window before it needs one: with one it is not used again (boxes.h) */
+	return result || mailboxes->peer ? result : ferry_mailboxes_map_adds(mailboxes);
 }
 
 /* How many blocks the rank's calls may have, so that those of all ranks on its GPU run at the same time. */
@@ -609,5 +612,6 @@ void ferry_mailboxes_close(struct ferry_mailboxes *mailboxes)
 	atomic_store_explicit(&mailboxes->box->aborted->flag, 1, memory_order_release);
 	ferry_box_give_back(mailboxes->box, discard || graphs, failed);
 	mailboxes->box = NULL;
+	mailboxes->adds = NULL;
 	mailboxes->watched = mailboxes->ready = false;
 }

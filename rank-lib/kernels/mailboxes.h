@@ -43,7 +43,7 @@ struct ferry_mailboxes {
 	uint32_t blocks;       /* of a call at most: the least of all ranks' */
 	struct ferry_box *box; /* the rank's own; NULL: none */
 	struct ferry_kernel_call blank;          /* all that is the same for every call */
-	void *adds;            /* cells of its ADDs, of each parity (ipc/arena.h) */
+	void *adds;            /* cells of its ADDs, of each parity (ipc/arena.h); NULL: not mapped */
 	ferryChannels_t channels; /* for kernels of the caller's own; bytes 0: none, */
 	char why_not[200];        /* as this says, if the caller has asked for them */
 	struct ferry_mailbox_waits waits[FERRY_BOX_LINES]; /* the router monitor's */
@@ -55,6 +55,9 @@ struct ferry_mailboxes {
  * kernels. Errors: ferryInvalidArgument for FERRY_KERNELS; the job has failed meanwhile.
  */
 ferryResult_t ferry_mailboxes_open(struct ferry_mailboxes *mailboxes, uint64_t until);
+
+/** Maps the cells of the rank's ADDs, once; of ranks that have kernels. A box that has them is not used again. */
+ferryResult_t ferry_mailboxes_map_adds(struct ferry_mailboxes *mailboxes);
 
 /** Counts a call that a kernel carries. Under the communicator's lock. */
 void ferry_mailboxes_count(struct ferry_mailboxes *mailboxes);

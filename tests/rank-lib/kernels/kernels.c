@@ -529,6 +529,30 @@ static void mailboxes_are_used_again(void **state)
 	}
 }
 
+/* While another communicator is there, so that nothing is given back. */
+static void mailboxes_are_used_again_beside_others(void **state)
+{
+	struct gang held, gang;
+	struct place places[MOST_PLACES];
+	size_t left = 0;
+	(void)state;
+	use("on", "peer");
+	gang_open(&held, 2, devices, 1);
+	for (int i = 0; i < 6; i++) {
+		gang_open(&gang, 2, devices, 1);
+		places_open(places, &gang, COUNT);
+		places_round(places, &gang);
+		places_settle(places, &gang, 1);
+		gang_close(&gang);
+		places_close(places, &gang);
+		place_enter(&(struct place){.device = 0});
+		if (i == 2)
+			left = memory_left();
+	}
+	assert_int_equal(memory_left(), left);
+	gang_close(&held);
+}
+
 /* Of communicators that were there at the same time: a program that has ended them wants its memory. */
 static void mailboxes_that_nobody_has_are_given_back(void **state)
 {
@@ -563,6 +587,7 @@ int main(int argc, char **argv)
 	        TEST(ranks_find_their_own_communicators_mailboxes),
 	        TEST(ranks_on_one_gpu_share_its_multiprocessors),
 	        TEST(mailboxes_are_used_again),
+	        TEST(mailboxes_are_used_again_beside_others),
 	        TEST(mailboxes_that_nobody_has_are_given_back),
 	};
 	if (argc == 2)
