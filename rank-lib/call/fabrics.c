@@ -355,6 +355,7 @@ ferryResult_t ferry_fabrics_choose(struct ferry_fabrics *fabrics, bool all_pairs
 		result = ferrySuccess;
 	}
 	fabrics->kernels = !result;
+	can = can && fabrics->host_share <= 0; /* sums are not divided: the host has them all */
 	for (uint32_t i = 0; !result && can && fabrics->partial && i < 3; i++) {
 		double time = peer_time(fabrics, sums[i]);
 		fabrics->adds[sums[i]] =

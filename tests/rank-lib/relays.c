@@ -262,6 +262,30 @@ static void sums_are_right_where_trees_do_not_carry_them_all(void **state)
 	sums_of_types_and_operations_are_right(NULL, 4, 3, false);
 }
 
+/* FERRY_SHARES names what the host carries; sums are not divided, so it has them all. */
+static void a_share_of_the_host_keeps_sums_there(void **state)
+{
+	(void)state;
+	setenv("FAKE_CUDA_NVLINKS", "1", 1);
+	for (int pinned = 0; pinned < 2; pinned++) {
+		uint64_t pushed, down, before, working;
+		struct gang gang;
+		if (pinned)
+			setenv("FERRY_SHARES", "host=0.5,peer=0.5", 1);
+		machine_open(&gang, 4, ROUND, NULL);
+		unsetenv("FERRY_SHARES");
+		count_bytes(&pushed, &down, &before);
+		sum_is_right(&gang,
+		             (struct ferry_trial){.collective = FERRY_ALLREDUCE, .type = ferryFloat32,
+		                                  .count = (5u * MIB) / 4, .seed = 1},
+		             !pinned);
+		count_bytes(&pushed, &down, &working);
+		assert_int_equal(working > before, pinned);
+		machine_close(&gang);
+	}
+	unsetenv("FAKE_CUDA_NVLINKS");
+}
+
 /* What kernels of calls would carry, and calls of several slices by turns in two streams. */
 static void sums_of_all_sizes_follow_each_other(void **state)
 {
@@ -495,6 +519,7 @@ int main(int argc, char **argv)
 	        TEST(two_calls_under_way_have_memory_of_their_own),
 	        TEST(sums_go_up_trees_over_the_links_that_there_are),
 	        TEST(sums_are_right_where_trees_do_not_carry_them_all),
+	        TEST(a_share_of_the_host_keeps_sums_there),
 	        TEST(sums_of_all_sizes_follow_each_other),
 	        TEST(sums_have_the_same_bits_when_routers_die),
 	        TEST(kernels_that_add_end_when_a_rank_gives_up),
