@@ -61,9 +61,9 @@ bool ferry_fabrics_join_all(const struct ferry_fabrics *fabrics);
 
 /**
  * Chooses which collectives with sums are programs of ADDs in memory of the GPUs: where links are partial, and it is
- * faster than what else carries them, by arithmetic, or FERRY_FABRICS leaves out the host; not if FERRY_SHARES gives the
- * host a share. all_pairs: kernels of each GPU add up what all others have pushed to it. To be called once, of ranks on
- * GPUs that have been awaited and have kernels. Error: the job has failed meanwhile.
+ * faster than what else carries them, by arithmetic, or FERRY_FABRICS leaves out the host. None if FERRY_SHARES gives
+ * the host a share. all_pairs: kernels of each GPU add up what all others have pushed to it. To be called once, of
+ * ranks on GPUs that have been awaited and have kernels. Error: the job has failed meanwhile.
  */
 ferryResult_t ferry_fabrics_choose(struct ferry_fabrics *fabrics, bool all_pairs);
 
