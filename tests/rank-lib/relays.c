@@ -342,9 +342,11 @@ static void relays_go_on_when_a_router_dies(void **state)
 static void fill_floats(void *argument)
 {
 	struct rank *mine = argument;
-	float *floats = (float *)(void *)seen(mine->send);
-	for (uint32_t i = 0; i < FLOATS; i++)
-		floats[i] = (float)((i * 2654435761u ^ (uint32_t)mine->rank * 40503u) % 1000003) * 1e-3f;
+	unsigned char *floats = seen(mine->send); /* at any address */
+	for (uint32_t i = 0; i < FLOATS; i++) {
+		float value = (float)((i * 2654435761u ^ (uint32_t)mine->rank * 40503u) % 1000003) * 1e-3f;
+		memcpy(floats + i * sizeof value, &value, sizeof value);
+	}
 }
 
 /* The bits of the first round; `judged` counts rounds with others. */
