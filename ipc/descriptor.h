@@ -64,7 +64,7 @@ void ferry_descriptor_write(struct ferry_descriptor *descriptor, uint64_t seq,
  */
 void ferry_descriptor_read(const struct ferry_descriptor *descriptor, struct ferry_descriptor_fields *fields);
 
-/** The same for `memory`, which ferry_descriptor_read leaves alone: of a call whose plan has windows there. */
+/** Copies `memory`, which ferry_descriptor_read leaves out; for calls whose plans have windows there. Else as above. */
 void ferry_descriptor_read_memory(const struct ferry_descriptor *descriptor, struct ferry_buffer_name *memory);
 
 /** Whether two ranks make the same call, by the same plan. */

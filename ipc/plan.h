@@ -187,7 +187,7 @@ struct ferry_instr {
 	uint64_t user_destination; /* COPY: bytes into the receive buffer; PUT: into that of `peer` */
 	/* D2H, REDUCE, H2H: the window written; H2D: the window read; bytes into the staging */
 	uint64_t window_offset;
-	uint8_t window_domain;  /* whose staging that is; FERRY_MAX_DOMAINS + r: rank r's device memory */
+	uint8_t window_domain;  /* the domain of that staging; FERRY_MAX_DOMAINS + r: rank r's device memory instead */
 	uint8_t wakes_domains;     /* bit d: router d waits for this counter */
 	/* PUT: the rank that receives; WAIT_PUT: the rank that sends; FERRY_INSTR_MEMORY: the memory's rank; else 0 */
 	uint8_t peer;

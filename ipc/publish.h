@@ -109,8 +109,8 @@ static inline void ferry_publish(const struct ferry_job_arenas *job, const struc
  * - a message that the rank has not sent, or not taken, by then will never be sent, or taken;
  * - all other calls end by themselves. A rank ends its part of a collective once all ranks have submitted it
  *   (router/engine/order.c), or once what it sends lies in the staging, if it only sends in a short call, and all its
- *   own slices have been published, and the other ranks need nothing more of it. A
- *   message that it has sent lies in the pair's window; it has taken each message that was sent to it.
+ *   own slices have been published, and the other ranks need nothing more of it. A message that it has sent lies in
+ *   the pair's window; it has taken each message that was sent to it.
  *
  * The bits only ever appear, one store each, and nothing else has to be kept in step with them. If a router or a rank
  * dies before its bit is set, the job ends as for every death; if it dies afterwards, it is not missed.

@@ -381,7 +381,7 @@ static bool peers_add(const struct ferry_fabrics *fabrics, enum ferry_collective
 	return fabrics->speeds && ferry_packing_find(&fabrics->links, (uint32_t)fabrics->rank->nranks, &packing);
 }
 
-/* How many blocks the busiest device sends or receives: one in a Broadcast, whose chains and trees forward data. */
+/* The blocks that the busiest device sends or receives. A Broadcast has one, as its chains and trees forward it. */
 static uint32_t blocks_of(enum ferry_collective collective, uint32_t nranks)
 {
 	return collective == FERRY_BROADCAST || collective == FERRY_SENDRECV ? 1 : nranks - 1;

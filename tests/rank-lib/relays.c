@@ -442,6 +442,20 @@ static void processes_start(struct rank_process *ranks)
 	ranks_round(ranks, 4, 1, 1);
 }
 
+/* Rank 3 is gone: the calls that the others are in end and name it. */
+static void others_end(struct rank_process ranks[4])
+{
+	for (int rank = 0; rank < 3; rank++)
+		(void)rank_heard(&ranks[rank]);
+	for (int rank = 0; rank < 3; rank++)
+		rank_released(&ranks[rank], "rank 3");
+	for (int rank = 0; rank < 3; rank++) {
+		rank_tell(&ranks[rank], (struct rank_ordered){.order = RANK_ABORT});
+		rank_finish(&ranks[rank]);
+	}
+	domains_close();
+}
+
 static void survivors_streams_go_on_when_a_rank_dies(void **state)
 {
 	(void)state;
@@ -452,15 +466,7 @@ static void survivors_streams_go_on_when_a_rank_dies(void **state)
 			rank_order(&ranks[rank], (struct rank_ordered){.order = RANK_ROUNDS, .number = 20});
 		doze(5 + 10 * after);
 		rank_kill(&ranks[3]);
-		for (int rank = 0; rank < 3; rank++)
-			(void)rank_heard(&ranks[rank]);
-		for (int rank = 0; rank < 3; rank++)
-			rank_released(&ranks[rank], "rank 3");
-		for (int rank = 0; rank < 3; rank++) {
-			rank_tell(&ranks[rank], (struct rank_ordered){.order = RANK_ABORT});
-			rank_finish(&ranks[rank]);
-		}
-		domains_close();
+		others_end(ranks);
 	}
 }
 
@@ -475,15 +481,7 @@ static void a_rank_leaves_when_its_calls_are_over(void **state)
 	rank_finish(&ranks[3]);
 	for (int rank = 0; rank < 3; rank++)
 		rank_order(&ranks[rank], (struct rank_ordered){.order = RANK_ROUNDS, .number = 1});
-	for (int rank = 0; rank < 3; rank++)
-		(void)rank_heard(&ranks[rank]);
-	for (int rank = 0; rank < 3; rank++)
-		rank_released(&ranks[rank], "rank 3");
-	for (int rank = 0; rank < 3; rank++) {
-		rank_tell(&ranks[rank], (struct rank_ordered){.order = RANK_ABORT});
-		rank_finish(&ranks[rank]);
-	}
-	domains_close();
+	others_end(ranks);
 }
 
 /* Sums of a graph, and all behind it, are the routers'. */
