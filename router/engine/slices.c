@@ -129,9 +129,17 @@ static bool lengths_agree(struct ferry_member *member, const struct ferry_call *
 	return false;
 }
 
-static void beyond_its_block(struct ferry_member *member)
+static void beyond_its_block(struct ferry_member *member, const struct ferry_transfer *transfer, uint64_t at,
+                             uint64_t length)
 {
-	member->ops->fail(member, ferryInternalError, "alltoallv: a part of a block reaches beyond it");
+	const struct ferry_instr *instr = transfer->step->instr;
+	char text[FERRY_MESSAGE_BYTES];
+	snprintf(text, sizeof text,
+	         "alltoallv: a part of %llu bytes at %llu reaches beyond the %llu that rank %u sends to rank %u "
+	         "(path %u, rank %u)",
+	         (unsigned long long)length, (unsigned long long)at, (unsigned long long)transfer->whole, instr->from,
+	         instr->to, instr->path, instr->owner);
+	member->ops->fail(member, ferryInternalError, text);
 }
 
 /*
@@ -148,7 +156,7 @@ static bool take_part(struct ferry_member *member, const struct ferry_call *call
 	uint64_t at = atomic_load_explicit(&step->counter->part_at, memory_order_relaxed);
 	bool relays = step->instr->nsources, fits = length <= transfer->whole && at <= transfer->whole - length;
 	if (length >> 56 || at >> 56 || (!relays && !fits)) { /* a relay checks it when it puts */
-		beyond_its_block(member);
+		beyond_its_block(member, transfer, at, length);
 		return false;
 	}
 	transfer->current = true;
@@ -240,7 +248,7 @@ static bool issue_put(struct ferry_pushes *pushes, struct ferry_lane_rank *lane_
 	if (cut || hurry || transfer->source)
 		slices = 1;
 	if (transfer->step->division && transfer->at + transfer->length > transfer->whole) {
-		beyond_its_block(lane_rank->member);
+		beyond_its_block(lane_rank->member, transfer, transfer->at, transfer->length);
 		return false;
 	}
 	uint64_t left = transfer->length - start, bytes = slices * slice < left ? slices * slice : left;

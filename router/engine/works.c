@@ -111,8 +111,10 @@ ferryResult_t ferry_works_find(struct ferry_works *works, const struct ferry_pla
 		works->works[parity] = work;
 		for (uint32_t i = 0; i < plan->ninstrs; i++)
 			if (is_mine(&instrs[i], domain)) {
-				work->nqueues = nqueues;
-				work->share = share;
+				/* a DIVIDE is one part: two workers would plan in the same memory */
+				bool divides = instrs[i].opcode == FERRY_DIVIDE;
+				work->nqueues = divides ? 1 : nqueues;
+				work->share = divides ? 1 : share;
 				resolve(shared, plan, &instrs[i], parity, work++, &memory);
 			}
 	}

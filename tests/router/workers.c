@@ -518,6 +518,37 @@ static void nobody_looks_for_work_while_cpus_are_short(void **state)
 	close_lone_job(job);
 }
 
+/* Of an AllToAllv of three ranks, that reach each other by peer memory. */
+static void a_division_is_one_part_however_many_workers_there_are(void **state)
+{
+	static const uint8_t key[FERRY_KEY_BYTES];
+	static struct ferry_network network;
+	const struct ferry_arena_shape shape = {.ndomains = 1, .nranks = 3, .staging = 64u << 20, .node = -1};
+	const struct ferry_topology topology = {.nranks = 3, .ndomains = 1};
+	struct ferry_compile_options options = {.type = ferryUint8, .redop = ferrySum, .network = &network};
+	struct ferry_program *program;
+	struct ferry_plan *plan;
+	struct ferry_works works;
+	struct ferry_job *job;
+	(void)state;
+	assert_int_equal(ferry_job_new(key, &shape, 16, &job), ferrySuccess);
+	options.staging[0] = job->shared.arenas[0].staging_bytes;
+	for (uint32_t pair = 0; pair < 9; pair++)
+		network.links.speed[pair / 3][pair % 3] = pair / 3 != pair % 3;
+	assert_int_equal(ferry_program_synthesize_paths(&topology, &network, options.staging, 0, &program),
+	                 ferrySuccess);
+	assert_int_equal(ferry_program_compile(program, &options, &plan), ferrySuccess);
+	ferry_program_free(program);
+	for (uint32_t workers = 1; workers <= 16; workers *= 4) {
+		assert_int_equal(ferry_works_find(&works, plan, &job->shared, 0, workers), ferrySuccess);
+		assert_non_null(works.division);
+		assert_int_equal(ferry_works_arm(&works, plan, SEQ % FERRY_PARITIES, SEQ, false), 1);
+		ferry_works_free(&works);
+	}
+	free(plan);
+	close_lone_job(job);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -534,6 +565,7 @@ int main(void)
 	        cmocka_unit_test(a_job_is_seen_again_after_a_plan_of_it_was_freed),
 	        cmocka_unit_test(a_worker_stays_for_the_jobs_before_one_that_is_closed),
 	        cmocka_unit_test(nobody_looks_for_work_while_cpus_are_short),
+	        cmocka_unit_test(a_division_is_one_part_however_many_workers_there_are),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
