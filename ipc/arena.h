@@ -53,7 +53,7 @@
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 33u /* goes up when a field, or what one means, changes */
+#define FERRY_ARENA_ABI 34u /* goes up when a field, or what one means, changes */
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_PAIR_DATA 24u
 #define FERRY_MESSAGE_BYTES 384
@@ -217,8 +217,10 @@ struct ferry_rank_line {
 	struct ferry_traffic traffic[2]; /* by direction: D2H, H2D */
 	/* bytes pushed into each rank's memory, for ferry-stat; the rank's D2H lane, relaxed */
 	_Atomic uint64_t pushed[FERRY_MAX_RANKS];
+	/* bytes of its GPU's memory in bounce buffers, windows among them; for ferry-stat; the rank, relaxed */
+	_Atomic uint64_t bounced;
 	struct ferry_mailbox_cell mailbox; /* the rank */
-	char pad2[128 - sizeof(struct ferry_mailbox_cell) % 128];
+	char pad2[128 - (8 + sizeof(struct ferry_mailbox_cell)) % 128];
 };
 _Static_assert(offsetof(struct ferry_rank_line, traffic) % 128 == 0 && sizeof(struct ferry_rank_line) % 128 == 0,
                "what a lane writes often is on line pairs of its own");
@@ -327,8 +329,10 @@ struct ferry_arena_header {
 	 * bit r: rank r, of any domain, has died or aborted: its connection has closed without DETACH; 0 to 1, release
 	 */
 	_Atomic uint64_t gone;
+	/* bytes of GPUs' memory that the job's tenant had left for windows (ferry_windows_need); before `ready` */
+	_Atomic uint64_t windows_left;
 	_Atomic uint32_t fate; /* enum ferry_arena_fate; from OPEN to one of the others, once, by compare and swap */
-	char pad0[20];
+	char pad0[12];
 	struct ferry_doorbell router;           /* this domain's router sleeps here on behalf of the job */
 	_Atomic uint64_t
 	        finished[FERRY_PARITIES]; /* last call with work here that the router has finished in the parity */
@@ -336,6 +340,8 @@ struct ferry_arena_header {
 	/* domain 0: when each modelled link that host devices share is free (ferry_now_ns); lanes, compare and swap */
 	_Atomic uint64_t shared_busy_until[FERRY_MAX_SHARED_LINKS];
 };
+
+#define FERRY_RANK_WINDOWS (64u << 20) /* bytes of a GPU's memory for windows of a call, in each parity */
 
 /* A process's view of an arena. Private memory, so the offsets cannot change under it. */
 struct ferry_arena {

@@ -17,7 +17,7 @@
 #include "ipc/shares.h"
 
 #define FERRY_COUNTERS_MAGIC   0x46455243u /* "FERC" */
-#define FERRY_COUNTERS_VERSION 3u          /* of the layout below: a reader refuses any other */
+#define FERRY_COUNTERS_VERSION 4u          /* of the layout below: a reader refuses any other */
 #define FERRY_COUNTERS_MS      50          /* between two writings */
 #define FERRY_COUNTERS_JOBS    512         /* rows; what has none is counted in `left_out` */
 #define FERRY_COUNTERS_GPUS    64
@@ -36,6 +36,7 @@ struct ferry_job_counters {
 	uint32_t kernels;            /* 1: its ranks have kernels for short calls */
 	uint64_t attached, left;     /* ranks */
 	uint64_t staging;            /* bytes */
+	uint64_t on_gpus;            /* bytes of its GPUs' memory: mailboxes, sums, bounce buffers, windows */
 	uint64_t calls;              /* ended calls of the rank that has made most */
 	uint64_t kernel_calls;       /* calls by kernels, of the rank that has made most; a captured one counts once */
 	uint64_t d2h, h2d;           /* bytes from ranks' buffers, and to them */
@@ -67,7 +68,8 @@ struct ferry_tenant_counters {
 	uint64_t weight, jobs, ranks, plans;
 	uint64_t staging, bytes;     /* bytes: moved by slices */
 	uint64_t working_ns;
-	uint64_t jobs_limit, ranks_limit, plans_limit, staging_limit, job_staging_limit;
+	uint64_t windows; /* bytes of GPUs' memory that windows of programs may take */
+	uint64_t jobs_limit, ranks_limit, plans_limit, staging_limit, job_staging_limit, windows_limit;
 };
 
 /* A line of a job's table of shares, as it lies there: to be read with ferry_share_line_read. */

@@ -21,6 +21,15 @@ static inline struct ferry_rank_line *ferry_rank_line(const struct ferry_job_are
 	return &job->arenas[job->rank_domain[rank]].rank_lines[rank];
 }
 
+/** Bytes that windows of programs take at most in memory of the GPUs of this domain's ranks. */
+static inline uint64_t ferry_windows_need(const struct ferry_job_arenas *job, uint32_t domain)
+{
+	uint64_t bytes = 0;
+	for (uint32_t rank = 0; rank < job->nranks; rank++)
+		bytes += job->rank_domain[rank] == domain ? FERRY_PARITIES * FERRY_RANK_WINDOWS : 0;
+	return bytes;
+}
+
 static inline struct ferry_ring *ferry_rank_ring(const struct ferry_job_arenas *job, uint32_t rank)
 {
 	return &job->arenas[job->rank_domain[rank]].rings[rank];

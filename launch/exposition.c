@@ -36,6 +36,7 @@ static const struct family of_routers[] = {
 static const struct family of_jobs[] = {
         {"job_ranks", "gauge", "Ranks of the job.", JOB(nranks), NUMBER32},
         {"job_staging_bytes", "gauge", "Staging of the job in this domain.", JOB(staging), NUMBER64},
+        {"job_on_gpus_bytes", "gauge", "Memory of Ferry's on its GPUs.", JOB(on_gpus), NUMBER64},
         {"job_calls_total", "counter", "Calls that have ended.", JOB(calls), NUMBER64},
         {"job_kernel_calls_total", "counter", "Of them, those made of kernels.", JOB(kernel_calls), NUMBER64},
         {"job_up_bytes_total", "counter", "Bytes from ranks' buffers to staging.", JOB(d2h), NUMBER64},
@@ -57,6 +58,8 @@ static const struct family of_tenants[] = {
         {"tenant_staging_bytes", "gauge", "Staging of its jobs.", TENANT(staging), NUMBER64},
         {"tenant_staging_limit_bytes", "gauge", "Staging that they may have.", TENANT(staging_limit), LIMIT},
         {"tenant_job_staging_limit_bytes", "gauge", "Staging that each may have.", TENANT(job_staging_limit), LIMIT},
+        {"tenant_windows_bytes", "gauge", "GPUs' memory that its windows may take.", TENANT(windows), NUMBER64},
+        {"tenant_windows_limit_bytes", "gauge", "How much they may take.", TENANT(windows_limit), LIMIT},
 };
 
 /* False: there is no such limit. */

@@ -83,6 +83,7 @@ static void add_job(struct ferry_job_row *row, const struct ferry_job_counters *
 	row->kernel_calls = job->kernel_calls > row->kernel_calls ? job->kernel_calls : row->kernel_calls;
 	row->kernels |= job->kernels;
 	row->staging += job->staging;
+	row->on_gpus += job->on_gpus;
 	row->d2h += job->d2h;
 	row->h2d += job->h2d;
 	row->gbps += gbps;

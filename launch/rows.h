@@ -23,7 +23,7 @@ struct ferry_job_row {
 	uint64_t attached, left;   /* attached: to all its routers */
 	uint64_t calls, kernel_calls; /* of the rank that has made the most calls */
 	bool kernels;                 /* its ranks have kernels */
-	uint64_t staging, d2h, h2d;
+	uint64_t staging, on_gpus, d2h, h2d;
 	double gbps;
 	uint64_t waiting, blockers; /* ranks that wait; ranks that they wait for and that do not wait, if any */
 	double waited_s;

@@ -188,20 +188,21 @@ static const char *print_part(uint64_t used, uint64_t limit, bool bytes, char te
 
 static void print_tenants(const struct ferry_rows *rows, size_t count, FILE *out)
 {
-	char jobs[PART_TEXT], ranks[PART_TEXT], plans[PART_TEXT], staging[PART_TEXT];
+	char jobs[PART_TEXT], ranks[PART_TEXT], plans[PART_TEXT], staging[PART_TEXT], windows[PART_TEXT];
 	if (!count)
 		return;
-	fprintf(out, "\n%-14s %-10s %6s %6s %9s %9s %9s %11s\n", "TENANT", "ROUTER", "DOMAIN", "WEIGHT", "JOBS",
-	        "RANKS", "PLANS", "STAGING");
+	fprintf(out, "\n%-14s %-10s %6s %6s %9s %9s %9s %11s %11s\n", "TENANT", "ROUTER", "DOMAIN", "WEIGHT", "JOBS",
+	        "RANKS", "PLANS", "STAGING", "WINDOWS");
 	for (size_t i = 0; i < count; i++) {
 		const struct ferry_tenant_row *row = &rows->tenants[i];
 		const struct ferry_tenant_counters *tenant = row->counters;
-		fprintf(out, "%-14.14s %-10s %6u %6llu %9s %9s %9s %11s%s\n", tenant->name, row->router->socket.place,
-		        row->router->domain, (unsigned long long)tenant->weight,
+		fprintf(out, "%-14.14s %-10s %6u %6llu %9s %9s %9s %11s %11s%s\n", tenant->name,
+		        row->router->socket.place, row->router->domain, (unsigned long long)tenant->weight,
 		        print_part(tenant->jobs, tenant->jobs_limit, false, jobs),
 		        print_part(tenant->ranks, tenant->ranks_limit, false, ranks),
 		        print_part(tenant->plans, tenant->plans_limit, false, plans),
 		        print_part(tenant->staging, tenant->staging_limit, true, staging),
+		        print_part(tenant->windows, tenant->windows_limit, true, windows),
 		        row->router->counters->config_bad ? " !" : "");
 	}
 }
@@ -348,6 +349,7 @@ static void add_jobs(cJSON *list, const struct ferry_rows *rows)
 		cJSON_AddItemToObject(object, "attached", set_of(row->attached));
 		cJSON_AddItemToObject(object, "left", set_of(row->left));
 		cJSON_AddNumberToObject(object, "staging", (double)row->staging);
+		cJSON_AddNumberToObject(object, "on_gpus", (double)row->on_gpus);
 		cJSON_AddNumberToObject(object, "calls", (double)row->calls);
 		cJSON_AddNumberToObject(object, "bytes_up", (double)row->d2h);
 		cJSON_AddNumberToObject(object, "bytes_down", (double)row->h2d);
@@ -415,11 +417,13 @@ static void add_tenants(cJSON *list, const struct ferry_rows *rows)
 		cJSON_AddNumberToObject(object, "ranks", (double)tenant->ranks);
 		cJSON_AddNumberToObject(object, "plans", (double)tenant->plans);
 		cJSON_AddNumberToObject(object, "staging", (double)tenant->staging);
+		cJSON_AddNumberToObject(object, "windows", (double)tenant->windows);
 		add_limit(object, "jobs_limit", tenant->jobs_limit);
 		add_limit(object, "ranks_limit", tenant->ranks_limit);
 		add_limit(object, "plans_limit", tenant->plans_limit);
 		add_limit(object, "staging_limit", tenant->staging_limit);
 		add_limit(object, "job_staging_limit", tenant->job_staging_limit);
+		add_limit(object, "windows_limit", tenant->windows_limit);
 	}
 }
 

@@ -17,8 +17,6 @@
 
 static const char id_magic[8] = "ferryid";
 
-#define RANK_MEMORY (64u << 20) /* of a GPU, for windows of a call: twice that, where programs have some */
-
 /* ---- one rank ---- */
 
 static ferryResult_t choose_device(struct ferryComm *comm, const ferryConfig_t *config,
@@ -30,7 +28,7 @@ static ferryResult_t choose_device(struct ferryComm *comm, const ferryConfig_t *
 	comm->mapped.device = comm->direct.device = comm->mailboxes.device = comm->device;
 	comm->mailboxes.channel_bytes = config->channels;
 	comm->plans.options.dma = !result && comm->device->ops->enqueue_flag; /* a GPU, whose copies are DMA */
-	comm->plans.options.memory = comm->plans.options.dma ? RANK_MEMORY : 0;
+	comm->plans.options.memory = comm->plans.options.dma ? FERRY_RANK_WINDOWS : 0;
 	return result;
 }
 

@@ -99,6 +99,8 @@ ferryResult_t ferry_bounce_buffers_take(struct ferry_bounce_buffers *bounces, st
 	made->taken = true;
 	if (found)
 		found->replaced = true;
+	if (bounces->bytes)
+		atomic_fetch_add_explicit(bounces->bytes, made->bytes, memory_order_relaxed);
 	made->next = bounces->all;
 	bounces->all = made;
 	*memory = made->memory;

@@ -25,6 +25,7 @@ struct ferry_bounce_buffer {
 
 struct ferry_bounce_buffers {
 	struct ferry_bounce_buffer *all;
+	_Atomic uint64_t *bytes; /* of all of them, in the rank's line; NULL: nobody counts */
 };
 
 /**

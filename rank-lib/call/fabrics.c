@@ -3,6 +3,7 @@
 
 #include "ipc/environment.h"
 #include "ipc/gpu_links.h"
+#include "ipc/publish.h"
 #include "ipc/shares.h"
 #include "rank-lib/program/shares.h"
 #include "rank-lib/program/synth/packing.h"
@@ -174,6 +175,24 @@ static bool are_partial(const struct ferry_links *links, uint32_t nranks)
 	return slowest < fastest;
 }
 
+/* All ranks find the same in the arenas: a rank without windows is in no call with others that have some. */
+static void find_windows(struct ferry_fabrics *fabrics)
+{
+	const struct ferry_job_arenas *shared = &fabrics->rank->shared;
+	for (uint32_t domain = 0; domain < shared->ndomains && !*fabrics->no_windows; domain++) {
+		uint64_t left = atomic_load_explicit(&shared->arenas[domain].header->windows_left,
+		                                     memory_order_relaxed);
+		uint64_t need = ferry_windows_need(shared, domain);
+		if (need > left)
+			snprintf(fabrics->no_windows, sizeof fabrics->no_windows,
+			         "windows in memory of GPUs take %llu bytes in domain %u, where the job's tenant has "
+			         "%llu left",
+			         (unsigned long long)need, domain, (unsigned long long)left);
+	}
+	if (*fabrics->no_windows && fabrics->partial && !fabrics->rank->self)
+		ferry_log(FERRY_LOG_INFO, "no relays and no sums up trees: %s", fabrics->no_windows);
+}
+
 /* For ranks whose routers move the data: the routers wrote the links into the arenas when the job became ready. */
 static void find_gpu_links(struct ferry_fabrics *fabrics)
 {
@@ -193,6 +212,7 @@ static void find_gpu_links(struct ferry_fabrics *fabrics)
 	ferry_gpu_links_make(&found, nranks, &fabrics->links);
 	fabrics->partial = are_partial(&fabrics->links, nranks);
 	fabrics->ports = !ferry_gpu_links_are_direct(&found, nranks);
+	find_windows(fabrics);
 }
 
 /* For host devices: the modelled links; if none are modelled, memory links all ranks alike. */
@@ -355,7 +375,8 @@ ferryResult_t ferry_fabrics_choose(struct ferry_fabrics *fabrics, bool all_pairs
 		result = ferrySuccess;
 	}
 	fabrics->kernels = !result;
-	can = can && fabrics->host_share <= 0; /* sums are not divided: the host has them all */
+	/* sums are not divided: the host has them all */
+	can = can && fabrics->host_share <= 0 && !*fabrics->no_windows;
 	for (uint32_t i = 0; !result && can && fabrics->partial && i < 3; i++) {
 		double time = peer_time(fabrics, sums[i]);
 		fabrics->adds[sums[i]] =
@@ -395,6 +416,7 @@ static bool find_gpu_network(const struct ferry_fabrics *fabrics, struct ferry_n
 {
 	float one = speed_of_one(fabrics), host = (float)fabrics->costs->host;
 	bool by_host = fabrics->wanted[FERRY_FABRIC_HOST] && one > 0 && host > 0;
+	bool relays = fabrics->partial && !*fabrics->no_windows;
 	one = one > 0 ? one : 1; /* without the host the division depends on the links' proportions alone */
 	for (int from = 0; from < fabrics->rank->nranks; from++) {
 		network->links.port[from] = fabrics->ports || !fabrics->partial ? one : 0;
@@ -404,8 +426,8 @@ static bool find_gpu_network(const struct ferry_fabrics *fabrics, struct ferry_n
 	for (int shared = 0; shared < FERRY_MAX_SHARED_LINKS; shared++)
 		network->links.shared[shared] *= one;
 	network->limits.up = network->limits.down = by_host ? host : 0;
-	network->limits.relays = fabrics->partial ? 0 : FERRY_NO_RELAYS;
-	return by_host || fabrics->partial;
+	network->limits.relays = relays ? 0 : FERRY_NO_RELAYS;
+	return by_host || relays;
 }
 
 bool ferry_fabrics_network(const struct ferry_fabrics *fabrics, struct ferry_network *network)
@@ -437,6 +459,9 @@ static ferryResult_t check_put(const struct ferry_fabrics *fabrics, const struct
 	if (fabrics->lack)
 		return ferry_fail(ferryProgramError, "%s:%u: PUT from rank %u to rank %u, and %s", program->name,
 		                  put->line, from, to, fabrics->lack);
+	if (!fabrics->memory && *fabrics->no_windows && ferry_statement_uses_memory(put))
+		return ferry_fail(ferryProgramError, "%s:%u: a place in a rank's memory, and %s", program->name,
+		                  put->line, fabrics->no_windows);
 	if (!fabrics->memory && !fabrics->kernels && put->opcode == FERRY_REDUCE)
 		return ferry_fail(ferryProgramError,
 		                  "%s:%u: ADD on GPUs without kernels: 2 to %u ranks have them (FERRY_KERNELS)",

@@ -32,6 +32,7 @@ struct ferry_fabrics {
 	bool memory; /* of host devices: the ranks' own memory is staging, and what goes into it takes their links */
 	bool ports;  /* each GPU pushes to all others, and is pushed to, through one port */
 	bool partial; /* of GPUs: some pairs have no link, or a slower one than others */
+	char no_windows[160]; /* of GPUs: why programs have no windows in their memory; "": they may */
 	bool kernels; /* of GPUs: they add up what comes into their memory (ferry_fabrics_choose) */
 	bool adds[FERRY_NUM_COLLECTIVES]; /* the same: programs of ADDs carry long calls */
 	struct ferry_links links;
@@ -62,8 +63,8 @@ bool ferry_fabrics_join_all(const struct ferry_fabrics *fabrics);
 /**
  * Chooses which collectives with sums are programs of ADDs in memory of the GPUs: where links are partial, and it is
  * faster than what else carries them, by arithmetic, or FERRY_FABRICS leaves out the host. None if FERRY_SHARES gives
- * the host a share. all_pairs: kernels of each GPU add up what all others have pushed to it. To be called once, of
- * ranks on GPUs that have been awaited and have kernels. Error: the job has failed meanwhile.
+ * the host a share, or there are no windows. all_pairs: kernels of each GPU add up what all others have pushed to it.
+ * To be called once, of ranks on GPUs that have been awaited and have kernels. Error: the job has failed meanwhile.
  */
 ferryResult_t ferry_fabrics_choose(struct ferry_fabrics *fabrics, bool all_pairs);
 
@@ -86,9 +87,9 @@ ferryResult_t ferry_fabrics_divide(struct ferry_fabrics *fabrics, enum ferry_col
 
 /**
  * The network that pushed calls are divided over. Host devices have one where their links are modelled; it has relays,
- * and the host where FERRY_FABRICS names it. GPUs have one where their links are partial, with relays, or FERRY_FABRICS
- * names both fabrics and ferry-perf limits has measured them, with the host. False: there is none.
- * ferry_fabrics_divide must have settled it.
+ * and the host where FERRY_FABRICS names it. GPUs have one where their links are partial, with relays if
+ * they have windows, or FERRY_FABRICS names both fabrics and ferry-perf limits has measured them, with the host. False:
+ * there is none. ferry_fabrics_divide must have settled it.
  */
 bool ferry_fabrics_network(const struct ferry_fabrics *fabrics, struct ferry_network *network);
 

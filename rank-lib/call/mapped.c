@@ -183,6 +183,7 @@ ferryResult_t ferry_mapped_open(struct ferry_mapped *mapped)
 	if (result)
 		return result;
 	mapped->captures.exports = mapped->exports;
+	mapped->bounces.bytes = &ferry_rank_line(&rank->shared, (uint32_t)rank->self)->bounced;
 	mapped->submissions.ring = ferry_rank_ring(&rank->shared, (uint32_t)rank->self);
 	ferry_journal_open(mapped->journal, mapped->submissions.ring, 1u << rank->domain, find_copying_routers(mapped),
 	                   cells_of(rank, rank->domain), ferry_stream_flag_answer);

@@ -78,7 +78,10 @@ static void add_rank(struct ferry_job_counters *row, const struct ferry_rank_lin
 	uint64_t calls = atomic_load_explicit(&d2h->calls, memory_order_relaxed) + kernel_calls;
 	row->calls = calls > row->calls ? calls : row->calls;
 	row->kernel_calls = kernel_calls > row->kernel_calls ? kernel_calls : row->kernel_calls;
-	row->kernels |= atomic_load_explicit(&line->mailbox.stage, memory_order_relaxed) == FERRY_MAILBOX_MAPPED;
+	bool kernels = atomic_load_explicit(&line->mailbox.stage, memory_order_relaxed) == FERRY_MAILBOX_MAPPED;
+	row->kernels |= kernels;
+	row->on_gpus += atomic_load_explicit(&line->bounced, memory_order_relaxed);
+	row->on_gpus += kernels ? atomic_load_explicit(&line->mailbox.bytes, memory_order_relaxed) : 0;
 	row->d2h += atomic_load_explicit(&d2h->bytes, memory_order_relaxed);
 	row->h2d += atomic_load_explicit(&h2d->bytes, memory_order_relaxed);
 	for (enum ferry_direction direction = FERRY_DIR_D2H; direction <= FERRY_DIR_H2D; direction++) {
@@ -155,11 +158,13 @@ static void fill_tenant(const struct ferry_jobs *jobs, const struct ferry_tenant
 	        .ranks = use.ranks,
 	        .plans = use.plans,
 	        .staging = use.staging.of[jobs->domain],
+	        .windows = use.windows,
 	        .jobs_limit = tenant->jobs == UINT32_MAX ? UINT64_MAX : tenant->jobs,
 	        .ranks_limit = tenant->ranks == UINT32_MAX ? UINT64_MAX : tenant->ranks,
 	        .plans_limit = tenant->plans == UINT32_MAX ? UINT64_MAX : tenant->plans,
 	        .staging_limit = tenant->staging,
-	        .job_staging_limit = tenant->job_staging};
+	        .job_staging_limit = tenant->job_staging,
+	        .windows_limit = tenant->windows};
 	snprintf(row->name, sizeof row->name, "%s", tenant->name);
 	for (const struct ferry_job *job = jobs->workers.jobs; job; job = job->next)
 		if (job->tenant == tenant) {

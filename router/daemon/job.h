@@ -89,6 +89,7 @@ struct ferry_job {
 	int flags_descriptor[FERRY_MAX_RANKS];  /* the block of stream flags of each of them; -1: none; the same */
 	bool imported_arena;                    /* it comes from another router; constant */
 	struct ferry_staging brings;            /* of arenas that ranks have handed over, counted; connection thread */
+	uint64_t windows; /* bytes of its GPUs' memory here that its tenant counts for windows; connection thread */
 	/* what a mapped rank had submitted to that router; NULL: nothing; the same, then its remote rank's */
 	struct ferry_recovery *recovery[FERRY_MAX_RANKS];
 	/* 1: all arenas are mapped, and data can be moved; job thread, or connection thread (adopted); release */

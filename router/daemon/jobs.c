@@ -48,6 +48,7 @@ struct ferry_tenant_use ferry_jobs_used_by(const struct ferry_jobs *jobs, const 
 		use.jobs++;
 		use.ranks += job->shared.nranks;
 		use.plans += job->plans.count;
+		use.windows += job->windows;
 		use.staging.of[jobs->domain] += made_here(job);
 		add(&use.staging, &job->brings);
 	}
@@ -231,6 +232,26 @@ ferryResult_t ferry_jobs_bring(struct ferry_jobs *jobs, struct ferry_job *job, i
 	if (result)
 		ferry_job_fail(job, result, ferry_last_message());
 	return result;
+}
+
+void ferry_jobs_count_windows(const struct ferry_jobs *jobs, struct ferry_job *job)
+{
+	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
+	const struct ferry_tenant *tenant = job->tenant;
+	const uint64_t need = ferry_windows_need(&job->shared, job->domain);
+	uint64_t left = UINT64_MAX;
+	bool gpus = false;
+	for (uint32_t rank = 0; rank < job->shared.nranks; rank++)
+		gpus |= job->imports[rank] != NULL;
+	if (job->takeover.at_ns) {
+		left = atomic_load_explicit(&header->windows_left, memory_order_relaxed);
+	} else if (tenant && tenant->windows != UINT64_MAX) {
+		uint64_t used = ferry_jobs_used_by(jobs, tenant).windows;
+		left = tenant->windows > used ? tenant->windows - used : 0;
+	}
+	atomic_store_explicit(&header->windows_left, left, memory_order_relaxed); /* `ready` follows */
+	if (gpus && job->shared.nranks > 1 && need <= left)
+		job->windows = need;
 }
 
 /* By the reaper. */

@@ -51,6 +51,7 @@ struct ferry_job *ferry_jobs_find(struct ferry_jobs *jobs, uint32_t owner, const
 struct ferry_tenant_use {
 	uint32_t jobs, ranks, plans;
 	struct ferry_staging staging; /* of other domains: arenas that its jobs' ranks have handed over */
+	uint64_t windows;             /* bytes of GPUs' memory */
 };
 struct ferry_tenant_use ferry_jobs_used_by(const struct ferry_jobs *jobs, const struct ferry_tenant *tenant);
 
@@ -80,6 +81,13 @@ ferryResult_t ferry_jobs_check_tenant(const struct ferry_jobs *jobs, const struc
  * a limit, with the numbers: the job has failed with them; ferryInvalidUsage the second time.
  */
 ferryResult_t ferry_jobs_bring(struct ferry_jobs *jobs, struct ferry_job *job, int *descriptors);
+
+/**
+ * Counts for the job's tenant what windows of programs may take of the memory of its GPUs here, if the tenant has so
+ * much left; else nothing. All ranks read what there was: they have windows if every domain's router has counted
+ * theirs. Once, when all ranks have attached, and again in a router that takes over the job, which finds the same.
+ */
+void ferry_jobs_count_windows(const struct ferry_jobs *jobs, struct ferry_job *job);
 
 /**
  * Adds a job, whose staging is counted already: it is found from now on and has its job thread. On an error it stays

@@ -146,6 +146,8 @@ static ferryResult_t make_ready(struct ferry_jobs *jobs, struct ferry_client *cl
 		if (result)
 			return result;
 	}
+	if (!ferry_job_thread_was_requested(job))
+		ferry_jobs_count_windows(jobs, job);
 	*handed = true;
 	return ferry_job_thread_request(job, client->descriptor);
 }

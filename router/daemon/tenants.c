@@ -78,6 +78,7 @@ static ferryResult_t read_heading(struct reader *reader, char *text)
 	struct ferry_tenant *tenant = &grown[tenants->count++];
 	*tenant = (struct ferry_tenant){.staging = UINT64_MAX,
 	                                .job_staging = UINT64_MAX,
+	                                .windows = UINT64_MAX,
 	                                .jobs = UINT32_MAX,
 	                                .ranks = UINT32_MAX,
 	                                .plans = UINT32_MAX,
@@ -149,6 +150,7 @@ static const struct limit {
 } limits[] = {
         {"staging", offsetof(struct ferry_tenant, staging), true, 8u << 10, 1ull << 50},
         {"job_staging", offsetof(struct ferry_tenant, job_staging), true, 8u << 10, 1ull << 50},
+        {"windows", offsetof(struct ferry_tenant, windows), true, 0, 1ull << 50},
         {"jobs", offsetof(struct ferry_tenant, jobs), false, 0, 1u << 20},
         {"ranks", offsetof(struct ferry_tenant, ranks), false, 0, 1u << 20},
         {"plans", offsetof(struct ferry_tenant, plans), false, 0, 1u << 30},
@@ -197,8 +199,8 @@ static ferryResult_t read_line(struct reader *reader, char *line)
 		if (!strcmp(name, limits[i].name))
 			return read_limit(reader, &limits[i], value);
 	return ferry_fail(ferryInvalidArgument,
-	                  "%s:%u: \"%s\": a tenant has users, groups, staging, job_staging, jobs, ranks, plans, "
-	                  "connections and weight",
+	                  "%s:%u: \"%s\": a tenant has users, groups, staging, job_staging, windows, jobs, ranks, "
+	                  "plans, connections and weight",
 	                  reader->file, reader->line, name);
 }
 

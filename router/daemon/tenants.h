@@ -20,6 +20,7 @@
 struct ferry_tenant {
 	char name[FERRY_TENANT_NAME];
 	uint64_t staging, job_staging; /* bytes: of all its jobs, of each */
+	uint64_t windows;              /* bytes of GPUs' memory for windows of programs: of all its jobs */
 	uint32_t jobs, ranks;          /* at a time; ranks of all its jobs */
 	uint32_t plans;                /* that its jobs keep here, together */
 	uint32_t connections;

@@ -203,6 +203,7 @@ static void serve(struct ferry_jobs *jobs, struct ferry_job *job)
 	uint64_t epoch = atomic_load_explicit(&header->epoch, memory_order_relaxed) + 1;
 	job->attached |= ferry_departed(&job->shared); /* ranks that have left are not waited for */
 	job->takeover = (struct ferry_takeover_reported){.at_ns = now, .took_ns = now - since};
+	ferry_jobs_count_windows(jobs, job);
 	jobs->takeovers++;
 	free(job->adoption);
 	job->adoption = NULL;

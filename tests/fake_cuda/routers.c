@@ -27,6 +27,7 @@
 static char directory[] = "/tmp/ferry-tests-XXXXXX";
 static bool used;
 static pid_t owner, running[MOST]; /* 0: none */
+static char tenants[MOST][64];     /* "": the router has none */
 
 static void remove_directory(void)
 {
@@ -58,7 +59,7 @@ pid_t routers_pid(int domain)
 static pid_t start(int domain, bool spare, bool may_die)
 {
 	int ready[2];
-	char number[16], descriptor[16], byte;
+	char number[16], descriptor[16], byte, *limited = *tenants[domain] ? tenants[domain] : NULL;
 	assert_int_equal(pipe(ready), 0);
 	snprintf(number, sizeof number, "%d", domain);
 	snprintf(descriptor, sizeof descriptor, "%d", ready[1]);
@@ -68,7 +69,7 @@ static pid_t start(int domain, bool spare, bool may_die)
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		close(ready[0]);
 		execl(FERRY_ROUTER_EXE, "ferry-router", "--domain", number, "--socket-dir", directory, "--ready-fd",
-		      descriptor, spare ? "--spare" : NULL, (char *)NULL);
+		      descriptor, spare ? "--spare" : limited, spare ? limited : NULL, (char *)NULL);
 		_exit(1);
 	}
 	close(ready[1]);
@@ -78,6 +79,17 @@ static pid_t start(int domain, bool spare, bool may_die)
 	close(ready[0]);
 	assert_true(logged == 1 || may_die);
 	return child;
+}
+
+void routers_limit(int domain, const char *limits)
+{
+	FILE *file;
+	snprintf(tenants[domain], sizeof tenants[domain], "--config=%s/tenants-%d", directory, domain);
+	assert_non_null(file = fopen(strchr(tenants[domain], '/'), "w"));
+	fprintf(file, "[tenant own]\nusers = %u\n%s\n", (unsigned)getuid(), limits);
+	assert_int_equal(fclose(file), 0);
+	if (!*limits)
+		*tenants[domain] = '\0';
 }
 
 void routers_open(int domains)

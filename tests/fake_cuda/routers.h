@@ -22,6 +22,9 @@ void routers_open(int domains);
 /** In the place of one that has ended: what ranks bring may end it, too, before it says that it is there. */
 void routers_open_again(int domain);
 
+/** From its next start on, the domain's router has this user for a tenant with these limits; "": for none. */
+void routers_limit(int domain, const char *limits);
+
 pid_t routers_pid(int domain);
 
 /** Ends them; fails the test unless all ended as routers should, killed ones apart. */

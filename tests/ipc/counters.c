@@ -143,7 +143,7 @@ static const struct {
 } lies[] = {
 #define LIE(field, value, said) {#field, offsetof(struct ferry_counters, field), value, said}
         LIE(magic, 0, "counters of magic 00000000"),
-        LIE(version, 1, "version 1; this command reads 46455243 and 3"),
+        LIE(version, 1, "version 1; this command reads 46455243 and 4"),
         LIE(njob_rows, FERRY_COUNTERS_JOBS + 1, "counters with 513 rows in table 0"),
         LIE(ngpu_rows, UINT32_MAX, "counters with 4294967295 rows in table 1"),
         LIE(ntenant_rows, 1u << 31, "counters with 2147483648 rows in table 2"),

@@ -322,11 +322,13 @@ static struct ferry_report report_of_tenants(void)
 		                                                          .ranks = 4,
 		                                                          .plans = 7,
 		                                                          .staging = 16 << 20,
+		                                                          .windows = 512 << 20,
 		                                                          .jobs_limit = i ? UINT64_MAX : 2,
 		                                                          .ranks_limit = UINT64_MAX,
 		                                                          .plans_limit = UINT64_MAX,
 		                                                          .staging_limit = i ? UINT64_MAX : 1 << 30,
-		                                                          .job_staging_limit = UINT64_MAX};
+		                                                          .job_staging_limit = UINT64_MAX,
+		                                                          .windows_limit = i ? UINT64_MAX : 1 << 30};
 	}
 	return report_of(SECOND, routers);
 }
@@ -360,11 +362,12 @@ static void what_tenants_have_and_may_have_is_shown(void **state)
 	(void)state;
 	struct ferry_report report = report_of_tenants();
 	char *text = text_of(&report, false);
-	must_have(text, "physics        run-abcdef      0      3       1/2       4/-       7/-  16.0M/1.0G\n");
-	must_have(text, "physics        run-abcdef      1      3       1/-       4/-       7/-     16.0M/-\n");
+	must_have(text, "physics        run-abcdef      0      3       1/2       4/-       7/-  16.0M/1.0G   512M/1.0");
+	must_have(text, "physics        run-abcdef      1      3       1/-       4/-       7/-     16.0M/-"
+	                "      512M/-");
 	must_have(text, "\"tenants\":[{\"tenant\":\"physics\",\"place\":\"run-abcdef\",\"domain\":0,\"weight\":3,"
-	                "\"jobs\":1,\"ranks\":4,\"plans\":7,\"staging\":16777216,\"jobs_limit\":2,"
-	                "\"staging_limit\":1073741824},");
+	                "\"jobs\":1,\"ranks\":4,\"plans\":7,\"staging\":16777216,\"windows\":536870912,"
+	                "\"jobs_limit\":2,\"staging_limit\":1073741824,\"windows_limit\":1073741824},");
 	must_have(text, "\"state\":\"ready\",\"tenant\":\"physics\"");
 	free(text);
 	logged[0].ntenant_rows = logged[1].ntenant_rows = 0; /* as ever where there is none */

@@ -48,8 +48,10 @@ static void count_bytes(uint64_t *pushed, uint64_t *down, uint64_t *working_ns)
 		char path[128];
 		snprintf(path, sizeof path, "%s/router-%d.sock", getenv("FERRY_SOCKET_DIR"), domain);
 		assert_int_equal(counters_take(path, &counters), ferrySuccess);
-		*down += counters.job_rows[0].h2d;
-		*working_ns += counters.job_rows[0].working_ns;
+		for (uint32_t i = 0; i < counters.njob_rows; i++) {
+			*down += counters.job_rows[i].h2d;
+			*working_ns += counters.job_rows[i].working_ns;
+		}
 		for (uint32_t i = 0; i < counters.nlink_rows; i++)
 			*pushed += counters.link_rows[i].bytes;
 	}
@@ -305,6 +307,67 @@ static void sums_of_all_sizes_follow_each_other(void **state)
 	machine_close(&gang);
 }
 
+/* ---- tenants ---- */
+
+/* What the tenant's windows may take in the last domain, and what its last job has on the GPUs there. */
+static uint64_t count_windows(uint64_t *on_gpus)
+{
+	static struct ferry_counters counters;
+	char path[128];
+	snprintf(path, sizeof path, "%s/router-%d.sock", getenv("FERRY_SOCKET_DIR"), domains_asked_for() - 1);
+	assert_int_equal(counters_take(path, &counters), ferrySuccess);
+	assert_int_equal(counters.ntenant_rows, 1);
+	*on_gpus = counters.job_rows[counters.njob_rows - 1].on_gpus;
+	return counters.tenant_rows[0].windows;
+}
+
+static void sums_and_uneven_calls_are_right(const struct gang *gang, bool windows)
+{
+	uint64_t pushed, down, before, working;
+	struct ferry_trial trial = {.collective = FERRY_ALLREDUCE, .type = ferryFloat32,
+	                            .count = 5u * MIB / 4, .seed = 1};
+	count_bytes(&pushed, &down, &before);
+	sum_is_right(gang, trial, windows);
+	count_bytes(&pushed, &down, &working);
+	assert_int_equal(working == before, windows);
+	rounds_of(gang, (struct what){.kind = UNEVEN, .bytes = 100000}, 2, 1, false);
+	for (int rank = 0; rank < gang->nranks; rank++)
+		assert_int_equal(has_memory(gang->comms[rank]), windows);
+}
+
+/* One of several routers, perhaps, whose tenant has room for the windows of one communicator. */
+static void without_windows_all_ranks_take_other_ways(void **state)
+{
+	const int last = domains_asked_for() - 1;
+	const uint64_t windows = 4u / (unsigned)domains_asked_for() * 2 * FERRY_RANK_WINDOWS;
+	uint64_t on_gpus;
+	struct gang first, second;
+	(void)state;
+	routers_limit(last, last ? "windows = 256M" : "windows = 512M");
+	setenv("FAKE_CUDA_NVLINKS", "1", 1);
+	machine_open(&first, 4, ROUND, NULL);
+	machine_open(&second, 4, ROUND, NULL);
+	assert_int_equal(count_windows(&on_gpus), windows);
+	sums_and_uneven_calls_are_right(&first, true);
+	sums_and_uneven_calls_are_right(&second, false);
+	assert_int_equal(count_windows(&on_gpus), windows);
+	assert_true(on_gpus < windows);
+	for (int rank = 0; rank < 4 && !last; rank++) {
+		place_enter(&(struct place){.device = rank});
+		REFUSED(ferryProgramError, "536870912 bytes in domain 0, where the job's tenant has 0 left",
+		        ferryRunProgram(by_relay, NULL, NULL, 0, ferryUint8, ferrySum, second.comms[rank], NULL));
+	}
+	gang_close(&second);
+	routers_kill(last);
+	routers_open_again(last);
+	sums_and_uneven_calls_are_right(&first, true);
+	assert_int_equal(count_windows(&on_gpus), windows);
+	assert_true(on_gpus >= windows);
+	machine_close(&first);
+	routers_limit(last, "");
+	unsetenv("FAKE_CUDA_NVLINKS");
+}
+
 /* ---- routers die ---- */
 
 static void a_router_that_dies_changes_nothing(struct what what, const char *links, int nranks)
@@ -522,6 +585,7 @@ int main(int argc, char **argv)
 	        TEST(a_share_of_the_host_keeps_sums_there),
 	        TEST(sums_of_all_sizes_follow_each_other),
 	        TEST(sums_have_the_same_bits_when_routers_die),
+	        TEST(without_windows_all_ranks_take_other_ways),
 	        TEST(kernels_that_add_end_when_a_rank_gives_up),
 	        TEST(survivors_streams_go_on_when_a_rank_dies),
 	        TEST(a_rank_leaves_when_its_calls_are_over),

@@ -60,6 +60,7 @@ static void the_first_tenant_that_names_a_user_or_a_group_has_it(void **state)
 	           "users = 1000, 1001 root   # two and one\n"
 	           "staging=2G\n"
 	           "  job_staging = 512M\n"
+	           "windows = 1G\n"
 	           "weight = 3\n"
 	           "jobs = 16\n"
 	           "\n"
@@ -77,6 +78,7 @@ static void the_first_tenant_that_names_a_user_or_a_group_has_it(void **state)
 	assert_string_equal(physics->name, "physics");
 	assert_int_equal(physics->staging, 2048 * MIB);
 	assert_int_equal(physics->job_staging, 512 * MIB);
+	assert_int_equal(physics->windows, 1024 * MIB);
 	assert_int_equal(physics->weight, 3);
 	assert_int_equal(physics->jobs, 16);
 	assert_true(physics->ranks == UINT32_MAX && physics->plans == UINT32_MAX);
