@@ -53,7 +53,7 @@
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 34u /* goes up when a field, or what one means, changes */
+#define FERRY_ARENA_ABI 35u /* goes up when a field, or what one means, changes */
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_PAIR_DATA 24u
 #define FERRY_MESSAGE_BYTES 384
@@ -158,6 +158,7 @@ struct ferry_mailbox_cell {
 	_Atomic uint32_t peer;   /* 1: in device memory; 0: in the arena */
 	_Atomic uint32_t blocks; /* that a kernel may have on its GPU */
 	_Atomic uint32_t multiprocessors; /* of its GPU */
+	_Atomic uint32_t doubles; /* 1: long calls may have twice as many blocks */
 	_Atomic uint64_t bytes;  /* of its mailbox in device memory; 0: it is in the arena */
 	_Atomic uint64_t channels;       /* bytes that the rank has asked for, for kernels of the caller's own */
 	uint8_t gpu[16];         /* its UUID */

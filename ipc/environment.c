@@ -54,9 +54,10 @@ const struct ferry_variable ferry_variables[] = {
 	 "CUDA_DEVICE_MAX_CONNECTIONS is below 8."},
 	{"FERRY_KERNELS", "on",
 	 "Whether short calls of ranks on GPUs are carried by a kernel each, in the caller's stream: on, off, or 1 to "
-	 "64: blocks that it may have. Unset or on: a quarter of the GPU's multiprocessors. Where a rank has it off no "
-	 "rank of its communicator has kernels. Beside kernels that hold every multiprocessor a call starts late, as "
-	 "NCCL's do; with off, by routers, it does not."},
+	 "64: blocks that it may have. Unset or on: a quarter of the GPU's multiprocessors, and half of them in calls "
+	 "of more than 0.5 MiB of the first communicator on it. Where a rank has it off no rank of its communicator "
+	 "has kernels. Beside kernels that hold every multiprocessor a call starts late, as NCCL's do; with off, by "
+	 "routers, it does not."},
 	{"FERRY_NCCL_LIBRARY", "libnccl.so.2",
 	 "The NCCL that libferry-nccl.so and ferry-perf --vs nccl call. Unset: the one that the program has loaded or "
 	 "would have found, or pip's."},

@@ -111,6 +111,14 @@ static bool is_quiet(const struct ferry_device *device)
 	return !box;
 }
 
+bool ferry_boxes_any(const struct ferry_device *device)
+{
+	pthread_mutex_lock(&lock);
+	bool any = !is_quiet(device);
+	pthread_mutex_unlock(&lock);
+	return any;
+}
+
 /* Releases what boxes without holders use: none of their kernels can run any more. Under the lock. */
 static void release_unheld(void)
 {

@@ -69,6 +69,9 @@ ferryResult_t ferry_box_take(struct ferry_device *device, const struct ferry_ran
  */
 void ferry_box_give_back(struct ferry_box *box, bool discard, bool failed);
 
+/** Whether a communicator has a box on the device. */
+bool ferry_boxes_any(const struct ferry_device *device);
+
 /** Whether its communicator's calls are over, those of launched graphs, too. */
 bool ferry_box_is_idle(const struct ferry_box *box);
 

@@ -29,7 +29,8 @@ struct ferry_kernel_facts {
 	uint32_t nranks;
 	bool peer;          /* mailboxes in peer memory, else in host memory */
 	uint64_t box_bytes; /* data bytes of a half */
-	uint32_t blocks;    /* at most: FERRY_KERNELS, or a quarter of the multiprocessors */
+	uint32_t blocks;    /* at most: FERRY_KERNELS, or a quarter of the multiprocessors; */
+	uint32_t line_blocks; /* of LL128 */
 };
 
 struct ferry_kernel_choice {

@@ -27,7 +27,8 @@ static struct ferry_kernel_facts facts_of(const struct ferry_mailboxes *mailboxe
 	                                   .nranks = mailboxes->blank.nranks,
 	                                   .peer = mailboxes->peer,
 	                                   .box_bytes = mailboxes->blank.box_bytes,
-	                                   .blocks = mailboxes->blocks};
+	                                   .blocks = mailboxes->blocks,
+	                                   .line_blocks = mailboxes->line_blocks};
 }
 
 static struct ferry_kernel_choice choose(const struct ferry_mailboxes *mailboxes, const struct ferry_request *request)

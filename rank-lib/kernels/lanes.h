@@ -28,6 +28,8 @@
 #define KERNEL(name, most, argument)                                                                                   \
 	extern "C" __global__ void __launch_bounds__(most) name(const __grid_constant__ struct argument call)
 
+#define ferry_lowest(bits) ((uint32_t)__ffs((int)(bits)) - 1) /* which is the lowest bit */
+
 /* Eight neighbouring lanes have a line of 128 bytes, 16 bytes each. */
 #define PART_OF_LINE     (threadIdx.x % 8)
 #define EACH_PART(j)     for (uint32_t j = PART_OF_LINE, once_##j = 1; once_##j; once_##j = 0)
@@ -68,10 +70,14 @@ DEVICE void ferry_store_part(char *line, uint32_t j, struct ferry_vector v)
 	ferry_store_packet(line + 16 * j, v.low, v.high);
 }
 
-/* Whether the line has the flag; if so, *v is this lane's part. */
-DEVICE bool ferry_load_part(const char *line, uint32_t j, uint64_t flag, struct ferry_vector *v)
+DEVICE struct ferry_vector ferry_look_at_part(const char *line, uint32_t j)
 {
-	*v = ferry_load_packet(line + 16 * j);
+	return ferry_load_packet(line + 16 * j);
+}
+
+/* Whether the line had its flag when the lanes looked; if so, *v is this lane's part. */
+DEVICE bool ferry_part_is_there(const char *line, uint32_t j, uint64_t flag, struct ferry_vector *v)
+{
 	return __shfl_sync(0xffu << (threadIdx.x & 24u), v->high, 7, 8) == flag;
 }
 
@@ -139,6 +145,8 @@ extern _Thread_local struct ferry_block ferry_block;
 	}                                                                                                              \
 	static void name##_by_value(const struct argument call)
 
+#define ferry_lowest(bits) ((uint32_t)__builtin_ctz(bits))
+
 /* A lane has a whole line. */
 #define EACH_PART(j)     for (uint32_t j = 0; j < 8; j++)
 #define LINE_LANES       1u
@@ -181,7 +189,15 @@ DEVICE void ferry_store_part(char *line, uint32_t j, struct ferry_vector v)
 	__atomic_store_n((uint64_t *)(void *)(line + 16 * j + 8), v.high, __ATOMIC_RELEASE);
 }
 
-DEVICE bool ferry_load_part(const char *line, uint32_t j, uint64_t flag, struct ferry_vector *v)
+/* The flag is read before the part, so both are read at the check. */
+DEVICE struct ferry_vector ferry_look_at_part(const char *line, uint32_t j)
+{
+	(void)line;
+	(void)j;
+	return (struct ferry_vector){0, 0};
+}
+
+DEVICE bool ferry_part_is_there(const char *line, uint32_t j, uint64_t flag, struct ferry_vector *v)
 {
 	bool whole = __atomic_load_n((const uint64_t *)(const void *)(line + 120), __ATOMIC_ACQUIRE) == flag;
 	*v = ferry_load_packet(line + 16 * j);

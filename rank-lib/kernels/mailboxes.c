@@ -12,9 +12,9 @@
 #include <time.h>
 
 #define MIB             (1ull << 20)
-#define PEER_DATA_PAIR  (9 * MIB)  /* of a half, of two ranks, */
+#define PEER_DATA_PAIR  (18 * MIB) /* of a half, of two ranks, */
 #define PEER_DATA_BYTES (5 * MIB)  /* or of each sender of more, */
-#define PEER_DATA_MOST  (16 * MIB) /* and of all of them together */
+#define PEER_DATA_MOST  (18 * MIB) /* and of all of them together */
 #define HOST_DATA_BYTES (4 * MIB + (64u << 10)) /* of a half */
 #define ALLOCATION      (2 * MIB)  /* IPC exports whole ones */
 #define CHANNELS_MOST   (1ull << 40)
@@ -178,8 +178,19 @@ static ferryResult_t make_box(struct ferry_mailboxes *mailboxes)
 	return ferrySuccess;
 }
 
-/* Fills in the rank's cell, but for the stage. */
-static ferryResult_t describe_box(const struct ferry_mailboxes *mailboxes, uint32_t blocks)
+/*
+ * Long calls have half of the multiprocessors (docs/lab/kernels.md), one block on each. Kernels of calls that wait for
+ * other ranks must find a place: so this holds for the first communicator on the GPU alone, and the calls of three
+ * communicators fit at the same time.
+ */
+static bool may_double(const struct ferry_mailboxes *mailboxes, bool others)
+{
+	const char *text = ferry_env("FERRY_KERNELS");
+	return mailboxes->peer && !others && (!text || *text < '0' || *text > '9');
+}
+
+/* Fills in the rank's cell, but for the stage. others: communicators have boxes on the GPU. */
+static ferryResult_t describe_box(const struct ferry_mailboxes *mailboxes, uint32_t blocks, bool others)
 {
 	const struct ferry_pieces_ops *pieces = mailboxes->device->ops->pieces;
 	const struct ferry_box *box = mailboxes->box;
@@ -189,6 +200,7 @@ static ferryResult_t describe_box(const struct ferry_mailboxes *mailboxes, uint3
 	int descriptors[FERRY_MOST_PIECES];
 	atomic_store_explicit(&cell->peer, mailboxes->peer, memory_order_relaxed);
 	atomic_store_explicit(&cell->blocks, blocks, memory_order_relaxed);
+	atomic_store_explicit(&cell->doubles, may_double(mailboxes, others), memory_order_relaxed);
 	atomic_store_explicit(&cell->multiprocessors,
 	                      mailboxes->device->ops->kernels->multiprocessors(mailboxes->device),
 	                      memory_order_relaxed);
@@ -209,10 +221,11 @@ static ferryResult_t describe_box(const struct ferry_mailboxes *mailboxes, uint3
 
 static ferryResult_t make_own(struct ferry_mailboxes *mailboxes, uint32_t blocks)
 {
+	const bool others = ferry_boxes_any(mailboxes->device);
 	ferryResult_t result = ferry_modules_load(mailboxes->device);
 	if (!result)
 		result = make_box(mailboxes);
-	return result ? result : describe_box(mailboxes, blocks);
+	return result ? result : describe_box(mailboxes, blocks, others);
 }
 
 /* ---- the others' ---- */
@@ -336,6 +349,7 @@ static ferryResult_t compare_cells(struct ferry_mailboxes *mailboxes)
 {
 	const struct ferry_rank *rank = mailboxes->rank;
 	const struct ferry_mailbox_cell *own = cell_of(rank, rank->self);
+	bool doubles = true;
 	mailboxes->blocks = FERRY_KERNEL_BLOCKS;
 	for (int other = 0; other < rank->nranks; other++) {
 		const struct ferry_mailbox_cell *cell = cell_of(rank, other);
@@ -350,7 +364,12 @@ static ferryResult_t compare_cells(struct ferry_mailboxes *mailboxes)
 		if (other != rank->self && !memcmp(cell->gpu, own->gpu, sizeof own->gpu) && !is_near(rank, other))
 			return ferry_fail(ferryInvalidUsage, "rank %d of another process is on the same GPU", other);
 		mailboxes->blocks = blocks < mailboxes->blocks ? blocks : mailboxes->blocks;
+		doubles &= atomic_load_explicit(&cell->doubles, memory_order_relaxed) &&
+		           blocks == atomic_load_explicit(&cell->blocks, memory_order_relaxed);
 	}
+	mailboxes->line_blocks = mailboxes->blocks << doubles;
+	if (mailboxes->line_blocks > FERRY_KERNEL_BLOCKS)
+		mailboxes->line_blocks = FERRY_KERNEL_BLOCKS;
 	return ferrySuccess;
 }
 

@@ -40,7 +40,8 @@ struct ferry_mailboxes {
 	bool ready;            /* all ranks have all of them, and their kernels */
 	bool peer;             /* in peer memory; else in host memory */
 	bool watched;          /* by the router monitor */
-	uint32_t blocks;       /* of a call at most: the least of all ranks' */
+	uint32_t blocks;       /* of a call at most: the least of all ranks'; */
+	uint32_t line_blocks;  /* of one by lines of LL128 */
 	struct ferry_box *box; /* the rank's own; NULL: none */
 	struct ferry_kernel_call blank;          /* all that is the same for every call */
 	void *adds;            /* cells of its ADDs, of each parity (ipc/arena.h); NULL: not mapped */

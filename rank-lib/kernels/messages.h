@@ -186,7 +186,8 @@ DEVICE void ferry_move_lines(const struct ferry_kernel_call *c, struct ferry_cou
 				char *at = slot + 128 * line;
 				if (strand->receives)
 					ferry_write_part(piece->data, piece->lined, line, j, granule,
-					                 ferry_await_part(c, course, flag, at, j));
+					                 ferry_await_part(c, course, flag, at, j,
+					                                  ferry_look_at_part(at, j)));
 				else
 					ferry_store_part(at, j, ferry_read_part(ferry_line_flag(flag), piece->data,
 					                                        piece->lined, line, j, granule));

@@ -18,8 +18,8 @@
 /* As mailboxes.c makes them. */
 static uint64_t box_bytes_of(uint32_t nranks, bool peer)
 {
-	uint64_t most = 16 * MIB / (nranks - 1);
-	uint64_t each = nranks == 2 ? 9 * MIB : 5 * MIB;
+	uint64_t most = 18 * MIB / (nranks - 1);
+	uint64_t each = nranks == 2 ? 18 * MIB : 5 * MIB;
 	return !peer ? 4 * MIB + (64u << 10) : most < each ? most / 4096 * 4096 : each;
 }
 
@@ -63,7 +63,8 @@ static bool fits(const struct ferry_kernel_facts *facts, const struct ferry_kern
 {
 	if (choice->kernel == FERRY_KERNEL_NONE)
 		return true;
-	if (!choice->blocks || choice->blocks > facts->blocks || 16 * choice->blocks > FERRY_BOX_HEADER_BYTES ||
+	uint32_t most = choice->kernel == FERRY_KERNEL_LL128 ? facts->line_blocks : facts->blocks;
+	if (!choice->blocks || choice->blocks > most || 16 * choice->blocks > FERRY_BOX_HEADER_BYTES ||
 	    choice->threads < 128 || choice->threads % 32)
 		return false;
 	return choice->kernel == FERRY_KERNEL_LL     ? fits_ll(facts, choice)
@@ -85,9 +86,9 @@ static void look(struct ferry_kernel_facts *facts, uint64_t bytes)
 
 static void look_at_all_sizes(struct ferry_kernel_facts facts)
 {
-	for (uint64_t bytes = 1; bytes <= 9 * MIB; bytes += bytes < 4200 || bytes % 65536 < 20 ? 1 : STEP)
+	for (uint64_t bytes = 1; bytes <= 17 * MIB; bytes += bytes < 4200 || bytes % 65536 < 20 ? 1 : STEP)
 		look(&facts, bytes);
-	for (uint64_t border = 4096; border <= 8 * MIB; border *= 2)
+	for (uint64_t border = 4096; border <= 16 * MIB; border *= 2)
 		for (uint64_t ranks = 1; ranks <= FERRY_KERNEL_RANKS; ranks++)
 			for (uint64_t bytes = border / ranks - 20; bytes < border / ranks + 20; bytes++)
 				look(&facts, bytes);
@@ -110,18 +111,26 @@ static void what_is_chosen_fits_the_box(void **state)
 					        .nranks = nranks,
 					        .peer = peer,
 					        .box_bytes = box_bytes_of(nranks, peer),
-					        .blocks = blocks[i]});
+					        .blocks = blocks[i] == FERRY_KERNEL_BLOCKS ? 33 : blocks[i],
+					        .line_blocks = blocks[i]});
 }
 
-static int kernel_of(enum ferry_collective collective, uint32_t nranks, bool peer, uint64_t bytes)
+static int kernel_with(uint32_t line_blocks, enum ferry_collective collective, uint32_t nranks, bool peer,
+                       uint64_t bytes)
 {
 	const struct ferry_kernel_facts facts = {.collective = collective,
 	                                         .nranks = nranks,
 	                                         .peer = peer,
 	                                         .bytes = bytes,
 	                                         .box_bytes = box_bytes_of(nranks, peer),
-	                                         .blocks = 33};
+	                                         .blocks = 33,
+	                                         .line_blocks = line_blocks};
 	return (int)ferry_kernel_choose(&facts).kernel;
+}
+
+static int kernel_of(enum ferry_collective collective, uint32_t nranks, bool peer, uint64_t bytes)
+{
+	return kernel_with(33, collective, nranks, peer, bytes);
 }
 
 static void sums_of_more_ranks_by_host_memory_are_shorter(void **state)
@@ -147,6 +156,21 @@ static void blocks_for_each_rank_are_shorter_the_more_there_are(void **state)
 	assert_int_equal(kernel_of(FERRY_ALLREDUCE, 4, true, 4 * MIB), FERRY_KERNEL_LL128);
 	assert_int_equal(kernel_of(FERRY_ALLREDUCE, 2, true, 8 * MIB), FERRY_KERNEL_LL128);
 	assert_int_equal(kernel_of(FERRY_ALLREDUCE, 2, true, 8 * MIB + 16), FERRY_KERNEL_NONE);
+}
+
+/* Two ranks carry twice as much with half of the multiprocessors, and more ranks do not. */
+static void more_blocks_carry_longer_calls(void **state)
+{
+	(void)state;
+	for (uint32_t nranks = 2; nranks <= 4; nranks += 2) {
+		const uint64_t most = (nranks == 2 ? 16 : 8) * MIB / nranks;
+		assert_int_equal(kernel_with(64, FERRY_ALLGATHER, nranks, true, most), FERRY_KERNEL_LL128);
+		assert_int_equal(kernel_with(64, FERRY_ALLGATHER, nranks, true, most + 16), FERRY_KERNEL_NONE);
+	}
+	assert_int_equal(kernel_with(64, FERRY_ALLREDUCE, 2, true, 16 * MIB), FERRY_KERNEL_LL128);
+	assert_int_equal(kernel_with(40, FERRY_ALLREDUCE, 2, true, 16 * MIB), FERRY_KERNEL_NONE);
+	assert_int_equal(kernel_with(64, FERRY_ALLREDUCE, 4, true, 4 * MIB + 16), FERRY_KERNEL_NONE);
+	assert_int_equal(kernel_with(64, FERRY_BROADCAST, 2, true, 2 * MIB + 16), FERRY_KERNEL_NONE);
 }
 
 /* NCCL moves what has a root in one direction, and was faster sooner. */
@@ -177,7 +201,7 @@ static void calls_of_a_group_share_the_blocks_that_one_call_may_have(void **stat
 			for (uint32_t i = 0; i < count; i++) {
 				bytes[i] = 1 + (uint64_t)i * 8191 * most % (96u << 10);
 				choices[i] = ferry_kernel_choose(&(struct ferry_kernel_facts){
-				        FERRY_ALLREDUCE, bytes[i], 2, true, box_bytes_of(2, true), most});
+				        FERRY_ALLREDUCE, bytes[i], 2, true, box_bytes_of(2, true), most, most});
 			}
 			ferry_kernel_share_blocks(choices, bytes, count, most, &threads);
 			assert_true(threads && threads <= 512);
@@ -214,6 +238,7 @@ int main(void)
 	        cmocka_unit_test(what_is_chosen_fits_the_box),
 	        cmocka_unit_test(sums_of_more_ranks_by_host_memory_are_shorter),
 	        cmocka_unit_test(blocks_for_each_rank_are_shorter_the_more_there_are),
+	        cmocka_unit_test(more_blocks_carry_longer_calls),
 	        cmocka_unit_test(calls_with_a_root_are_shorter),
 	        cmocka_unit_test(messages_are_lines_where_they_are_long),
 	        cmocka_unit_test(calls_of_a_group_share_the_blocks_that_one_call_may_have),

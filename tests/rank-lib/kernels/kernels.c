@@ -483,6 +483,29 @@ static void ranks_on_one_gpu_share_its_multiprocessors(void **state)
 	domains_close();
 }
 
+/* So calls of three communicators have a place at the same time. FERRY_KERNELS is kept to. */
+static void long_calls_of_the_first_communicator_have_half_of_the_multiprocessors(void **state)
+{
+	static const struct {
+		const char *kernels;
+		uint32_t first, second;
+	} cases[] = {{"on", FERRY_KERNEL_BLOCKS, 33}, {"40", 40, 40}};
+	(void)state;
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct gang first, second;
+		use(cases[i].kernels, "peer");
+		gang_open(&first, 2, devices, 1);
+		gang_open(&second, 2, devices, 1);
+		for (int rank = 0; rank < 2; rank++) {
+			assert_int_equal(first.comms[rank]->mailboxes.line_blocks, cases[i].first);
+			assert_int_equal(second.comms[rank]->mailboxes.line_blocks, cases[i].second);
+			assert_int_equal(first.comms[rank]->mailboxes.blocks, cases[i].second);
+		}
+		gang_close(&second);
+		gang_close(&first);
+	}
+}
+
 /* ---- memory ---- */
 
 static size_t memory_left(void)
@@ -586,6 +609,7 @@ int main(int argc, char **argv)
 	        TEST(all_ranks_have_kernels_or_none),
 	        TEST(ranks_find_their_own_communicators_mailboxes),
 	        TEST(ranks_on_one_gpu_share_its_multiprocessors),
+	        TEST(long_calls_of_the_first_communicator_have_half_of_the_multiprocessors),
 	        TEST(mailboxes_are_used_again),
 	        TEST(mailboxes_are_used_again_beside_others),
 	        TEST(mailboxes_that_nobody_has_are_given_back),
