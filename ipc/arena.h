@@ -53,7 +53,7 @@
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 35u /* goes up when a field, or what one means, changes */
+#define FERRY_ARENA_ABI 36u /* goes up when a field, or what one means, changes */
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_PAIR_DATA 24u
 #define FERRY_MESSAGE_BYTES 384
@@ -168,6 +168,8 @@ struct ferry_mailbox_cell {
 	_Atomic uint64_t waits;
 	_Atomic uint32_t last;   /* FERRY_MAILBOX_LEFT: number of its last call */
 	_Atomic uint32_t graphs; /* 1: its kernels are in graphs, or were; relaxed */
+	/* 1: its GPU has no room for the communicator's kernels of ADDs, 2: it has; 0: not known yet; relaxed */
+	_Atomic uint32_t adds;
 	_Atomic uint32_t ended; /* 1: it has failed, which ends calls by kernels; release, before `failure` */
 };
 

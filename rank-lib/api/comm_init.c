@@ -163,6 +163,18 @@ static ferryResult_t open_direct(struct ferryComm *comm)
 	return result ? result : ferry_takeovers_open(&comm->takeovers);
 }
 
+/* For programs of ADDs: now, as no kernel of the communicator waits for another rank's yet. */
+static ferryResult_t make_room(struct ferryComm *comm, uint64_t until)
+{
+	bool room = false, adds = false;
+	for (int i = 0; i < FERRY_NUM_COLLECTIVES; i++)
+		adds |= comm->fabrics.adds[i];
+	ferryResult_t result = adds ? ferry_mailboxes_make_room(&comm->mailboxes, until, &room) : ferrySuccess;
+	if (!room)
+		memset(comm->fabrics.adds, 0, sizeof comm->fabrics.adds);
+	return result;
+}
+
 /* On GPUs no rank gets a communicator before all ranks are mapped; if one cannot be, all are refused. */
 static ferryResult_t open_data(struct ferryComm *comm, bool mapped, const char *why_not)
 {
@@ -183,10 +195,7 @@ static ferryResult_t open_data(struct ferryComm *comm, bool mapped, const char *
 		result = ferry_mailboxes_open(&comm->mailboxes, until);
 	if (!result && comm->mailboxes.ready)
 		result = ferry_fabrics_choose(&comm->fabrics, comm->mailboxes.peer);
-	for (int i = 0; i < FERRY_NUM_COLLECTIVES && !result && comm->mailboxes.ready; i++)
-		if (comm->fabrics.adds[i]) /* now, as no kernel of the communicator waits for another rank's yet */
-			result = ferry_mailboxes_map_adds(&comm->mailboxes);
-	return result;
+	return result ? result : make_room(comm, until);
 }
 
 static ferryResult_t attach(struct ferryComm *comm, const struct ferry_wishes *wishes, const char *programs)

@@ -55,5 +55,6 @@ void ferry_adds_kernel(const struct ferry_request *request, const struct ferry_p
 	kernel->function = ferry_modules_function(mailboxes->device, plan->type, FERRY_KERNEL_ADD);
 	kernel->blocks = mailboxes->blocks < FERRY_KERNEL_ADD_BLOCKS ? mailboxes->blocks : FERRY_KERNEL_ADD_BLOCKS;
 	kernel->threads = THREADS;
+	kernel->order = &mailboxes->box->adds[parity];
 	kernel->adds = adds;
 }

@@ -140,6 +140,20 @@ static CUresult wait_in_stream(const struct ferry_cuda_device *device, CUstream 
 	                           : device->driver->StreamBatchMemOp(stream, 1, &operation, 0);
 }
 
+/* Behind the last kernel of the order, in whatever stream that is. An event that was never recorded delays nothing. */
+static CUresult launch_beside(const struct ferry_cuda_driver *driver, CUstream stream,
+                              const struct ferry_beside_kernel *kernel)
+{
+	CUevent *event = (CUevent *)&kernel->order->event;
+	CUresult refused = *event ? CUDA_SUCCESS : driver->EventCreate(event, CU_EVENT_DISABLE_TIMING);
+	if (!refused)
+		refused = driver->StreamWaitEvent(stream, *event, CU_EVENT_WAIT_DEFAULT);
+	if (!refused)
+		refused = driver->LaunchKernel(kernel->function, kernel->blocks, 1, 1, kernel->threads, 1, 1, 0, stream,
+		                               (void *[]){kernel->adds}, NULL);
+	return refused ? refused : driver->EventRecord(*event, stream);
+}
+
 /* Makes one driver call if nothing is to run between the two operations. */
 static CUresult pass_flag(const struct ferry_cuda_device *device, CUstream stream, const struct ferry_stream_call *call)
 {
@@ -152,8 +166,7 @@ static CUresult pass_flag(const struct ferry_cuda_device *device, CUstream strea
 	if (!refused)
 		refused = copy_within(driver, stream, call->copies, call->ncopies);
 	if (!refused && call->beside.function)
-		refused = driver->LaunchKernel(call->beside.function, call->beside.blocks, 1, 1, call->beside.threads,
-		                               1, 1, 0, stream, (void *[]){call->beside.adds}, NULL);
+		refused = launch_beside(driver, stream, &call->beside);
 	return refused || call->open ? refused : wait_in_stream(device, stream, &call->flag->flag);
 }
 

@@ -38,6 +38,7 @@ struct ferry_local_kernel {
 /** A kernel that goes on while the call does. */
 struct ferry_beside_kernel {
 	void *function; /* NULL: none */
+	struct ferry_kernel_order *order; /* its event: the kernel begins behind it, and records it */
 	uint32_t blocks, threads;
 	struct ferry_kernel_adds *adds; /* its argument, which the driver copies */
 };

@@ -86,6 +86,8 @@ static void box_free(struct ferry_box *box)
 	remove_windows(box);
 	for (int line = 0; line < FERRY_BOX_LINES; line++)
 		box->device->ops->kernels->order_end(box->device, &box->orders[line]);
+	for (int parity = 0; parity < FERRY_PARITIES; parity++)
+		box->device->ops->kernels->order_end(box->device, &box->adds[parity]);
 	if (box->memory)
 		box->device->ops->pieces->release(box->device, box->memory);
 	if (box->states)
@@ -182,6 +184,7 @@ void ferry_box_give_back(struct ferry_box *box, bool discard, bool failed)
 	pthread_mutex_lock(&lock);
 	box->failed = discard;
 	box->owned = false;
+	box->resident = 0;
 	ferry_box_drop(box);
 	release_unheld();
 	if (!failed && is_quiet(device)) {
@@ -265,6 +268,17 @@ ferryResult_t ferry_box_take(struct ferry_device *device, const struct ferry_ran
 	pthread_mutex_unlock(&lock);
 	*taken = result ? NULL : box;
 	return result;
+}
+
+bool ferry_box_reserve(struct ferry_box *box, uint32_t blocks, uint32_t most)
+{
+	uint32_t sum = blocks;
+	pthread_mutex_lock(&lock);
+	for (const struct ferry_box *other = boxes; other; other = other->next)
+		sum += other != box && other->device == box->device ? other->resident : 0;
+	box->resident = sum <= most ? blocks : 0;
+	pthread_mutex_unlock(&lock);
+	return sum <= most;
 }
 
 struct ferry_device *ferry_box_of(struct ferry_box *box, int other, void **inbox)

@@ -45,12 +45,14 @@ struct ferry_box {
 	bool failed;                   /* its communicator had failed: others' kernels may write to it yet */
 	/* under the communicator's lock while it has the box; their events outlive it, as graphs name them */
 	struct ferry_kernel_order orders[FERRY_BOX_LINES];
+	struct ferry_kernel_order adds[FERRY_PARITIES]; /* the event alone: behind the parity's last kernel of ADDs */
 	_Atomic uint32_t holders;      /* the communicator, and each graph with a kernel of the box's; any thread */
 	/* other ranks' boxes that the holders' kernels use; under the lock, as all below */
 	struct ferry_box_import *imports[FERRY_KERNEL_RANKS];
 	struct ferry_box *near[FERRY_KERNEL_RANKS]; /* of this process */
 	uint32_t nimports, nnear;
 	uint32_t users;                /* boxes that have it in `near` */
+	uint32_t resident;             /* blocks of ADDs that the communicator may have on the device at a time */
 	bool owned;                    /* a communicator has it; the next two are its key, */
 	uint8_t key[FERRY_KEY_BYTES];
 	int rank;                      /* and which of its ranks */
@@ -71,6 +73,12 @@ void ferry_box_give_back(struct ferry_box *box, bool discard, bool failed);
 
 /** Whether a communicator has a box on the device. */
 bool ferry_boxes_any(const struct ferry_device *device);
+
+/**
+ * Counts so many blocks of ADDs for the box's communicator, which other ones then leave it, in place of what it has
+ * had. Returns false if all communicators' that this process has on the device would be more than `most`: then none.
+ */
+bool ferry_box_reserve(struct ferry_box *box, uint32_t blocks, uint32_t most);
 
 /** Whether its communicator's calls are over, those of launched graphs, too. */
 bool ferry_box_is_idle(const struct ferry_box *box);

@@ -283,6 +283,51 @@ ferryResult_t ferry_mailboxes_map_adds(struct ferry_mailboxes *mailboxes)
 	                            &mailboxes->adds);
 }
 
+/* Bit r: rank r has not said whether its GPU has room. */
+static uint64_t without_room(const struct ferry_rank *rank)
+{
+	uint64_t ranks = 0;
+	for (int other = 0; other < rank->nranks; other++)
+		if (!atomic_load_explicit(&cell_of(rank, other)->adds, memory_order_relaxed))
+			ranks |= 1ull << other;
+	return ranks;
+}
+
+/*
+ * A kernel of ADDs keeps its blocks while it waits for ranks whose streams may come late to the call. If such blocks
+ * filled a GPU, the work ahead of another stream's call could not start there, and that call might be what the kernels
+ * wait for. So an eighth of each GPU's multiprocessors never has one, however many streams a program has:
+ *
+ * - A communicator has two kernels of ADDs on a GPU at most. Kernel n waits, on the GPU, for its parity's kernel before
+ *   (`launch_beside` in rank-lib/device/cuda.c). That adds no wait: call n begins when call n - 2 is over everywhere,
+ *   so all kernels that kernel n waits for end before kernel n could add anything.
+ * - Communicators have kernels of ADDs while two of each fit into the other seven eighths. One that does not fit has
+ *   its sums elsewhere. It is not ordered behind others, as ranks may begin calls of two communicators in either order.
+ *
+ * Every other kernel can start then. One that needs the whole GPU at a time (a cooperative one) waits for those of
+ * ADDs, as for any kernel that waits.
+ */
+ferryResult_t ferry_mailboxes_make_room(struct ferry_mailboxes *mailboxes, uint64_t until, bool *room)
+{
+	struct ferry_rank *rank = mailboxes->rank;
+	struct ferry_mailbox_cell *cell = cell_of(rank, rank->self);
+	const uint32_t most = atomic_load_explicit(&cell->multiprocessors, memory_order_relaxed) / 8 * 7;
+	const uint32_t blocks = mailboxes->blocks < FERRY_ADD_BLOCKS ? mailboxes->blocks : FERRY_ADD_BLOCKS;
+	*room = ferry_box_reserve(mailboxes->box, FERRY_PARITIES * blocks, most);
+	atomic_store_explicit(&cell->adds, 1 + *room, memory_order_relaxed);
+	ferry_rank_tell(rank);
+	ferryResult_t result = ferry_rank_await(rank, until, without_room);
+	for (int other = 0; other < rank->nranks && !result; other++)
+		*room &= atomic_load_explicit(&cell_of(rank, other)->adds, memory_order_relaxed) > 1;
+	if (result || *room)
+		return result ? result : ferry_mailboxes_map_adds(mailboxes);
+	ferry_box_reserve(mailboxes->box, 0, most);
+	if (!rank->self)
+		ferry_log(FERRY_LOG_INFO, "no sums up trees: other communicators' have the room of %u blocks on a GPU",
+		          most);
+	return ferrySuccess;
+}
+
 static void fill_channels(struct ferry_mailboxes *mailboxes, void *const *boxes)
 {
 	ferryChannels_t *channels = &mailboxes->channels;

@@ -57,6 +57,13 @@ struct ferry_mailboxes {
  */
 ferryResult_t ferry_mailboxes_open(struct ferry_mailboxes *mailboxes, uint64_t until);
 
+/**
+ * Finds, alike on all ranks, whether each rank's GPU has room for the communicator's kernels of ADDs beside those of
+ * other communicators of its process, and maps the cells of the rank's ADDs. Waits for the others until `until`.
+ * Errors: the job has failed meanwhile; those of ferry_mailboxes_map_adds.
+ */
+ferryResult_t ferry_mailboxes_make_room(struct ferry_mailboxes *mailboxes, uint64_t until, bool *room);
+
 /** Maps the cells of the rank's ADDs, once; of ranks that have kernels. A box that has them is not used again. */
 ferryResult_t ferry_mailboxes_map_adds(struct ferry_mailboxes *mailboxes);
 

@@ -59,6 +59,9 @@
 
 #include "tests/fake_cuda/cuda_api.h"
 
+/** The most kernels of ADDs that one rank has had running at a time, since it was asked last. */
+unsigned fake_cuda_most_adds(void);
+
 /** A kernel: runs kernel(argument) when the stream reaches it; capturable. */
 CUresult fake_cuda_launch(CUstream stream, void (*kernel)(void *argument), void *argument);
 

@@ -146,6 +146,20 @@ static void find_adds(struct held *held, const struct launch *launch, struct fer
 	adds->cells = hold(held, launch->context, adds->cells, FERRY_KERNEL_ADD_DONE(FERRY_KERNEL_ADDS, 0));
 }
 
+static _Atomic uint32_t adding[FERRY_KERNEL_RANKS], most_adding; /* kernels of ADDs that run, by rank */
+
+unsigned fake_cuda_most_adds(void)
+{
+	return atomic_exchange(&most_adding, 0);
+}
+
+static void count_adds(uint32_t rank)
+{
+	uint32_t now = 1 + atomic_fetch_add(&adding[rank], 1), most = atomic_load(&most_adding);
+	while (now > most && !atomic_compare_exchange_weak(&most_adding, &most, now))
+		;
+}
+
 static void run(void *argument)
 {
 	struct held held = {.count = 0};
@@ -156,12 +170,18 @@ static void run(void *argument)
 		forget(argument);
 	for (uint32_t i = 0; i < launch.ncalls; i++)
 		find(&held, &launch, &launch.calls.calls[i]);
-	if (is_of_adds(launch.name))
+	const bool adds = is_of_adds(launch.name);
+	const uint32_t rank = adds ? launch.adds.call.rank : 0;
+	if (adds) {
+		count_adds(rank);
 		find_adds(&held, &launch, &launch.adds);
-	else if (!launch.ncalls)
+	} else if (!launch.ncalls) {
 		find_messages(&held, &launch, &launch.messages);
+	}
 	if (held.fault || !ferry_kernel_emulate(launch.name, &launch.calls, launch.blocks, launch.threads))
 		fake_fail_context(launch.context);
+	if (adds)
+		atomic_fetch_sub(&adding[rank], 1);
 	while (held.count)
 		fake_unpin(held.regions[--held.count]);
 }

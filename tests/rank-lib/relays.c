@@ -307,6 +307,92 @@ static void sums_of_all_sizes_follow_each_other(void **state)
 	machine_close(&gang);
 }
 
+/* ---- room on the GPUs ---- */
+
+#define STREAMS 7
+
+static void wait_for_gate(void *gate)
+{
+	while (!atomic_load((_Atomic int *)gate))
+		doze(1);
+}
+
+/*
+ * Behind a kernel of the program's that is late in the first stream, which all others' calls wait for: only one of
+ * these may have its kernel there, as the first call's parity is not free.
+ */
+static void kernels_that_add_wait_for_the_last_but_one(void **state)
+{
+	static struct device_buffers buffers[STREAMS][4];
+	static _Atomic int gate;
+	struct ferry_trial trials[STREAMS];
+	struct gang gang;
+	size_t wrong = 0;
+	(void)state;
+	machine_open(&gang, 4, ROUND, "peer");
+	atomic_store(&gate, 0);
+	(void)fake_cuda_most_adds();
+	for (int stream = 0; stream < STREAMS; stream++) {
+		trials[stream] = (struct ferry_trial){.collective = FERRY_ALLREDUCE,
+		                                      .type = ferryFloat32,
+		                                      .count = 20011,
+		                                      .nranks = 4,
+		                                      .ndomains = 1,
+		                                      .partly = true,
+		                                      .seed = 1 + (uint64_t)stream};
+		assert_true(ferry_trial_open(&trials[stream]));
+		for (int rank = 0; rank < 4; rank++)
+			device_buffers_open(&trials[stream], rank, rank, 3, &buffers[stream][rank]);
+	}
+	for (int stream = 0; stream < STREAMS; stream++)
+		for (int rank = 0; rank < 4; rank++) {
+			struct device_buffers *mine = &buffers[stream][rank];
+			place_enter(&(struct place){.device = rank});
+			if (!stream)
+				CU(fake_cuda_launch((CUstream)mine->stream, wait_for_gate, &gate));
+			OK(ferry_trial_start(&trials[stream], rank, mine->send, mine->receive, ferrySum,
+			                     gang.comms[rank], (ferryStream_t)mine->stream));
+		}
+	doze(50);
+	assert_int_equal(fake_cuda_most_adds(), 1);
+	atomic_store(&gate, 1);
+	for (int stream = 0; stream < STREAMS; stream++) {
+		for (int rank = 0; rank < 4; rank++)
+			wrong += device_buffers_close(&trials[stream], rank, rank, &buffers[stream][rank]);
+		ferry_trial_close(&trials[stream]);
+	}
+	assert_int_equal(wrong, 0);
+	assert_in_range(fake_cuda_most_adds(), 1, FERRY_PARITIES);
+	machine_close(&gang);
+}
+
+/* Of a GPU's 132 multiprocessors 112 may have blocks that add: 96 of three communicators. */
+static void communicators_without_room_have_their_sums_elsewhere(void **state)
+{
+	const struct ferry_trial trial = {
+	        .collective = FERRY_ALLREDUCE, .type = ferryFloat32, .count = 20011, .seed = 1};
+	struct gang gangs[4];
+	(void)state;
+	setenv("FERRY_KERNELS", "16", 1);
+	for (int i = 0; i < 4; i++)
+		machine_open(&gangs[i], 4, ROUND, "peer");
+	for (int again = 0; again < 2; again++) {
+		for (int i = 0; i < 4; i++)
+			for (int rank = 0; rank < 4; rank++)
+				assert_int_equal(gangs[i].comms[rank]->fabrics.adds[FERRY_ALLREDUCE], i < 3);
+		sum_is_right(&gangs[2], trial, true);
+		sum_is_right(&gangs[3], trial, false);
+		gang_close(&gangs[3]);
+		gang_close(&gangs[0]);
+		machine_open(&gangs[0], 4, ROUND, "peer");
+		machine_open(&gangs[3], 4, ROUND, "peer");
+	}
+	for (int i = 3; i > 0; i--)
+		gang_close(&gangs[i]);
+	setenv("FERRY_KERNELS", "2", 1);
+	machine_close(&gangs[0]);
+}
+
 /* ---- tenants ---- */
 
 /* What the tenant's windows may take in the last domain, and what its last job has on the GPUs there. */
@@ -585,6 +671,8 @@ int main(int argc, char **argv)
 	        TEST(a_share_of_the_host_keeps_sums_there),
 	        TEST(sums_of_all_sizes_follow_each_other),
 	        TEST(sums_have_the_same_bits_when_routers_die),
+	        TEST(kernels_that_add_wait_for_the_last_but_one),
+	        TEST(communicators_without_room_have_their_sums_elsewhere),
 	        TEST(without_windows_all_ranks_take_other_ways),
 	        TEST(kernels_that_add_end_when_a_rank_gives_up),
 	        TEST(survivors_streams_go_on_when_a_rank_dies),
