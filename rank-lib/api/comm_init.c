@@ -168,7 +168,7 @@ static ferryResult_t make_room(struct ferryComm *comm, uint64_t until)
 {
 	bool room = false, adds = false;
 	for (int i = 0; i < FERRY_NUM_COLLECTIVES; i++)
-		adds |= comm->fabrics.adds[i];
+		adds |= comm->fabrics.adds[i] != 0;
 	ferryResult_t result = adds ? ferry_mailboxes_make_room(&comm->mailboxes, until, &room) : ferrySuccess;
 	if (!room)
 		memset(comm->fabrics.adds, 0, sizeof comm->fabrics.adds);

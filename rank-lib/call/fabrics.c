@@ -329,12 +329,12 @@ static float speed_of_one(const struct ferry_fabrics *fabrics)
 #define GAIN      0.1
 
 /* Nanoseconds per byte of a block by a program of PUTs of this collective; INFINITY: there is none, or no room. */
-static double peer_time(const struct ferry_fabrics *fabrics, enum ferry_collective collective)
+static double peer_time(const struct ferry_fabrics *fabrics, enum ferry_collective collective, uint32_t root)
 {
 	struct ferry_program *program;
 	uint32_t adds[FERRY_MAX_RANKS] = {0};
 	double time = INFINITY, one = (double)speed_of_one(fabrics);
-	if (ferry_program_synthesize_peer(collective, fabrics->topology, &fabrics->links, 0, &program)) {
+	if (ferry_program_synthesize_peer(collective, fabrics->topology, &fabrics->links, root, &program)) {
 		ferry_forget_message();
 		return INFINITY;
 	}
@@ -351,24 +351,38 @@ static double peer_time(const struct ferry_fabrics *fabrics, enum ferry_collecti
 }
 
 /* The same for what carries the collective otherwise: all pairs and kernels, or the host. */
-static double other_time(const struct ferry_fabrics *fabrics, enum ferry_collective collective, bool all_pairs)
+static double other_time(const struct ferry_fabrics *fabrics, enum ferry_collective collective, uint32_t root,
+                         bool all_pairs)
 {
 	double n = fabrics->rank->nranks, host = fabrics->costs->host;
 	host = host > 0 ? host : fabrics->costs->link * PCIE_PART;
 	if (all_pairs && collective == FERRY_REDUCESCATTER)
-		return peer_time(fabrics, FERRY_ALLTOALL);
+		return peer_time(fabrics, FERRY_ALLTOALL, 0);
 	if (all_pairs) {
-		bool all = collective == FERRY_ALLREDUCE;
-		return (peer_time(fabrics, FERRY_ALLTOALL) + peer_time(fabrics, all ? FERRY_ALLGATHER : FERRY_GATHER)) /
-		       n;
+		enum ferry_collective gathers = collective == FERRY_ALLREDUCE ? FERRY_ALLGATHER : FERRY_GATHER;
+		return (peer_time(fabrics, FERRY_ALLTOALL, 0) + peer_time(fabrics, gathers, root)) / n;
 	}
 	return (collective == FERRY_REDUCESCATTER ? n - 1 : 1) / host;
+}
+
+/*
+ * Whether a program of ADDs to this root is to carry the collective. Only what all pairs take depends on the root, by
+ * the Gather: a link leads both ways alike, so the least cut that bounds trees to one root bounds those to all.
+ */
+static bool adds_gain(const struct ferry_fabrics *fabrics, enum ferry_collective collective, uint32_t root,
+                      bool all_pairs)
+{
+	double time = peer_time(fabrics, collective, root);
+	if (fabrics->named && !fabrics->wanted[FERRY_FABRIC_HOST] && !all_pairs)
+		return !isinf(time);
+	return time < (1 - GAIN) * other_time(fabrics, collective, root, all_pairs);
 }
 
 ferryResult_t ferry_fabrics_choose(struct ferry_fabrics *fabrics, bool all_pairs)
 {
 	static const enum ferry_collective sums[] = {FERRY_ALLREDUCE, FERRY_REDUCESCATTER, FERRY_REDUCE_TO_ROOT};
-	bool can, alone = fabrics->named && !fabrics->wanted[FERRY_FABRIC_HOST];
+	const uint32_t nranks = (uint32_t)fabrics->rank->nranks;
+	bool can;
 	ferryResult_t result = ask_peers(fabrics, &can);
 	if (result == ferryInvalidUsage) { /* no links: calls say so */
 		ferry_forget_message();
@@ -378,27 +392,28 @@ ferryResult_t ferry_fabrics_choose(struct ferry_fabrics *fabrics, bool all_pairs
 	/* sums are not divided: the host has them all */
 	can = can && fabrics->host_share <= 0 && !*fabrics->no_windows;
 	for (uint32_t i = 0; !result && can && fabrics->partial && i < 3; i++) {
-		double time = peer_time(fabrics, sums[i]);
-		fabrics->adds[sums[i]] =
-		        alone && !all_pairs ? !isinf(time)
-		                            : time < (1 - GAIN) * other_time(fabrics, sums[i], all_pairs);
+		uint32_t nroots = all_pairs && ferry_collective_has_root(sums[i]) ? nranks : 1;
+		for (uint32_t root = 0; root < nroots; root++)
+			if (adds_gain(fabrics, sums[i], root, all_pairs))
+				fabrics->adds[sums[i]] |= nroots > 1 ? 1ull << root : UINT64_MAX;
 	}
 	return result;
 }
 
-bool ferry_fabrics_add(const struct ferry_fabrics *fabrics, enum ferry_collective collective, uint64_t bytes)
+bool ferry_fabrics_add(const struct ferry_fabrics *fabrics, enum ferry_collective collective, uint32_t root,
+                       uint64_t bytes)
 {
 	bool alone = fabrics->named && !fabrics->wanted[FERRY_FABRIC_HOST];
-	return fabrics->adds[collective] && (alone || bytes >= ADDS_LEAST);
+	return fabrics->adds[collective] >> root & 1 && (alone || bytes >= ADDS_LEAST);
 }
 
 /* Whether peers carry sums: by trees over modelled links of host devices, or of GPUs. Else the host adds up. */
-static bool peers_add(const struct ferry_fabrics *fabrics, enum ferry_collective collective, uint64_t bytes,
-                      bool no_adds)
+static bool peers_add(const struct ferry_fabrics *fabrics, enum ferry_collective collective, uint32_t root,
+                      uint64_t bytes, bool no_adds)
 {
 	struct ferry_packing packing;
 	if (!fabrics->memory)
-		return !no_adds && ferry_fabrics_add(fabrics, collective, bytes);
+		return !no_adds && ferry_fabrics_add(fabrics, collective, root, bytes);
 	return fabrics->speeds && ferry_packing_find(&fabrics->links, (uint32_t)fabrics->rank->nranks, &packing);
 }
 
@@ -516,8 +531,8 @@ static void log_host(struct ferry_fabrics *fabrics, enum ferry_collective collec
 	          ferry_collective_name(collective));
 }
 
-ferryResult_t ferry_fabrics_divide(struct ferry_fabrics *fabrics, enum ferry_collective collective, uint64_t count,
-                                   size_t element, bool no_adds, uint64_t *host)
+ferryResult_t ferry_fabrics_divide(struct ferry_fabrics *fabrics, enum ferry_collective collective, uint32_t root,
+                                   uint64_t count, size_t element, bool no_adds, uint64_t *host)
 {
 	bool can;
 	*host = count;
@@ -525,7 +540,7 @@ ferryResult_t ferry_fabrics_divide(struct ferry_fabrics *fabrics, enum ferry_col
 	if (result || !can)
 		return result;
 	bool reduces = ferry_collective_reduces(collective);
-	if (reduces && !peers_add(fabrics, collective, count * element, no_adds)) {
+	if (reduces && !peers_add(fabrics, collective, root, count * element, no_adds)) {
 		log_host(fabrics, collective);
 		return ferrySuccess;
 	}

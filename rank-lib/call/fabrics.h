@@ -34,7 +34,7 @@ struct ferry_fabrics {
 	bool partial; /* of GPUs: some pairs have no link, or a slower one than others */
 	char no_windows[160]; /* of GPUs: why programs have no windows in their memory; "": they may */
 	bool kernels; /* of GPUs: they add up what comes into their memory (ferry_fabrics_choose) */
-	bool adds[FERRY_NUM_COLLECTIVES]; /* the same: programs of ADDs carry long calls */
+	uint64_t adds[FERRY_NUM_COLLECTIVES]; /* the same: programs of ADDs carry long calls; bit r: to root r */
 	struct ferry_links links;
 	float up, down; /* of host devices, to and from the host: GB/s; 0: as fast as memory */
 };
@@ -68,8 +68,12 @@ bool ferry_fabrics_join_all(const struct ferry_fabrics *fabrics);
  */
 ferryResult_t ferry_fabrics_choose(struct ferry_fabrics *fabrics, bool all_pairs);
 
-/** Whether such a program carries a call of so many bytes (count x element). The same on all ranks. Any thread. */
-bool ferry_fabrics_add(const struct ferry_fabrics *fabrics, enum ferry_collective collective, uint64_t bytes);
+/**
+ * Whether such a program carries a call of so many bytes (count x element). root: 0 for collectives without one. The
+ * same on all ranks. Any thread.
+ */
+bool ferry_fabrics_add(const struct ferry_fabrics *fabrics, enum ferry_collective collective, uint32_t root,
+                       uint64_t bytes);
 
 /**
  * Prints, for FERRY_DEBUG=plan, how the fabrics divide each block of `count` elements, of which the host has `host`;
@@ -82,8 +86,8 @@ void ferry_fabrics_print(const struct ferry_fabrics *fabrics, uint64_t host, uin
  * program of this collective. no_adds: of GPUs, the host has the sums in any case. The first call waits until all ranks
  * have published what moves their data. Under the communicator's lock. Error: the job has failed meanwhile.
  */
-ferryResult_t ferry_fabrics_divide(struct ferry_fabrics *fabrics, enum ferry_collective collective, uint64_t count,
-                                   size_t element, bool no_adds, uint64_t *host);
+ferryResult_t ferry_fabrics_divide(struct ferry_fabrics *fabrics, enum ferry_collective collective, uint32_t root,
+                                   uint64_t count, size_t element, bool no_adds, uint64_t *host);
 
 /**
  * The network that pushed calls are divided over. Host devices have one where their links are modelled; it has relays,

@@ -71,7 +71,8 @@ bool ferry_gpu_sums_carry(const struct ferryComm *comm, const struct ferry_reque
 		return false;
 	if (!host_carries(comm, request->collective) && !ferry_gpu_sums_push(comm, request->collective))
 		return false;
-	if (ferry_fabrics_add(&comm->fabrics, request->collective, bytes_of(request)) &&
+	uint32_t root = ferry_collective_has_root(request->collective) ? (uint32_t)request->root : 0;
+	if (ferry_fabrics_add(&comm->fabrics, request->collective, root, bytes_of(request)) &&
 	    comm->numbers.fixed == UINT64_MAX)
 		return false;
 	return gathers(request) ? bytes_of(request) >= LINE * ranks_of(request) : request->count;

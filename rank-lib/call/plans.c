@@ -65,8 +65,8 @@ static ferryResult_t synthesize(const struct ferry_plans *plans, const struct fe
 	uint64_t host, moved = moved_of(key);
 	if (copies)
 		return ferry_program_copy(key->collective, plans->topology, key->root, add_part(parts, 0, moved));
-	ferryResult_t result = ferry_fabrics_divide(plans->fabrics, key->collective, moved, ferry_type_size(key->type),
-	                                            key->no_adds, &host);
+	ferryResult_t result = ferry_fabrics_divide(plans->fabrics, key->collective, key->root, moved,
+	                                            ferry_type_size(key->type), key->no_adds, &host);
 	if (!result && (host || !moved))
 		result = ferry_program_synthesize(key->collective, plans->topology, key->root,
 		                                  add_part(parts, 0, host));
@@ -170,8 +170,8 @@ static void show_fabrics(const struct ferry_plans *plans, const struct ferry_pla
 {
 	uint64_t host, moved = moved_of(key);
 	if (plans->rank->nranks > 1 && !key->program &&
-	    !ferry_fabrics_divide(plans->fabrics, key->collective, moved, ferry_type_size(key->type), key->no_adds,
-	                          &host))
+	    !ferry_fabrics_divide(plans->fabrics, key->collective, key->root, moved, ferry_type_size(key->type),
+	                          key->no_adds, &host))
 		ferry_fabrics_print(plans->fabrics, host, moved, stderr);
 	if (key->left_out.count)
 		fprintf(stderr, ", %llu of each block left out%s", (unsigned long long)key->left_out.count,
