@@ -40,6 +40,7 @@ static void open_comms(const struct setting *setting, ferryComm_t *comms)
 {
 	hosted_routers(setting->domains);
 	set_or_clear("FERRY_SLICE", setting->slice);
+	set_or_clear("FERRY_SHORT", setting->slice ? "0" : NULL); /* short calls have no slices */
 	set_or_clear("FERRY_WINDOW", setting->window);
 	if (ferryCommInitAll(comms, setting->nranks, NULL))
 		fail_msg("%d ranks, %d domains: %s", setting->nranks, setting->domains, ferryGetLastError(NULL));
@@ -52,9 +53,10 @@ static void close_comms(const struct setting *setting, ferryComm_t *comms)
 }
 
 /* None, one, an odd number, a count that no number of ranks divides, and one element to each side of whole slices. */
-static size_t count_of(const struct ferry_trial *trial, int which)
+static size_t count_of(const struct setting *setting, const struct ferry_trial *trial, int which)
 {
-	size_t slice = SLICE / ferry_type_size(trial->type);
+	size_t most = setting->slice && atoi(setting->slice) > SLICE ? (size_t)atoi(setting->slice) : SLICE;
+	size_t slice = most / ferry_type_size(trial->type);
 	const size_t counts[] = {0, 1, 7, 1009, slice - 1, slice, slice + 1, 3 * slice * (size_t)trial->nranks + 5};
 	return counts[which];
 }
@@ -82,7 +84,7 @@ static unsigned run_kind(const struct setting *setting, ferryComm_t *comms, stru
 			unsigned now = (*turn)++;
 			if (!has_its_turn(setting->counts, now))
 				continue;
-			trial->count = count_of(trial, which);
+			trial->count = count_of(setting, trial, which);
 			trial->in_place = place;
 			trial->seed = now;
 			trial->root = (int)(now % (unsigned)trial->nranks);
@@ -138,6 +140,19 @@ static void every_call_is_right_with_one_slot_windows(void **state)
 	(void)state;
 	run_matrix(&(struct setting){.nranks = 4, .domains = 1, .slice = "4096", .window = "1"});
 	run_matrix(&(struct setting){.nranks = 5, .domains = 2, .slice = "1024", .window = "1"});
+}
+
+/* No number of parts divides these slices, nor last slices of a few elements, into whole cache lines. */
+static void every_call_is_right_in_slices_that_many_workers_share(void **state)
+{
+	(void)state;
+	const char *workers = getenv("FERRY_WORKERS");
+	hosted_end();
+	setenv("FERRY_WORKERS", "16", 1);
+	run_matrix(&(struct setting){.nranks = 3, .domains = 1, .slice = "98368", .window = "2"});
+	run_matrix(&(struct setting){.nranks = 2, .domains = 2, .slice = "163904", .window = "1"});
+	hosted_end();
+	set_or_clear("FERRY_WORKERS", workers);
 }
 
 static void every_call_is_right_on_any_number_of_ranks_and_domains(void **state)
@@ -244,6 +259,7 @@ int main(void)
 	        cmocka_unit_test(every_call_is_right_over_two_domains),
 	        cmocka_unit_test(every_call_is_right_in_many_slices),
 	        cmocka_unit_test(every_call_is_right_with_one_slot_windows),
+	        cmocka_unit_test(every_call_is_right_in_slices_that_many_workers_share),
 	        cmocka_unit_test(every_call_is_right_on_any_number_of_ranks_and_domains),
 	        cmocka_unit_test(large_buffers_are_right),
 	        cmocka_unit_test(averages_of_large_values_do_not_overflow),
