@@ -149,6 +149,8 @@ foreach(suite puts cuda_fabrics relays cuda_programs cuda_streams cuda_faults cu
     ENVIRONMENT "FERRY_TEST_PUSHES=1;FERRY_TEST_DOMAINS=2")
 endforeach()
 set_tests_properties(cuda_programs_across PROPERTIES LABELS api)
+# And with as many workers as routers have on larger machines.
+set_property(TEST cuda_buffers relays_across APPEND PROPERTY ENVIRONMENT FERRY_WORKERS=8)
 
 ferry_test(copies FOLDER router LIBRARIES ferry_engine cuda-fake LABELS engine)
 target_compile_definitions(copies PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")

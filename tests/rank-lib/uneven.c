@@ -392,5 +392,6 @@ int main(void)
 	        cmocka_unit_test(lengths_that_differ_fail_with_both_before_anything_moves),
 	};
 	setenv("FERRY_SHORT", "0", 1);
+	setenv("FERRY_WORKERS", "8", 0); /* as on a larger machine */
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
