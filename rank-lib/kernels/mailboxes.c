@@ -455,7 +455,9 @@ static void look_for_departed(const struct ferry_mailboxes *mailboxes, uint32_t 
 	char what[40];
 	snprintf(what, sizeof what, "call %u of kernels", number);
 	for (int other = 0; other < rank->nranks; other++)
-		if ((int32_t)(number - atomic_load_explicit(&cell_of(rank, other)->last, memory_order_relaxed)) > 0)
+		/* the stage first: until the rank has left, `last` is not there yet */
+		if (stage_of(rank, other) == FERRY_MAILBOX_LEFT &&
+		    (int32_t)(number - atomic_load_explicit(&cell_of(rank, other)->last, memory_order_relaxed)) > 0)
 			fail_departed(mailboxes, other, what);
 }
 

@@ -7,6 +7,8 @@
 
 #include "rank-lib/call/comm.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -166,6 +168,73 @@ static void a_graph_outlives_its_communicator(void **state)
 
 #define TEST(name) cmocka_unit_test_teardown(name, no_misuse)
 
+/* ---- ranks that leave ---- */
+
+#define LEAVES  5000
+#define MOST_NS 5000000000u /* beside other programs each one may take time slices */
+
+struct leaver {
+	struct ferry_mailbox_cell *cell;
+	_Atomic uint32_t call; /* its last one; the rank leaves then; UINT32_MAX: no more */
+};
+
+static void *leave_again(void *argument)
+{
+	struct leaver *leaver = argument;
+	for (uint32_t call, last = 0; (call = atomic_load(&leaver->call)) != UINT32_MAX; last = call) {
+		if (call == last) {
+			sched_yield();
+			continue;
+		}
+		atomic_store_explicit(&leaver->cell->last, call, memory_order_relaxed);
+		atomic_store_explicit(&leaver->cell->stage, FERRY_MAILBOX_LEFT, memory_order_release);
+	}
+	return NULL;
+}
+
+/* A kernel says that it waits for rank 1 in that call, as it did a moment ago. */
+static void look_as_it_leaves(struct ferry_mailboxes *mailboxes, struct ferry_mailbox_cell *cell, uint32_t call)
+{
+	_Atomic uint64_t *waits = mailboxes->box->aborted->waits;
+	atomic_store(&waits[0], 1);
+	for (uint64_t look = 1; atomic_load(&cell->stage) != FERRY_MAILBOX_LEFT; look++) {
+		atomic_store(&waits[1], look << 32 | call);
+		mailboxes->entry.watch(&mailboxes->entry);
+	}
+}
+
+/* Rank 1 leaves behind the call in which rank 0 has waited for it, just as rank 0's router monitor looks. */
+static void a_rank_that_leaves_behind_a_call_is_not_missed_in_it(void **state)
+{
+	(void)state;
+	struct gang gang;
+	pthread_t thread;
+	gang_open(&gang, NRANKS, devices, 1);
+	struct ferry_rank *rank = &gang.comms[0]->rank;
+	struct ferry_mailboxes *mailboxes = &gang.comms[0]->mailboxes;
+	struct leaver leaver = {.cell = &ferry_rank_line(&rank->shared, 1)->mailbox};
+	assert_true(mailboxes->ready);
+	ferry_router_monitor_remove(&mailboxes->entry); /* this thread looks */
+	assert_int_equal(pthread_create(&thread, NULL, leave_again, &leaver), 0);
+	uint64_t until = ferry_now_ns() + MOST_NS;
+	for (uint32_t call = 1; call <= LEAVES && !ferry_rank_failed(rank) && ferry_now_ns() < until; call++) {
+		atomic_store(&leaver.cell->last, 0);
+		atomic_store(&leaver.cell->stage, FERRY_MAILBOX_MAPPED);
+		atomic_store(&leaver.call, call);
+		look_as_it_leaves(mailboxes, leaver.cell, call);
+	}
+	atomic_store(&leaver.call, UINT32_MAX);
+	pthread_join(thread, NULL);
+	if (ferry_rank_failed(rank))
+		fail_msg("%s", rank->error_message);
+	atomic_store(&leaver.cell->last, 0);
+	atomic_store(&leaver.cell->stage, FERRY_MAILBOX_MAPPED);
+	for (int i = 0; i < 2; i++)
+		atomic_store(&mailboxes->box->aborted->waits[i], 0);
+	assert_int_equal(ferry_router_monitor_add(&mailboxes->entry), ferrySuccess);
+	gang_close(&gang);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -173,6 +242,7 @@ int main(void)
 	        TEST(a_graph_and_plain_calls_on_two_streams_run_in_order),
 	        TEST(graphs_that_are_captured_side_by_side_run_in_order),
 	        TEST(a_graph_outlives_its_communicator),
+	        TEST(a_rank_that_leaves_behind_a_call_is_not_missed_in_it),
 	};
 	setenv("FERRY_KERNELS", "on", 1);
 	fake_is_the_driver();
