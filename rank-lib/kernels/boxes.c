@@ -113,14 +113,6 @@ static bool is_quiet(const struct ferry_device *device)
 	return !box;
 }
 
-bool ferry_boxes_any(const struct ferry_device *device)
-{
-	pthread_mutex_lock(&lock);
-	bool any = !is_quiet(device);
-	pthread_mutex_unlock(&lock);
-	return any;
-}
-
 /* Releases what boxes without holders use: none of their kernels can run any more. Under the lock. */
 static void release_unheld(void)
 {
@@ -248,6 +240,7 @@ ferryResult_t ferry_box_take(struct ferry_device *device, const struct ferry_ran
 		result = box_new(device, bytes, &box);
 	if (!result) {
 		atomic_store_explicit(&box->holders, 1, memory_order_relaxed);
+		box->first = is_quiet(device);
 		box->owned = true;
 		memcpy(box->key, rank->key, sizeof box->key);
 		box->rank = rank->self;

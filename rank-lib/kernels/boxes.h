@@ -35,6 +35,7 @@ struct ferry_box {
 	/* the inbox that other ranks map; NULL and 0: it has none */
 	char *memory;
 	uint64_t bytes;
+	bool first;                    /* no communicator had a box on the device when this one took it */
 	/* FERRY_BOX_LINES, and more; an allocation apart, which no other process can map; device memory */
 	struct ferry_kernel_state *states;
 	uint32_t word;                 /* number of the stream flag that has its abort word, `flag` */
@@ -70,9 +71,6 @@ ferryResult_t ferry_box_take(struct ferry_device *device, const struct ferry_ran
  * and has not failed, frees boxes and imports that are not used.
  */
 void ferry_box_give_back(struct ferry_box *box, bool discard, bool failed);
-
-/** Whether a communicator has a box on the device. */
-bool ferry_boxes_any(const struct ferry_device *device);
 
 /**
  * Counts so many blocks of ADDs for the box's communicator, which other ones then leave it, in place of what it has

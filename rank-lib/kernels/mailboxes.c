@@ -183,14 +183,14 @@ static ferryResult_t make_box(struct ferry_mailboxes *mailboxes)
  * other ranks must find a place: so this holds for the first communicator on the GPU alone, and the calls of three
  * communicators fit at the same time.
  */
-static bool may_double(const struct ferry_mailboxes *mailboxes, bool others)
+static bool may_double(const struct ferry_mailboxes *mailboxes)
 {
 	const char *text = ferry_env("FERRY_KERNELS");
-	return mailboxes->peer && !others && (!text || *text < '0' || *text > '9');
+	return mailboxes->peer && mailboxes->box->first && (!text || *text < '0' || *text > '9');
 }
 
-/* Fills in the rank's cell, but for the stage. others: communicators have boxes on the GPU. */
-static ferryResult_t describe_box(const struct ferry_mailboxes *mailboxes, uint32_t blocks, bool others)
+/* Fills in the rank's cell, but for the stage. */
+static ferryResult_t describe_box(const struct ferry_mailboxes *mailboxes, uint32_t blocks)
 {
 	const struct ferry_pieces_ops *pieces = mailboxes->device->ops->pieces;
 	const struct ferry_box *box = mailboxes->box;
@@ -200,7 +200,7 @@ static ferryResult_t describe_box(const struct ferry_mailboxes *mailboxes, uint3
 	int descriptors[FERRY_MOST_PIECES];
 	atomic_store_explicit(&cell->peer, mailboxes->peer, memory_order_relaxed);
 	atomic_store_explicit(&cell->blocks, blocks, memory_order_relaxed);
-	atomic_store_explicit(&cell->doubles, may_double(mailboxes, others), memory_order_relaxed);
+	atomic_store_explicit(&cell->doubles, may_double(mailboxes), memory_order_relaxed);
 	atomic_store_explicit(&cell->multiprocessors,
 	                      mailboxes->device->ops->kernels->multiprocessors(mailboxes->device),
 	                      memory_order_relaxed);
@@ -221,11 +221,10 @@ static ferryResult_t describe_box(const struct ferry_mailboxes *mailboxes, uint3
 
 static ferryResult_t make_own(struct ferry_mailboxes *mailboxes, uint32_t blocks)
 {
-	const bool others = ferry_boxes_any(mailboxes->device);
 	ferryResult_t result = ferry_modules_load(mailboxes->device);
 	if (!result)
 		result = make_box(mailboxes);
-	return result ? result : describe_box(mailboxes, blocks, others);
+	return result ? result : describe_box(mailboxes, blocks);
 }
 
 /* ---- the others' ---- */

@@ -506,6 +506,45 @@ static void long_calls_of_the_first_communicator_have_half_of_the_multiprocessor
 	}
 }
 
+struct opening {
+	struct gang *gang;
+	ferryResult_t result;
+};
+
+static void *open_beside(void *argument)
+{
+	struct opening *opening = argument;
+	opening->result = ferryCommInitAll(opening->gang->comms, 2, devices);
+	return NULL;
+}
+
+/* A GPU may be one's first and another GPU the other's: then neither has twice the blocks. */
+static void communicators_that_open_at_once_do_not_both_have_half_of_the_multiprocessors(void **state)
+{
+	(void)state;
+	use("on", "peer");
+	for (int turn = 0; turn < 3; turn++) {
+		struct gang gangs[2] = {{.nranks = 2, .devices = devices}, {.nranks = 2, .devices = devices}};
+		struct opening openings[2];
+		pthread_t threads[2];
+		domains_open(1);
+		for (int which = 0; which < 2; which++) {
+			openings[which] = (struct opening){&gangs[which], ferrySuccess};
+			assert_int_equal(pthread_create(&threads[which], NULL, open_beside, &openings[which]), 0);
+		}
+		for (int which = 0; which < 2; which++) {
+			pthread_join(threads[which], NULL);
+			OK(openings[which].result);
+		}
+		for (int rank = 0; rank < 2; rank++)
+			assert_true(gangs[0].comms[rank]->mailboxes.line_blocks == 33 ||
+			            gangs[1].comms[rank]->mailboxes.line_blocks == 33);
+		for (int rank = 0; rank < 2; rank++)
+			OK(ferryCommDestroy(gangs[1].comms[rank]));
+		gang_close(&gangs[0]);
+	}
+}
+
 /* ---- memory ---- */
 
 static size_t memory_left(void)
@@ -610,6 +649,7 @@ int main(int argc, char **argv)
 	        TEST(ranks_find_their_own_communicators_mailboxes),
 	        TEST(ranks_on_one_gpu_share_its_multiprocessors),
 	        TEST(long_calls_of_the_first_communicator_have_half_of_the_multiprocessors),
+	        TEST(communicators_that_open_at_once_do_not_both_have_half_of_the_multiprocessors),
 	        TEST(mailboxes_are_used_again),
 	        TEST(mailboxes_are_used_again_beside_others),
 	        TEST(mailboxes_that_nobody_has_are_given_back),
