@@ -82,6 +82,10 @@ static struct plan plan_of(const struct job *job, uint32_t call)
 	plan.blocks = 1 + next(&state) % 4;
 	plan.threads = 64u << next(&state) % 3;
 	plan.two_phases = plan.collective == FERRY_ALLREDUCE && next(&state) % 2;
+	if (plan.kernel == 2) /* so few that each lane has many lines */
+		plan.threads /= 8;
+	if (plan.kernel == 2 && plan.two_phases) /* so many that a lane sends, sums and keeps lines in turn */
+		plan.count = 1 + next(&state) % most;
 	plan.chunk = 16u << next(&state) % 7;
 	while (plan.kernel == 1 && plan.count * size / plan.chunk >= FERRY_KERNEL_FLAGS / FERRY_KERNEL_RANKS)
 		plan.chunk *= 2;
