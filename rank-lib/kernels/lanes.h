@@ -61,17 +61,26 @@ DEVICE void ferry_fence(void)
 	__threadfence();
 }
 
+/* The lanes of a line, together. */
+DEVICE void ferry_join_line(void)
+{
+	__syncwarp(0xffu << (threadIdx.x & 24u));
+}
+
 /*
  * A part of a line. NVLink delivers the 128 bytes that eight lanes store at once as one, and a load of eight lanes
- * finds them so: the flag in the last part is there when all is (NCCL's LL128 stands on the same).
+ * finds them so: the flag in the last part is there when all is (NCCL's LL128 stands on the same). The lanes may have
+ * parted at the end of the user's buffer.
  */
 DEVICE void ferry_store_part(char *line, uint32_t j, struct ferry_vector v)
 {
+	ferry_join_line();
 	ferry_store_packet(line + 16 * j, v.low, v.high);
 }
 
 DEVICE struct ferry_vector ferry_look_at_part(const char *line, uint32_t j)
 {
+	ferry_join_line();
 	return ferry_load_packet(line + 16 * j);
 }
 

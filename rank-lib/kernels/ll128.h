@@ -146,6 +146,7 @@ DEVICE void ferry_keep_line(const struct ferry_kernel_call *c, struct ferry_cour
 		                 ferry_await_part(c, course, course->flag, box, j, seen));
 	}
 }
+
 /* An AllReduce in two phases: each rank reduces so many of the lines for all. */
 struct ferry_split {
 	uint32_t lines, part;
