@@ -64,7 +64,10 @@ void ferry_descriptor_write(struct ferry_descriptor *descriptor, uint64_t seq,
  */
 void ferry_descriptor_read(const struct ferry_descriptor *descriptor, struct ferry_descriptor_fields *fields);
 
-/** Copies `memory`, which ferry_descriptor_read leaves out; for calls whose plans have windows there. Else as above. */
+/**
+ * Copies the field `memory`, which ferry_descriptor_read does not copy. It is set where the call's plan has windows in
+ * device memory. What ferry_descriptor_read says of the number holds here, too.
+ */
 void ferry_descriptor_read_memory(const struct ferry_descriptor *descriptor, struct ferry_buffer_name *memory);
 
 /** Whether two ranks make the same call, by the same plan. */

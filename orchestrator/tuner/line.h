@@ -38,7 +38,7 @@ struct ferry_tuner_line {
 	uint32_t last;          /* the last call's word */
 	uint32_t tried, waited; /* of the trial, or the last one: calls with it; looks since the last one */
 	int awaited;            /* the arm of a trial that has ended, while its times are not known; -1: none */
-	uint32_t unread;        /* calls of that trial whose times are not known; calls behind the trial do not count */
+	uint32_t unread;        /* calls of that trial whose times are not known yet */
 	uint32_t asked;         /* calls of the best arm that were chosen to be measured, since it became the best */
 	uint32_t calls, rested; /* since the line was made; since the last trial */
 	int away;               /* an arm that was left because it had become slow; -1: none */

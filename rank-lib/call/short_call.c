@@ -396,9 +396,9 @@ static bool has_room(struct ferry_short_call *made, uint32_t count)
 }
 
 /*
- * Runs the call, and again while it looks for what others put down: that is there a moment later in a program whose
- * ranks call together, and a call that never leaves this thread takes a third less time. Where the looks are in vain,
- * as one thread has several ranks or does other things before it waits, they become fewer, down to none.
+ * Runs the call, and looks again for the other ranks' data where it is not there yet. Where ranks call together the
+ * data comes a moment later, and a call that never leaves this thread takes a third less time. Looks that find nothing
+ * make later calls look less often, down to never: one thread may have several ranks, or work to do before it waits.
  */
 static bool run_at_once(struct ferry_short_call *made)
 {

@@ -293,9 +293,9 @@ static uint64_t without_room(const struct ferry_rank *rank)
 }
 
 /*
- * A kernel of ADDs keeps its blocks while it waits for ranks whose streams may come late to the call. If such blocks
- * filled a GPU, the work ahead of another stream's call could not start there, and that call might be what the kernels
- * wait for. So an eighth of each GPU's multiprocessors never has one, however many streams a program has:
+ * A kernel of ADDs keeps its blocks while it waits for other ranks, whose streams may reach the call late. If such
+ * blocks filled a GPU, the work ahead of another stream's call could not start there, and the kernels might wait for
+ * that very call. So an eighth of each GPU's multiprocessors has no such block, however many streams a program has:
  *
  * - A communicator has two kernels of ADDs on a GPU at most. Kernel n waits, on the GPU, for its parity's kernel before
  *   (`launch_beside` in rank-lib/device/cuda.c). That adds no wait: call n begins when call n - 2 is over everywhere,

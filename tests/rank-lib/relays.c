@@ -442,7 +442,7 @@ static void sums_and_uneven_calls_are_right(const struct gang *gang, bool window
 		assert_int_equal(has_memory(gang->comms[rank]), windows);
 }
 
-/* One of several routers, perhaps, whose tenant has room for the windows of one communicator. */
+/* The tenant of the last domain's router has room for the windows of one communicator. */
 static void without_windows_all_ranks_take_other_ways(void **state)
 {
 	const int last = domains_asked_for() - 1;
